@@ -1,0 +1,47 @@
+# Everything runs from a fresh clone: `make demo`, `make test`. uv is fetched if it is missing.
+
+UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
+RUN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo test check lint types format bench clean
+
+help:                ## what each command does
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+demo: $(READY)       ## train a standard and an anchored network on real digits and compare them (about a minute)
+	@$(RUN)/python examples/demo.py
+
+test: $(READY)       ## the tests and doctests, warnings as errors (about three minutes on two cores)
+	$(RUN)/python -m pytest -n auto
+
+check: lint types test ## what CI runs: format, lint, strict types, tests
+
+lint: $(READY)       ## ruff: format and lint, nothing is changed
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+
+types: $(READY)      ## mypy, strict
+	$(RUN)/mypy
+
+format: $(READY)     ## ruff: format, and fix what can be fixed
+	$(RUN)/ruff format .
+	$(RUN)/ruff check --fix .
+
+bench: $(READY)      ## the CPU benchmarks; results go to benchmarks/results
+	$(RUN)/python benchmarks/step.py
+	$(RUN)/python benchmarks/folded.py
+	$(RUN)/python benchmarks/transduction.py
+
+clean:               ## forget the environment
+	rm -rf .venv .tools
+
+$(READY): pyproject.toml constraints.txt | $(UV)
+	$(UV) venv --quiet --allow-existing --python '>=3.11' .venv
+	$(UV) pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group dev
+	@touch $@
+
+# Only when uv is not on the PATH: into a folder of the repository, by the Python that is there.
+.tools/bin/uv:
+	python3 -m venv .tools
+	.tools/bin/pip install --quiet uv

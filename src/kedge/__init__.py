@@ -1,0 +1,27 @@
+"""Kedge: anchored vision models, trained, evaluated and deployed.
+
+An anchored network sees a pair, `[reference, x - reference]`, instead of an image `x`. The everyday
+use is three lines in a training loop of one's own:
+
+    model = kedge.anchor(net)                                        # same predictions as before
+    masking = kedge.ReferenceMasking(alpha=0.25, target="label")
+    loss = masking.loss(model, x, labels)                            # in place of cross_entropy
+"""
+
+from kedge import errors as errors
+from kedge import nets as nets
+from kedge.anchored import Anchored as Anchored
+from kedge.anchored import anchor as anchor
+from kedge.anchored import pair as pair
+from kedge.folding import fold as fold
+from kedge.masking import Draw as Draw
+from kedge.masking import ReferenceMasking as ReferenceMasking
+from kedge.predict import Prediction as Prediction
+from kedge.predict import predict as predict
+from kedge.references import ReferencePool as ReferencePool
+from kedge.settling import settle as settle
+from kedge.storage import load as load
+from kedge.storage import save as save
+from kedge.transduction import residual_bank as residual_bank
+
+__version__ = "0.1.0"

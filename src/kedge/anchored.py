@@ -1,0 +1,381 @@
+"""The anchored model: a network that reads a reference and a residual instead of an image.
+
+This is the one idea of the library. An image `x` is never seen alone, only as the pair
+`[reference, x - reference]`, side by side on the channel axis. Read this file first.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kedge.batchnorm import RecentPairs, estimate, tracked_norms
+from kedge.errors import DtypeError, OptionError, ReferencesError, ShapeError, check_option
+from kedge.observe import logits_of
+from kedge.references import check_finite, random_cycle
+from kedge.stems import Init, Stem, widen
+
+
+def pair(x: Tensor, references: Tensor, masked: Tensor | bool | None = None) -> Tensor:
+    """`[references, x - references]` along channels; a masked reference is zero in the first half.
+
+    Only the first half is masked: the residual keeps the true reference. Unmasked, the two halves
+    sum to `x`, so nothing is lost.
+
+    Args:
+        x: Images `(n, c, h, w)`, vectors `(n, features)` or the like.
+        references: One for each image, of the same shape.
+        masked: True where the reference is masked: for each image `(n,)`, or one value for all.
+
+    Returns:
+        Pairs, with twice the channels.
+
+    Example:
+        >>> x, reference = torch.tensor([[3.0]]), torch.tensor([[2.0]])
+        >>> pair(x, reference).tolist(), pair(x, reference, masked=True).tolist()
+        ([[2.0, 1.0]], [[0.0, 1.0]])
+    """
+    if x.shape != references.shape:
+        raise ShapeError(
+            f"expected one reference for each image: x is {tuple(x.shape)}, references are"
+            f" {tuple(references.shape)}. Repeat or resize them; nothing is broadcast."
+        )
+    first = references
+    if masked is not None and masked is not False:
+        mask = torch.as_tensor(masked, device=x.device)
+        if mask.dtype != torch.bool or mask.shape not in ((), (len(x),)):
+            raise ShapeError(
+                f"expected masked to be one Boolean or {len(x)} of them, found {mask.dtype} of"
+                f" shape {tuple(mask.shape)}."
+            )
+        first = references.masked_fill(mask.view(mask.shape + (1,) * (x.ndim - 1)), 0)
+    return torch.cat([first, x - references], dim=1)
+
+
+class Normalise(nn.Module):
+    """uint8 images to floats: `(x / 255 - mean) / std`, for each channel."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not all(s > 0 for s in std):
+            raise ShapeError(
+                "expected normalise=(mean, std) with one mean and one positive std for each"
+                f" channel, found mean {tuple(mean)} and std {tuple(std)}."
+            )
+        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        m, s = torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.std).double()
+        self.register_buffer("scale", (1 / (255 * s)).float(), persistent=False)
+        self.register_buffer("shift", (-m / s).float(), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalised floats."""
+        shape = (-1,) + (1,) * (images.ndim - 2)
+        return images.to(self.scale.dtype) * self.scale.view(shape) + self.shift.view(shape)
+
+
+class Anchored(nn.Module):
+    """A network that reads pairs, and what it needs to be used like any other.
+
+    `model(x, references, masked)` is the whole method. In train mode `model(x)` pairs within the
+    batch; in eval mode it uses the first stored reference, the same for every image, and returns
+    `(n, classes)` deterministically. Made by `anchor`.
+
+    Attributes:
+        net: Reads pairs: twice the channels of an image.
+        image_shape: Of one image, channels first. Height and width are those it was anchored with;
+            others work where the network takes them.
+        normalise: Turns uint8 images into floats, where it was asked for.
+        front: What the network did to an image before its first layer; now done before pairing.
+        stems: Where the network reads the pair.
+        counts: Where it keeps its channel count, which was doubled.
+        references: The stored references, `(k, …)`, empty until `set_references`.
+        reference_policy: How they were chosen, in words; recorded with every result.
+        class_names: In the order of the logits, if known.
+        provenance: How the model was trained, if known; saved with it.
+        residuals: The bank of training residuals for transductive prediction, empty until set.
+        recent: The last training pairs, from which `eval()` estimates BatchNorm statistics after
+            masked batches. None leaves the statistics as training left them.
+    """
+
+    references: Tensor
+    residuals: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        image_shape: Sequence[int],
+        *,
+        normalise: Normalise | None = None,
+        front: nn.Module | None = None,
+        stems: Sequence[Stem] = (),
+        counts: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.image_shape = tuple(image_shape)
+        self.normalise = normalise
+        self.front = front
+        self.stems = tuple(stems)
+        self.counts = tuple(counts)
+        self.reference_policy: str | None = None
+        self.class_names: tuple[str, ...] | None = None
+        self.provenance: dict[str, Any] = {}
+        self.recent: RecentPairs | None = RecentPairs() if tracked_norms(net) else None
+        self._settled = (0, 0)
+        self.register_buffer("references", torch.empty(0))
+        self.register_buffer("residuals", torch.empty(0))
+
+    def forward(
+        self,
+        x: Tensor,
+        references: Tensor | None = None,
+        masked: Tensor | bool | None = None,
+    ) -> Tensor:
+        """Logits `(n, classes)` of each image, seen from its reference.
+
+        Args:
+            x: Images: uint8 with `normalise`, floats in the network's own space without.
+            references: One for each image. Without them: in train mode the batch's own images, on
+                a random cycle; in eval mode the first stored reference.
+            masked: True where the reference is masked, for each image or one for all.
+        """
+        self.check(x)
+        if references is None:
+            references = self._own_references(x)
+        else:
+            self.check(references, "references")
+        if self.training and masked is not None and masked is not False:
+            self._remember(x, references, masked)
+        elif not self.training and not torch.compiler.is_compiling():
+            self._settle_if_changed()
+        return logits_of(self.net(pair(self.prepare(x), self.prepare(references), masked)))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images as they are paired: normalised, and past what stood before the first layer."""
+        if self.normalise is not None:
+            images = self.normalise(images)
+        return images if self.front is None else self.front(images)
+
+    def set_references(self, images: Tensor, *, policy: str = "chosen") -> "Anchored":
+        """Store the references for evaluation; they are saved with the model.
+
+        `model.eval()(x)` uses the first, `predict(k=K)` the first K. They are usually training
+        images, and travel with the model: store `ReferencePool.mean()` where they must not leave.
+
+        Args:
+            images: `(k, …)`, as the model takes them.
+            policy: How they were chosen, in words, such as "random, seed 0".
+        """
+        self.references = self.check_references(images)
+        self.reference_policy = policy
+        return self
+
+    def check_references(self, images: Tensor) -> Tensor:
+        """A copy of `images` on the model's device, if they can serve as references."""
+        if images.ndim != 1 + len(self.image_shape) or len(images) == 0:
+            shape = ", ".join(map(str, self.image_shape))
+            raise ShapeError(
+                f"expected references as (k, {shape}) with k > 0, found {tuple(images.shape)}."
+            )
+        self.check(images, "references")
+        check_finite(images, "the references")
+        return images.detach().clone().to(next(self.parameters()).device)
+
+    def set_residuals(self, bank: Tensor) -> "Anchored":
+        """Store the training residuals for transductive prediction (see `kedge.residual_bank`)."""
+        if bank.ndim != 1 + len(self.image_shape) or len(bank) == 0:
+            raise ShapeError(
+                "expected a bank of residuals with one more axis than an image has, as made by"
+                f" kedge.residual_bank, found shape {tuple(bank.shape)}."
+            )
+        check_finite(bank, "the residual bank")
+        self.residuals = bank.detach().to(next(self.parameters()).device)
+        return self
+
+    def stored_references(self, k: int, like: Tensor | None = None) -> Tensor:
+        """The first `k` stored references; an error if there are fewer, or of another size."""
+        stored = len(self.references)
+        if stored < k or stored == 0:
+            raise ReferencesError(
+                f"expected {max(k, 1)} stored reference(s), found {stored}. Store some first:"
+                " model.set_references(images), with images as the model takes them"
+                " (for example kedge.ReferencePool(train_images).choose(10, seed=0))."
+            )
+        if like is not None and like.shape[1:] != self.references.shape[1:]:
+            raise ShapeError(
+                "expected images of the stored references' shape"
+                f" {tuple(self.references.shape[1:])}, found {tuple(like.shape[1:])}. Resize the"
+                " images, or store references of that size: model.set_references(images)."
+            )
+        return self.references[:k]
+
+    def train(self, mode: bool = True) -> "Anchored":
+        """Switch mode; going to eval settles BatchNorm if masked batches came since."""
+        if not mode and self.recent is not None and self.recent.count != self._settled[1]:
+            self._settle_from_recent()
+        return super().train(mode)
+
+    def mark_settled(self) -> None:
+        """Say that the BatchNorm statistics are right for the weights as they are now."""
+        if self.recent is not None:
+            self._settled = (self.recent.version, self.recent.count)
+
+    def _own_references(self, x: Tensor) -> Tensor:
+        if self.training:
+            return x[random_cycle(len(x), x.device)]
+        return self.stored_references(1, like=x).expand(x.shape)
+
+    def _remember(self, x: Tensor, references: Tensor, masked: Tensor | bool) -> None:
+        whole_batch = masked is True or (isinstance(masked, Tensor) and masked.ndim == 0)
+        if self.recent is not None and whole_batch:
+            live = tuple(norm.training for norm in tracked_norms(self.net))
+            self.recent.keep(x, references, live)
+
+    def _settle_if_changed(self) -> None:
+        # For a copy that is always in eval mode, such as an average of the weights.
+        if self.recent is not None and self.recent.version != self._settled[0]:
+            self._settle_from_recent()
+
+    def _settle_from_recent(self) -> None:
+        assert self.recent is not None
+        self.mark_settled()  # first: the runs below come through `forward`
+        norms = tracked_norms(self.net)
+        live = self.recent.live or (True,) * len(norms)
+        parameter = next(self.parameters())
+
+        def run(x: Tensor, references: Tensor) -> None:
+            x, references = x.to(parameter.device), references.to(parameter.device)
+            self.net(pair(self.prepare(x), self.prepare(references)))
+
+        runs = (lambda b=batch: run(*b) for batch in self.recent.batches())
+        estimate([norm for norm, on in zip(norms, live, strict=True) if on], self, runs)
+
+    def check(self, images: Tensor, what: str = "images") -> None:
+        """Refuse images of a wrong rank, channel count or dtype."""
+        if images.ndim != 1 + len(self.image_shape) or images.shape[1] != self.image_shape[0]:
+            shape = ", ".join(map(str, self.image_shape))
+            raise ShapeError(
+                f"expected {what} of shape (n, {shape}), found {tuple(images.shape)}."
+                " The batch comes first, then channels."
+            )
+        if (images.dtype == torch.uint8) != (self.normalise is not None):
+            if self.normalise is None:
+                way_out = (
+                    "this model has no normalise=(mean, std), so it takes floats in the network's"
+                    " own space. Normalise them, or anchor with normalise=."
+                )
+            else:
+                way_out = (
+                    "this model normalises by itself, so it takes uint8 images, 0 to 255. Pass them"
+                    " as they are, or anchor without normalise=."
+                )
+            raise DtypeError(f"found {what} of dtype {images.dtype}: {way_out}")
+        if not images.is_floating_point() and images.dtype != torch.uint8:
+            raise DtypeError(f"expected {what} as floats, found dtype {images.dtype}.")
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        for name in ("references", "residuals"):  # of any number: take the shape that comes
+            if (stored := state_dict.get(prefix + name)) is not None:
+                here = getattr(self, name)
+                setattr(self, name, torch.empty_like(stored, device=here.device))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """What `print(model)` says beside the network."""
+        stems = ", ".join(stem.name for stem in self.stems)
+        policy = f" ({self.reference_policy})" if self.reference_policy else ""
+        return (
+            f"images {self.image_shape}, reads pairs at {stems or '?'},"
+            f" {len(self.references)} stored references{policy}"
+        )
+
+
+def anchored_in(model: nn.Module) -> Anchored:
+    """The anchored model inside DDP, `torch.compile` and averaging wrappers."""
+    inner: object = model
+    while isinstance(inner, nn.Module) and not isinstance(inner, Anchored):
+        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+    if not isinstance(inner, Anchored):
+        raise OptionError(
+            f"expected an anchored model, found {type(model).__name__}. Make one with"
+            " kedge.anchor(net)."
+        )
+    return inner
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """`model` in eval mode, BatchNorm settled; afterwards every module in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def anchor(
+    net: nn.Module,
+    stem: str | Sequence[str] | None = None,
+    init: Init = "exact",
+    normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+    *,
+    example: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Anchored:
+    """Let `net` read pairs instead of images. `net` itself is left untouched.
+
+    The layer that reads the image is found by running the network and gets twice the input
+    channels. With `init="exact"` both halves get its old kernel `W`. The layer is linear, so
+    `W reference + W (x - reference) = W x`: the anchored network predicts what `net` predicted,
+    whatever the reference. (timm's rule for more channels would halve the kernel and change every
+    prediction.)
+
+    Args:
+        net: Any classifier that maps images `(n, c, h, w)`, or vectors `(n, features)`, to logits.
+        stem: Names of the layers that read the image, where they should not be searched.
+        init: "exact", or "random" for a fresh first layer, as in the paper.
+        normalise: `(mean, std)` of each channel, for images in 0 to 1. With it the model takes
+            uint8 images and normalises them inside; without it, floats in the network's own space.
+        example: A batch that `net` accepts, where the shape cannot be guessed.
+        generator: For `init="random"`.
+
+    Raises:
+        StemError: If no layer can be doubled; the message names what was found.
+
+    Example:
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+        >>> x, reference = torch.rand(2, 5, 3, 8, 8)
+        >>> model = anchor(net, example=x)
+        >>> torch.allclose(model(x, reference), net(x), atol=1e-6)
+        True
+    """
+    check_option("init", init, ["exact", "random"])
+    normaliser = None if normalise is None else Normalise(*normalise)
+    if example is not None and example.dtype == torch.uint8 and normaliser is not None:
+        example = normaliser(example)
+    wide = widen(net, stem=stem, init=init, example=example, generator=generator)
+    channels = wide.example.shape[1]
+    if normaliser is not None and len(normaliser.mean) != channels:
+        raise ShapeError(
+            f"expected normalise=(mean, std) with {channels} values each, one for each channel of"
+            f" the network, found {len(normaliser.mean)}."
+        )
+    if normaliser is not None:
+        normaliser.to(wide.example.device, wide.example.dtype)
+    return Anchored(
+        wide.net,
+        wide.example.shape[1:],
+        normalise=normaliser,
+        front=wide.front,
+        stems=wide.stems,
+        counts=wide.counts,
+    )

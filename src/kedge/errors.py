@@ -1,0 +1,66 @@
+"""Every error a user can meet.
+
+```
+KedgeError
+├── ShapeError        (ValueError)    images, references or labels of a wrong shape
+├── DtypeError        (TypeError)     floats where uint8 was meant, or the other way round
+├── OptionError       (ValueError)    an option that does not exist, a number out of its range
+├── StemError         (ValueError)    a network that cannot be anchored or folded
+├── ReferencesError   (ValueError)    references that are missing, too few or not finite
+└── StorageError      (ValueError)    a saved model that cannot be written, read or trusted
+```
+
+Each message says what was expected, what was found, and the way out.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class KedgeError(Exception):
+    """Whatever goes wrong because of what Kedge was given; catch this to catch all of them."""
+
+
+class ShapeError(KedgeError, ValueError):
+    """Images, references or labels of a wrong shape."""
+
+
+class DtypeError(KedgeError, TypeError):
+    """Floats where uint8 images were meant, or the other way round."""
+
+
+class OptionError(KedgeError, ValueError):
+    """An option that does not exist, or a number out of its range."""
+
+
+class StemError(KedgeError, ValueError):
+    """A network that cannot be anchored or folded."""
+
+
+class ReferencesError(KedgeError, ValueError):
+    """References that are missing, too few or not finite."""
+
+
+class StorageError(KedgeError, ValueError):
+    """A saved model that cannot be written, read or trusted."""
+
+
+def check_option(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuse a `value` that is not one of `allowed`, offering the nearest.
+
+    Example:
+        >>> check_option("target", "lable", ["label", "uniform"])
+        Traceback (most recent call last):
+        ...
+        kedge.errors.OptionError: expected target to be one of 'label', 'uniform', \
+found 'lable' (did you mean 'label'?).
+    """
+    allowed = list(allowed)
+    if value in allowed:
+        return
+    near = difflib.get_close_matches(str(value), allowed, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    choices = ", ".join(repr(choice) for choice in allowed[:8])
+    if len(allowed) > 8:
+        choices += f" and {len(allowed) - 8} more"
+    raise OptionError(f"expected {name} to be one of {choices}, found {value!r}{hint}.")

@@ -1,0 +1,97 @@
+"""Networks by name: Kedge's own for small images, and all of timm and torchvision.
+
+A network made by `create` remembers its name and arguments, so that `kedge.save` can write them
+down and `kedge.load` make it again.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from kedge.errors import OptionError, check_option
+from kedge.nets.resnet import ResNet as ResNet
+from kedge.nets.resnet import resnet18 as resnet18
+from kedge.nets.resnet import resnet_small as resnet_small
+
+OWN = {"resnet18": resnet18, "resnet_small": resnet_small}
+
+# Arguments that would fetch or read files when a network is made.
+_FORBIDDEN = ("pretrained", "checkpoint", "weights", "cache", "url", "file", "path", "hub")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What it takes to make a network again: `library:name` and the arguments, plain values."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def create(name: str, **arguments: Any) -> nn.Module:
+    """A network with fresh weights: "kedge:resnet18", "timm:convnext_atto", "torchvision:vit_b_16".
+
+    Args:
+        name: The library and the name it has there.
+        arguments: Passed on, such as `num_classes`. Only what JSON can write down.
+
+    Example:
+        >>> net = create("kedge:resnet18", num_classes=10)
+        >>> sum(p.numel() for p in net.parameters())
+        11173962
+    """
+    library, colon, model = name.partition(":")
+    if not colon:
+        raise OptionError(
+            f"expected a network as 'library:name', such as 'kedge:resnet18' or 'timm:{name}',"
+            f" found {name!r}."
+        )
+    check_option("the library", library, ["kedge", "timm", "torchvision"])
+    for key in arguments:
+        if any(word in key.lower() for word in _FORBIDDEN):
+            raise OptionError(
+                f"expected arguments that only shape the network, found {key!r}. Make the network"
+                " first, then load weights into it."
+            )
+    try:
+        plain = json.loads(json.dumps(arguments))
+    except (TypeError, ValueError) as problem:
+        raise OptionError(f"expected arguments that JSON can write down: {problem}.") from problem
+    net = _make(library, model, plain)
+    remember(net, Architecture(name, plain))
+    return net
+
+
+def _make(library: str, model: str, arguments: dict[str, Any]) -> nn.Module:
+    make: Callable[..., nn.Module]
+    if library == "kedge":
+        check_option("the network", model, OWN)
+        make = OWN[model]
+    elif library == "timm":
+        import timm
+
+        check_option("the network", model.split(".")[0], timm.list_models())
+        make = partial(timm.create_model, model, pretrained=False)
+    else:
+        import torchvision
+
+        check_option("the network", model, torchvision.models.list_models(torchvision.models))
+        make = partial(torchvision.models.get_model, model, weights=None)
+    try:
+        return make(**arguments)
+    except TypeError as problem:
+        raise OptionError(f"cannot make '{library}:{model}' with {arguments}: {problem}.") from None
+
+
+def remember(net: nn.Module, architecture: Architecture) -> None:
+    """Note on `net` how it was made."""
+    net.kedge_architecture = architecture  # type: ignore[assignment]
+
+
+def remembered(net: nn.Module) -> Architecture | None:
+    """How `net` was made, if it was made by `create`."""
+    found = getattr(net, "kedge_architecture", None)
+    return found if isinstance(found, Architecture) else None

@@ -1,0 +1,220 @@
+"""Inference protocols: one reference, the mean over several, or the best one for each image.
+
+- `single`: the first stored reference, the same for every image. What `model.eval()(x)` does.
+- `marginal`: the mean over K references, and how much they disagree (Delta-UQ).
+- `transductive`: for each image the candidate whose residual looks most like a residual of training
+  (bilinear transduction, Netanyahu et al. 2023).
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kedge.anchored import Anchored, anchored_in
+from kedge.errors import OptionError, check_option
+from kedge.transduction import nearest_candidate
+
+PROTOCOLS = ("single", "marginal", "transductive")
+CANDIDATES = 50
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of `n` images.
+
+    Attributes:
+        logits: `(n, classes)`, the mean over references; the outputs, in regression.
+        references: The number of the stored references used: `(k,)`, or `(n,)` if transductive.
+        probs: `(n, classes)`; None in regression.
+        energy: `(n,)`, `-logsumexp(logits)`: higher is more out-of-distribution. Not in regression.
+        std: `(n, classes)`, over references: the unbiased standard deviation of the probabilities
+            (of the outputs, in regression). None with one reference.
+        mutual_information: `(n,)`, in nats: entropy of the mean prediction less the mean entropy.
+            What the choice of the reference decides. None with one reference.
+        disagreement: `(n,)`, the share of references whose label is not the prediction's. None with
+            one reference.
+        members: `(k, n, classes)`, the logits for each reference, where asked for.
+        distance: `(n,)`, from the residual to the nearest residual of training, if transductive.
+    """
+
+    logits: Tensor
+    references: Tensor
+    probs: Tensor | None = None
+    energy: Tensor | None = None
+    std: Tensor | None = None
+    mutual_information: Tensor | None = None
+    disagreement: Tensor | None = None
+    members: Tensor | None = field(default=None, repr=False)
+    distance: Tensor | None = None
+
+
+@torch.no_grad()
+def predict(
+    model: torch.nn.Module,
+    x: Tensor,
+    protocol: str = "single",
+    k: int | None = None,
+    *,
+    average: str = "logits",
+    scaling: str | None = None,
+    task: str = "classification",
+    members: bool = False,
+    rho: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Prediction:
+    """Predict images from the references stored in `model`.
+
+    References are taken one after the other, so that activations need no more memory than one
+    forward pass, whatever K; time grows with K.
+
+    Args:
+        model: Anchored, in eval mode, with stored references.
+        x: Images, as the model takes them.
+        protocol: "single", "marginal" or "transductive".
+        k: How many of the stored references to use, from the first: for "marginal" all by default;
+            for "transductive" the candidates, at most 50 by default.
+        average: Of members: "logits", as in the paper, or "probs", whose mean is `probs` then
+            (`logits` and `energy` stay those of the mean logits).
+        scaling: None leaves the logits as they are. The predecessors divided the mean logits by a
+            temperature from the spread of the members: "amp" by `1 + exp(c)` (AMP on CIFAR, the
+            released ImageNet inference), "amp-imagenet" by `c`, with `c` the mean over classes of
+            the standard deviation of `sigmoid(logit)`. Both flatten confidence a great deal.
+        task: "classification" or "regression".
+        members: Also return the logits for each reference.
+        rho: For "transductive": pick at random among the candidates nearer than this to training,
+            instead of the nearest one (where there is none, still the nearest).
+        generator: For `rho`.
+
+    Example:
+        >>> import kedge
+        >>> model = kedge.anchor(torch.nn.Linear(4, 3)).set_references(torch.randn(5, 4)).eval()
+        >>> p = kedge.predict(model, torch.randn(8, 4), protocol="marginal", k=5)
+        >>> bool(p.std.max() < 1e-6)  # exactly anchored and not trained yet: no reference matters
+        True
+    """
+    check_option("protocol", protocol, PROTOCOLS)
+    check_option("average", average, ["logits", "probs"])
+    check_option("task", task, ["classification", "regression"])
+    if scaling is not None:
+        check_option("scaling", scaling, ["amp", "amp-imagenet"])
+    anchored = anchored_in(model)
+    if anchored.training:
+        raise OptionError("expected the model in eval mode, found train mode. Call model.eval().")
+    if k is not None and k < 1:
+        raise OptionError(f"expected k of at least 1, found {k}.")
+    anchored.check(x)
+    if protocol == "transductive":
+        return _transductive(model, anchored, x, k, task, rho, generator)
+    if protocol == "single":
+        if k not in (None, 1):
+            raise OptionError(f"expected k=1 with protocol='single', found {k}. Use 'marginal'.")
+        k = 1
+    references = anchored.stored_references(k or len(anchored.references), like=x)
+    if scaling is not None and len(references) < 2:
+        raise OptionError(
+            f"expected at least 2 references for scaling={scaling!r}, found {len(references)}."
+        )
+    return _marginal(model, x, references, average, scaling, task, members)
+
+
+def _marginal(
+    model: torch.nn.Module,
+    x: Tensor,
+    references: Tensor,
+    average: str,
+    scaling: str | None,
+    task: str,
+    keep_members: bool,
+) -> Prediction:
+    k = len(references)
+    classify = task == "classification"
+    logits, values, squashed = _Moments(), _Moments(), _Moments()
+    entropy, kept, votes = _Moments(), [], []
+    for reference in references:
+        output = model(x, reference.expand_as(x))
+        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        logits.add(output)
+        values.add(output.softmax(-1) if classify else output)
+        if classify:
+            entropy.add(_entropy(output.softmax(-1)))
+            votes.append(output.argmax(-1))
+        if scaling is not None:
+            squashed.add(output.sigmoid())
+        if keep_members:
+            kept.append(output)
+    mean = logits.mean
+    if scaling is not None:
+        spread = squashed.std.mean(-1, keepdim=True)
+        mean = mean / (1 + spread.exp() if scaling == "amp" else spread)
+    numbers = torch.arange(k, device=x.device)
+    stacked = torch.stack(kept) if keep_members else None
+    std = values.std if k > 1 else None
+    if not classify:
+        return Prediction(mean, numbers, std=std, members=stacked)
+    probs = mean.softmax(-1) if average == "logits" else values.mean
+    information = disagreement = None
+    if k > 1:
+        information = (_entropy(values.mean) - entropy.mean).clamp_min(0)
+        disagreement = (torch.stack(votes) != probs.argmax(-1)).float().mean(0)
+    return Prediction(
+        mean,
+        numbers,
+        probs=probs,
+        energy=-mean.logsumexp(-1),
+        std=std,
+        mutual_information=information,
+        disagreement=disagreement,
+        members=stacked,
+    )
+
+
+class _Moments:
+    """Mean and unbiased standard deviation of tensors that come one by one (Welford)."""
+
+    mean: Tensor
+    _squares: Tensor
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, value: Tensor) -> None:
+        self.count += 1
+        if self.count == 1:
+            self.mean, self._squares = value.clone(), torch.zeros_like(value)
+            return
+        delta = value - self.mean
+        self.mean += delta / self.count
+        self._squares += delta * (value - self.mean)
+
+    @property
+    def std(self) -> Tensor:
+        return torch.sqrt((self._squares / (self.count - 1)).clamp_min(0))
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return -torch.special.xlogy(probs, probs).sum(-1)
+
+
+def _transductive(
+    model: torch.nn.Module,
+    anchored: Anchored,
+    x: Tensor,
+    k: int | None,
+    task: str,
+    rho: float | None,
+    generator: torch.Generator | None,
+) -> Prediction:
+    candidates = anchored.stored_references(k or min(CANDIDATES, len(anchored.references)), like=x)
+    chosen, distance = nearest_candidate(anchored, x, candidates, rho, generator)
+    logits = model(x, candidates[chosen])
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if task == "regression":
+        return Prediction(logits, chosen, distance=distance)
+    return Prediction(
+        logits,
+        chosen,
+        probs=logits.softmax(-1),
+        energy=-logits.logsumexp(-1),
+        distance=distance,
+    )

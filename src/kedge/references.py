@@ -1,0 +1,162 @@
+"""Where references come from: the batch itself, a pool of training images, or a fixed set.
+
+In training each image gets a reference of its own, drawn anew in every step. In evaluation the
+references are fixed and stored with the model: nothing is drawn.
+"""
+
+import torch
+from torch import Tensor
+
+from kedge.errors import OptionError, ReferencesError, ShapeError
+
+
+def random_cycle(n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """For each of `n` images the number of its reference, on a uniformly random cycle through all.
+
+    No image is its own reference, and each is the reference of exactly one other. The draw never
+    waits for the device.
+
+    Args:
+        n: Images in the batch.
+        device: Where the numbers are wanted.
+        generator: On any device; the default generator of `device` without it.
+
+    Example:
+        >>> random_cycle(2, torch.device("cpu")).tolist()
+        [1, 0]
+    """
+    if n < 2:
+        raise ReferencesError(
+            f"expected a batch of at least 2 images to pair within the batch, found {n}: one image"
+            " alone would be its own reference. Use larger batches, drop the last incomplete one,"
+            " or pass references=kedge.ReferencePool(...)."
+        )
+    where = device if generator is None else generator.device
+    order = torch.randperm(n, device=where, generator=generator)
+    successor = torch.empty_like(order)
+    successor[order] = order.roll(-1)  # order 3 0 2 1: 3 sees 0, 0 sees 2, 2 sees 1, 1 sees 3
+    return successor.to(device, non_blocking=True)
+
+
+class ReferencePool:
+    """Training images to draw references from, kept on one device (uint8 keeps them small).
+
+    Args:
+        images: As the model takes them: uint8 with `normalise`, floats in the network's space
+            without.
+        labels: Class indices; only needed for anything class-balanced.
+        balanced: Draw a class first, then an image of it, so that rare classes come as often as
+            common ones.
+
+    Example:
+        >>> pool = ReferencePool(torch.arange(6.0).reshape(6, 1), labels=torch.arange(6) % 3)
+        >>> sorted(pool.subset(3, seed=0).labels.tolist())
+        [0, 1, 2]
+    """
+
+    def __init__(
+        self, images: Tensor, labels: Tensor | None = None, *, balanced: bool = False
+    ) -> None:
+        if images.ndim < 2 or len(images) == 0:
+            raise ShapeError(
+                "expected the pool's images as (n, channels, height, width) or (n, features) with"
+                f" n > 0, found shape {tuple(images.shape)}."
+            )
+        check_finite(images, "the pool")
+        if labels is not None and labels.shape != (len(images),):
+            raise ShapeError(
+                f"expected one label for each of the pool's {len(images)} images, found labels of"
+                f" shape {tuple(labels.shape)}."
+            )
+        if balanced and labels is None:
+            raise OptionError("expected labels for balanced=True, found none. Pass labels=.")
+        self.images = images
+        self.labels = None if labels is None else labels.to(images.device, torch.long)
+        self.balanced = balanced
+        if self.labels is not None:
+            classes, members = torch.unique(self.labels, return_inverse=True)
+            self._by_class = members.argsort(stable=True)
+            self._counts = members.bincount(minlength=len(classes))
+            self._starts = self._counts.cumsum(0) - self._counts
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        kind = "class-balanced" if self.balanced else "uniform"
+        return f"ReferencePool({len(self)} images {tuple(self.images.shape[1:])}, {kind} draws)"
+
+    def to(self, device: torch.device | str) -> "ReferencePool":
+        """The same pool on another device."""
+        labels = None if self.labels is None else self.labels.to(device)
+        return ReferencePool(self.images.to(device), labels, balanced=self.balanced)
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """The numbers of `n` images, drawn independently (with replacement)."""
+        device = self.images.device
+        where = device if generator is None else generator.device
+        if not self.balanced:
+            index = torch.randint(len(self), (n,), device=where, generator=generator)
+            return index.to(device, non_blocking=True)
+        kinds = torch.randint(len(self._counts), (n,), device=where, generator=generator)
+        share = torch.rand(n, device=where, generator=generator)
+        kinds, share = kinds.to(device, non_blocking=True), share.to(device, non_blocking=True)
+        counts = self._counts[kinds]
+        within = (share * counts).long().clamp_max(counts - 1)
+        return torch.take(self._by_class, self._starts[kinds] + within)
+
+    def subset(self, size: int, *, seed: int, balanced: bool | None = None) -> "ReferencePool":
+        """A random part of the pool. With one seed, a smaller part lies inside every larger one.
+
+        Args:
+            size: Images to keep.
+            seed: Decides which.
+            balanced: Equally many of each class, as far as there are, to within one at any size.
+                By default where the pool has labels.
+        """
+        index = self._nested_order(seed, self.labels is not None if balanced is None else balanced)
+        if not 1 <= size <= len(self):
+            raise OptionError(
+                f"expected size between 1 and the pool's {len(self)} images, found {size}."
+            )
+        index = index[:size].to(self.images.device)
+        labels = None if self.labels is None else self.labels[index]
+        return ReferencePool(self.images[index], labels, balanced=self.balanced)
+
+    def _nested_order(self, seed: int, balanced: bool) -> Tensor:
+        """All numbers in a random order whose every beginning is balanced over classes."""
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self), generator=generator)
+        if not balanced:
+            return order
+        if self.labels is None:
+            raise OptionError("expected labels for a balanced subset, found none. Pass labels=.")
+        labels = self.labels.cpu()[order]
+        classes, members = torch.unique(labels, return_inverse=True)
+        turn = torch.randperm(len(classes), generator=generator)[members]
+        by_class = members.argsort(stable=True)
+        starts = members.bincount().cumsum(0) - members.bincount()
+        round_ = torch.empty_like(members)  # the how-manieth of its class: 0 0 1 0 2 1 …
+        round_[by_class] = torch.arange(len(self)) - starts[members[by_class]]
+        return order[(round_ * len(classes) + turn).argsort()]
+
+    def choose(self, k: int, *, seed: int) -> Tensor:
+        """`k` different random images for evaluation; balanced over classes if labels are known."""
+        return self.subset(k, seed=seed).images
+
+    def mean(self) -> Tensor:
+        """The mean image, as the one reference for evaluation: no training image leaves with it."""
+        total = self.images.double().mean(0, keepdim=True)
+        if not self.images.is_floating_point():
+            total = total.round()
+        return total.to(self.images.dtype)
+
+
+def check_finite(images: Tensor, whose: str) -> None:
+    """Refuse NaN and infinity (this waits for the device)."""
+    if images.is_floating_point() and not bool(images.isfinite().all()):
+        bad = int((~images.flatten(1).isfinite().all(1)).nonzero()[0])
+        raise ReferencesError(
+            f"expected finite reference images, found NaN or infinity in number {bad} of {whose}."
+            " Check how it was read and normalised."
+        )

@@ -1,0 +1,386 @@
+"""Saving and loading: a folder with safetensors and a `config.json`, and nothing that can run code.
+
+```
+folder/
+  config.json                  what the model is; names the two files below
+  model-1f2e3d4c.safetensors   weights, references, residual bank
+  examples-5a6b7c8d.safetensors  two pairs and the logits the model must give for them
+```
+
+The data files are named after their content and written first; replacing `config.json` is the one
+step that counts. Whoever kills the process leaves either the old model or the new one, whole.
+"""
+
+import copy
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from kedge.anchored import Anchored, anchor, anchored_in, evaluating
+from kedge.errors import KedgeError, OptionError, StorageError
+from kedge.nets import Architecture, create, remembered
+from kedge.observe import relative_error
+
+FORMAT, VERSION = "kedge-model", 1
+NOTE = (
+    "References are usually training images. They are stored in the weights file and travel along."
+)
+_log = logging.getLogger("kedge")
+
+
+def save(
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    class_names: Sequence[str] | None = None,
+    provenance: dict[str, Any] | None = None,
+    architecture: Architecture | None = None,
+) -> Path:
+    """Write an anchored model, with its references, into `folder`, replacing it whole.
+
+    The references are usually training images, and they travel with the model. Where they must not
+    leave, store `ReferencePool.mean()` instead.
+
+    Args:
+        model: Anchored; also inside DDP or a compiled wrapper.
+        folder: Made if it is not there. Other files in it are left alone.
+        class_names: In the order of the logits. Kept from the last time if not given.
+        provenance: How it was trained: anything JSON can write down, such as
+            `masking.record()`. Kept from the last time if not given.
+        architecture: How to make the network again, where it was not made by `kedge.nets.create`
+            and is not one of timm's. Without it, `load` needs the network: `load(folder, net=net)`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        StorageError: If it cannot be written; what was there before stays as it was.
+    """
+    anchored = anchored_in(model)
+    if class_names is not None:
+        anchored.class_names = tuple(class_names)
+    if provenance is not None:
+        anchored.provenance = dict(provenance)
+    folder = Path(folder)
+    with evaluating(anchored):
+        weights = {key: value.detach().cpu() for key, value in anchored.state_dict().items()}
+        examples = _examples(anchored)
+    config: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "made_with": {"kedge": _own_version(), "torch": torch.__version__},
+        "architecture": _known_architecture(anchored, architecture, weights, examples),
+        "image_shape": list(anchored.image_shape),
+        "stems": [stem.name for stem in anchored.stems],
+        "normalise": None
+        if anchored.normalise is None
+        else {"mean": anchored.normalise.mean, "std": anchored.normalise.std},
+        "dtype": str(next(anchored.parameters()).dtype).removeprefix("torch."),
+        "references": {
+            "count": len(anchored.references),
+            "policy": anchored.reference_policy,
+            "note": NOTE,
+        },
+        "class_names": anchored.class_names,
+        "provenance": anchored.provenance,
+    }
+    try:
+        text = json.dumps(config)
+    except (TypeError, ValueError) as problem:
+        raise OptionError(
+            f"expected class_names and provenance that JSON can write down: {problem}."
+        ) from problem
+    _write(folder, json.loads(text), weights, examples)
+    if len(anchored.references):
+        _log.info(
+            "%d reference images are stored in %s. %s", len(anchored.references), folder, NOTE
+        )
+    return folder
+
+
+def load(
+    folder: str | os.PathLike[str],
+    net: nn.Module | None = None,
+    *,
+    device: torch.device | str = "cpu",
+) -> Anchored:
+    """The model in `folder`, in eval mode, checked against the examples that were saved with it.
+
+    Args:
+        folder: Written by `save`.
+        net: The plain network, with any weights, where it cannot be made by name.
+        device: Where the model is wanted.
+
+    Raises:
+        StorageError: If anything is missing, damaged, of another version, or if the network does
+            not compute what the saved one did.
+    """
+    folder = Path(folder)
+    config = _read_config(folder)
+    weights = _read_tensors(folder, config, "weights")
+    examples = _read_tensors(folder, config, "examples")
+    try:
+        if net is None:
+            net = _make(config.get("architecture"), folder)
+        model = _rebuild(net, config, weights, folder)
+    except KedgeError as problem:
+        if isinstance(problem, StorageError):
+            raise
+        raise StorageError(f"cannot load {folder}: {problem}") from problem
+    if (error := _compare(model, examples)) > 1e-3:
+        raise StorageError(
+            f"cannot load {folder}: expected the logits of the saved examples, found others (by"
+            f" {error:.1e} of their size). The weights fit, but the network computes something"
+            " else: pass the very network, load(folder, net=net), or the library's old version."
+        )
+    return model.to(device, getattr(torch, config["dtype"])).eval()
+
+
+def _make(architecture: Any, folder: Path) -> nn.Module:
+    if architecture is None:
+        raise StorageError(
+            f"cannot load {folder}: its network was not made by name. Make it yourself and pass it:"
+            " kedge.load(folder, net=net)."
+        )
+    return create(architecture["name"], **architecture["arguments"])
+
+
+def _rebuild(
+    net: nn.Module, config: dict[str, Any], weights: dict[str, Tensor], where: object
+) -> Anchored:
+    """`net` anchored as the configuration says, with the stored weights."""
+    shape = config["image_shape"]
+    generator = torch.Generator().manual_seed(0)
+    normalise = config["normalise"] and (config["normalise"]["mean"], config["normalise"]["std"])
+    net = copy.deepcopy(net).cpu().float()
+    model = anchor(
+        net,
+        stem=config["stems"],
+        normalise=normalise,
+        example=torch.rand(2, *shape, generator=generator),
+    )
+    own = model.state_dict()
+    missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    stored = ("references", "residuals")
+    shapes = [k for k, v in own.items() if k in weights and weights[k].shape != v.shape]
+    shapes = [k for k in shapes if k not in stored]
+    for found, problem in ((missing, "has no"), (unknown, "has an unknown")):
+        if found:
+            raise StorageError(
+                f"cannot load {where}: expected the weights of {type(net).__name__}, but the file"
+                f" {problem} {found[0]!r} ({len(found)} such). It holds another network."
+            )
+    if shapes:
+        name = shapes[0]
+        raise StorageError(
+            f"cannot load {where}: expected {name!r} of shape {tuple(own[name].shape)}, found"
+            f" {tuple(weights[name].shape)}. The network has other arguments (num_classes?)."
+        )
+    model.load_state_dict(weights)
+    references = config.get("references") or {}
+    model.reference_policy = references.get("policy")
+    names = config.get("class_names")
+    model.class_names = None if names is None else tuple(names)
+    model.provenance = config.get("provenance") or {}
+    return model.eval()
+
+
+def _examples(model: Anchored) -> dict[str, Tensor]:
+    """Two pairs of noise, and what the model makes of them (on the CPU, in float32)."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(4, *model.image_shape, generator=generator)
+    if model.normalise is not None:
+        noise = (noise * 255).to(torch.uint8)
+    judge = copy.deepcopy(model).cpu().float().eval()
+    with torch.no_grad():
+        logits = judge(noise[:2], noise[2:])
+    return {"images": noise[:2].clone(), "references": noise[2:].clone(), "logits": logits}
+
+
+def _compare(model: Anchored, examples: dict[str, Tensor]) -> float:
+    with torch.no_grad():
+        found = model(examples["images"], examples["references"])
+    return relative_error(found, examples["logits"])
+
+
+def _known_architecture(
+    model: Anchored,
+    given: Architecture | None,
+    weights: dict[str, Tensor],
+    examples: dict[str, Tensor],
+) -> dict[str, Any] | None:
+    """How to make the network again; only if that has been seen to work."""
+    candidate = given or remembered(model.net) or _timm_architecture(model)
+    if candidate is None:
+        return None
+    config = {
+        "image_shape": model.image_shape,
+        "stems": [stem.name for stem in model.stems],
+        "normalise": model.normalise and {"mean": model.normalise.mean, "std": model.normalise.std},
+    }
+    try:
+        net = create(candidate.name, **candidate.arguments)
+        error = _compare(_rebuild(net, config, weights, candidate.name), examples)
+        reason = f"its outputs differ by {error:.1e} of their size" if error > 1e-3 else ""
+    except KedgeError as problem:
+        reason = str(problem)
+    if not reason:
+        return {"name": candidate.name, "arguments": candidate.arguments}
+    if given is not None:
+        raise StorageError(
+            f"cannot save as {given.name!r} with {given.arguments}: made again so, the network is"
+            f" not the one to be saved ({reason}). Correct architecture=, or leave it out."
+        )
+    _log.warning("%s does not make this network again (%s): load needs net=.", candidate, reason)
+    return None
+
+
+def _timm_architecture(model: Anchored) -> Architecture | None:
+    """A guess for a network of timm's that was made by its own factory."""
+    settings = getattr(model.net, "pretrained_cfg", None) or {}
+    name, classes = settings.get("architecture"), getattr(model.net, "num_classes", None)
+    if not name or not isinstance(classes, int):
+        return None
+    return Architecture(f"timm:{name}", {"num_classes": classes, "in_chans": model.image_shape[0]})
+
+
+def _write(
+    folder: Path, config: dict[str, Any], weights: dict[str, Tensor], examples: dict[str, Tensor]
+) -> None:
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for key, stem, tensors in (
+            ("weights", "model", weights),
+            ("examples", "examples", examples),
+        ):
+            data = safetensors.torch.save({k: v.contiguous().clone() for k, v in tensors.items()})
+            name = f"{stem}-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
+            config[key] = name
+            _write_whole(folder / name, data, written)
+        text = json.dumps(config, indent=2) + "\n"
+        _write_whole(folder / "config.json", text.encode(), written)
+    except OSError as problem:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise StorageError(
+            f"cannot write {folder}: {problem.strerror or problem}. What was there before is as it"
+            " was. Free some space or choose another folder."
+        ) from problem
+    keep = {config["weights"], config["examples"]}
+    for stem in ("model", "examples"):
+        for path in folder.glob(f"{stem}-*.safetensors"):
+            if path.name not in keep:
+                path.unlink(missing_ok=True)
+
+
+def _write_whole(path: Path, data: bytes, written: list[Path]) -> None:
+    """All of `data` at `path`, or nothing: written beside it, forced to disk, renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    written.append(beside)
+    with open(beside, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        there = "no such folder" if not folder.is_dir() else "no config.json in it"
+        raise StorageError(
+            f"cannot load {folder}: expected a folder written by kedge.save, found {there}."
+        )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise StorageError(f"cannot load {folder}: config.json is damaged ({problem}).") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise StorageError(
+            f"cannot load {folder}: expected config.json to say format {FORMAT!r}, found"
+            f" {config.get('format') if isinstance(config, dict) else type(config).__name__!r}."
+        )
+    if config.get("version") != VERSION:
+        raise StorageError(
+            f"cannot load {folder}: expected format version {VERSION}, found"
+            f" {config.get('version')!r}. Use the version of Kedge that wrote it"
+            f" ({(config.get('made_with') or {}).get('kedge')})."
+        )
+    _check_config(folder, config)
+    return config
+
+
+def _check_config(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse a configuration whose values are not of the kind that `save` writes."""
+
+    def numbers(value: Any) -> bool:
+        return isinstance(value, list) and all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in value
+        )
+
+    def names(value: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+    def file_name(value: Any) -> bool:
+        return isinstance(value, str) and value == os.path.basename(value) and value != ""
+
+    shape: Any = config.get("image_shape")
+    normalise, made = config.get("normalise"), config.get("architecture")
+    problems = {
+        "image_shape": numbers(shape)
+        and 1 <= len(shape) <= 4
+        and all(0 < v < 2**16 for v in shape),
+        "stems": names(config.get("stems")) and len(config["stems"]) > 0,
+        "normalise": normalise is None
+        or (
+            isinstance(normalise, dict) and all(numbers(normalise.get(k)) for k in ("mean", "std"))
+        ),
+        "architecture": made is None
+        or (
+            isinstance(made, dict)
+            and isinstance(made.get("name"), str)
+            and isinstance(made.get("arguments"), dict)
+        ),
+        "dtype": config.get("dtype") in ("float32", "float64", "float16", "bfloat16"),
+        "references": isinstance(config.get("references", {}), dict),
+        "class_names": config.get("class_names") is None or names(config["class_names"]),
+        "provenance": isinstance(config.get("provenance", {}), dict),
+        "weights": file_name(config.get("weights")),
+        "examples": file_name(config.get("examples")),
+    }
+    bad = [key for key, fine in problems.items() if not fine]
+    if bad:
+        raise StorageError(
+            f"cannot load {folder}: config.json has no usable {' and '.join(map(repr, bad))}"
+            f" (found {', '.join(repr(config.get(key)) for key in bad)})."
+        )
+
+
+def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, Tensor]:
+    path = folder / config[key]
+    try:
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+    except FileNotFoundError:
+        raise StorageError(f"cannot load {folder}: {path.name} is missing.") from None
+    except (OSError, safetensors.SafetensorError) as problem:
+        raise StorageError(
+            f"cannot load {folder}: {path.name} is truncated or damaged ({problem})."
+        ) from None
+    if key == "examples" and tensors.keys() != {"images", "references", "logits"}:
+        raise StorageError(f"cannot load {folder}: {path.name} does not hold examples.")
+    return tensors
+
+
+def _own_version() -> str:
+    from kedge import __version__
+
+    return __version__

@@ -1,0 +1,153 @@
+"""Bilinear transduction: for each image the reference whose residual was seen in training.
+
+After Netanyahu et al., "Learning to extrapolate: a transductive approach" (ICLR 2023), as a rule
+for selecting references; the networks here are not bilinear. For an image x and candidates r_i the
+rule takes the i that minimises `min_m |(x - r_i) - D_m|`, D being a bank of residuals of training.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool1d, avg_pool2d, avg_pool3d
+
+from kedge.anchored import Anchored, anchored_in
+from kedge.errors import ReferencesError, ShapeError
+from kedge.references import ReferencePool
+
+BANK_SIZE = 10_000
+BANK_BYTES = 128 * 2**20
+
+
+@torch.no_grad()
+def residual_bank(
+    model: nn.Module,
+    images: Tensor,
+    references: Tensor | ReferencePool | None = None,
+    *,
+    size: int = BANK_SIZE,
+    pool: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Residuals like those of training, from random pairs: what transduction compares with.
+
+    Args:
+        model: Anchored; its normalisation is applied.
+        images: Training images with the transforms of training, as the model takes them.
+        references: Where references came from in training; `images` themselves by default, never
+            an image with itself.
+        size: How many residuals.
+        pool: Average over squares of this side before comparing. By default 1, or as much as is
+            needed for the bank to fit into 128 MiB.
+        generator: For drawing the pairs.
+
+    Returns:
+        `(size, …)` residuals, for `model.set_residuals`.
+    """
+    anchored = anchored_in(model)
+    source = references.images if isinstance(references, ReferencePool) else references
+    n, where = len(images), images.device if generator is None else generator.device
+    first = torch.randint(n, (size,), device=where, generator=generator)
+    if source is None:
+        if n < 2:
+            raise ReferencesError(f"expected at least 2 images to form residuals, found {n}.")
+        step = torch.randint(1, n, (size,), device=where, generator=generator)
+        second, source = (first + step) % n, images
+    else:
+        second = torch.randint(len(source), (size,), device=where, generator=generator)
+    first, second = first.to(images.device), second.to(source.device)
+    shape = anchored.prepare(images[:1]).shape[1:]
+    if pool is None:
+        pool = _fitting_pool(shape, size)
+    chunks = []
+    for a, b in zip(torch.split(first, 1000), torch.split(second, 1000), strict=True):
+        residuals = anchored.prepare(images[a]) - anchored.prepare(source[b].to(images.device))
+        chunks.append(_pool(residuals, pool))
+    return torch.cat(chunks)
+
+
+def _fitting_pool(shape: torch.Size, size: int) -> int:
+    """The smallest side of squares, dividing the image, at which `size` float32 residuals fit."""
+    sides = shape[1:]
+    for pool in range(1, min(sides, default=1) + 1):
+        fits = 4 * size * math.prod(shape) / pool ** len(sides) <= BANK_BYTES
+        if fits and all(side % pool == 0 for side in sides):
+            return pool
+    return min(sides, default=1)
+
+
+def _pool(images: Tensor, side: int) -> Tensor:
+    if side == 1:
+        return images
+    average = {3: avg_pool1d, 4: avg_pool2d, 5: avg_pool3d}[images.ndim]
+    return average(images, side)
+
+
+def nearest_residuals(x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:
+    """`(n, k)`: how far the residual `x - candidate` is from the nearest residual in `bank`.
+
+    With d = x - r, `|d - D|^2 = |d|^2 + |D|^2 - 2 x.D + 2 r.D`: two matrix products of n·M and
+    k·M dot products instead of one of n·k·M. What is left is a sweep over n·k·M sums, done in
+    pieces that stay in the cache.
+
+    Args:
+        x: `(n, features)`.
+        candidates: `(k, features)`.
+        bank: `(M, features)`.
+    """
+    # Shift by the candidates' mean: distances stay, numbers get smaller, rounding too.
+    centre = candidates.mean(0)
+    x, candidates = x - centre, candidates - centre
+    size = bank.square().sum(1)
+    from_candidates = size + 2 * (candidates @ bank.T)  # (k, M)
+    squares = torch.empty(len(x), len(candidates), dtype=x.dtype, device=x.device)
+    cells = 2**27 if x.is_cuda else 2**18
+    few = max(1, cells // bank.shape[0])  # images at a time, against one candidate
+    for rows, out in zip(torch.split(x, 1024), torch.split(squares, 1024), strict=True):
+        from_x = 2 * (rows @ bank.T)  # (n, M)
+        for start in range(0, len(rows), few):
+            part = from_x[start : start + few]
+            for i in range(len(candidates)):
+                out[start : start + few, i] = (from_candidates[i] - part).amin(1)
+    squares += torch.cdist(x, candidates, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return squares.clamp_min(0).sqrt()
+
+
+def nearest_candidate(
+    model: Anchored,
+    x: Tensor,
+    candidates: Tensor,
+    rho: float | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """For each image the number of the best candidate, and how far its residual is from training.
+
+    Args:
+        model: Holds the bank.
+        x: Images, as the model takes them.
+        candidates: References, likewise.
+        rho: Pick at random among the candidates nearer than this, instead of the nearest one.
+        generator: For `rho`.
+    """
+    if len(model.residuals) == 0:
+        raise ReferencesError(
+            "expected a bank of training residuals for protocol='transductive', found none. Store"
+            " one first: model.set_residuals(kedge.residual_bank(model, train_images))."
+        )
+    prepared, references = model.prepare(x), model.prepare(candidates)
+    bank = model.residuals
+    side = max(1, prepared.shape[-1] // bank.shape[-1]) if prepared.ndim > 2 else 1
+    flat_x, flat_r = _pool(prepared, side).flatten(1), _pool(references, side).flatten(1)
+    if flat_x.shape[1] != bank[0].numel():
+        raise ShapeError(
+            f"expected images of which the bank {tuple(bank.shape[1:])} holds the residuals, found"
+            f" {tuple(prepared.shape[1:])}. Make a bank of that size: kedge.residual_bank."
+        )
+    scores = nearest_residuals(flat_x, flat_r, bank.flatten(1).to(flat_x.dtype))
+    chosen = scores.argmin(1)
+    if rho is not None:
+        near = (scores <= rho).float()
+        where = x.device if generator is None else generator.device
+        noise = torch.rand(scores.shape, device=where, generator=generator).to(x.device)
+        chosen = torch.where(near.any(1), (near * (1 + noise)).argmax(1), chosen)
+    return chosen, scores.gather(1, chosen[:, None])[:, 0]
