@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kedge.batchnorm import RecentPairs, estimate, tracked_norms
 from kedge.errors import DtypeError, OptionError, ReferencesError, ShapeError, check_option
 from kedge.observe import logits_of
-from kedge.references import check_finite, random_cycle
+from kedge.references import check_finite, random_cycle, take
 from kedge.stems import Init, Stem, widen
 
 
@@ -50,7 +50,8 @@ def pair(x: Tensor, references: Tensor, masked: Tensor | bool | None = None) -> 
                 f"expected masked to be one Boolean or {len(x)} of them, found {mask.dtype} of"
                 f" shape {tuple(mask.shape)}."
             )
-        first = references.masked_fill(mask.view(mask.shape + (1,) * (x.ndim - 1)), 0)
+        # `where`, since `masked_fill` would lose the channels_last layout
+        first = torch.where(mask.view(mask.shape + (1,) * (x.ndim - 1)), 0, references)
     return torch.cat([first, x - references], dim=1)
 
 
@@ -227,7 +228,7 @@ class Anchored(nn.Module):
 
     def _own_references(self, x: Tensor) -> Tensor:
         if self.training:
-            return x[random_cycle(len(x), x.device)]
+            return take(x, random_cycle(len(x), x.device))
         return self.stored_references(1, like=x).expand(x.shape)
 
     def _remember(self, x: Tensor, references: Tensor, masked: Tensor | bool) -> None:

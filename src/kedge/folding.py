@@ -43,7 +43,7 @@ class FoldedStem(nn.Module):
         k = len(self.offset)
         if k == 1:
             return self.layer(x).add_(self.offset)  # type: ignore[no-any-return]
-        own = self.layer(x[: len(x) // k])
+        own = self.layer(x[: x.shape[0] // k])  # len() would freeze the batch in an export
         return (own[None] + self.offset[:, None].to(own.dtype)).flatten(0, 1)  # type: ignore[no-any-return]
 
 

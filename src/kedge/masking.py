@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from kedge.errors import DtypeError, OptionError, ShapeError, check_option
-from kedge.references import ReferencePool, random_cycle
+from kedge.references import ReferencePool, random_cycle, take
 
 References = Tensor | ReferencePool | None
 
@@ -184,7 +184,7 @@ class ReferenceMasking:
         So it can be compiled, captured in a CUDA graph, or used with a loss of one's own.
         """
         source = x if draw.source is None else draw.source
-        references = source if draw.chosen is None else source[draw.chosen]
+        references = source if draw.chosen is None else take(source, draw.chosen)
         logits = model(x, references.to(x.device, non_blocking=True), draw.masked)
         return logits, self.targets(logits, labels, draw.masked)
 

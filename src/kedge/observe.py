@@ -248,9 +248,12 @@ def _likely_shapes(net: nn.Module) -> list[tuple[int, ...]]:
         side, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
         if isinstance(side, int) and isinstance(channels, int):
             hints.append((channels, side, side))
-        side = getattr(module, "image_size", None)
-        if isinstance(side, int):
-            hints.append((3, side, side))
+        for name in ("image_size", "img_size"):
+            side = getattr(module, name, None)
+            if isinstance(side, int):
+                hints.append((3, side, side))
+            elif isinstance(side, tuple) and len(side) == 2:
+                hints.append((3, *side))
     first = next((m for m in net.modules() if isinstance(m, LINEAR)), None)
     if isinstance(first, nn.Conv2d):  # a network made for other channels than its hint says
         hints += [(first.in_channels, *hint[1:]) for hint in hints]

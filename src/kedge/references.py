@@ -38,6 +38,17 @@ def random_cycle(n: int, device: torch.device, generator: torch.Generator | None
     return successor.to(device, non_blocking=True)
 
 
+def take(images: Tensor, chosen: Tensor) -> Tensor:
+    """`images[chosen]`, in the memory layout of `images`.
+
+    Whole images are copied row by row; indexing with brackets copies number by number.
+    """
+    last = torch.channels_last
+    if images.ndim == 4 and images.is_contiguous(memory_format=last):
+        return images.permute(0, 2, 3, 1).index_select(0, chosen).permute(0, 3, 1, 2)
+    return images.index_select(0, chosen)
+
+
 class ReferencePool:
     """Training images to draw references from, kept on one device (uint8 keeps them small).
 

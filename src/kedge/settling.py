@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kedge.anchored import anchored_in
 from kedge.batchnorm import estimate, running_mean, running_variance, tracked_norms
-from kedge.references import ReferencePool, random_cycle
+from kedge.references import ReferencePool, random_cycle, take
 
 
 def settle(
@@ -49,9 +49,9 @@ def settle(
 
     def run(x: Tensor) -> None:
         if references is None:
-            drawn = x[random_cycle(len(x), x.device, generator)]
+            drawn = take(x, random_cycle(len(x), x.device, generator))
         else:
-            drawn = references.images[references.draw(len(x), generator)].to(x.device)
+            drawn = take(references.images, references.draw(len(x), generator)).to(x.device)
         inner(x, drawn)
 
     device = next(inner.parameters()).device

@@ -181,8 +181,10 @@ def _double(
     for name in layers:
         _stretch_layer(wide.get_submodule(name))
 
-    nothing = torch.zeros_like(x)
-    pairs = torch.cat([x, nothing], dim=1), torch.cat([nothing, x], dim=1)
+    nothing, other = torch.zeros_like(x), x.flip(0).roll(1, dims=-1)
+    pairs = [
+        torch.cat(halves, dim=1) for halves in ((x, nothing), (nothing, x), (other, x - other))
+    ]
     before = inputs_of(plain, layers, x)
     counts: tuple[tuple[str, str], ...] = ()
     try:
@@ -202,8 +204,10 @@ def _double(
     stems = []
     for name in layers:
         axis = -1 if isinstance(layers[name], nn.Linear) else 1
-        stem = _match(name, before[name], after[0][name], after[1][name], axis)
-        if stem is None:
+        first, second, both = (arrived[name].movedim(axis, 0) for arrived in after)
+        plain_input = before[name].movedim(axis, 0)
+        stem = _match(name, plain_input, first, second)
+        if stem is None or not _sums(stem, plain_input, both):
             message = (
                 f"{start}, but what reaches it for a pair is not what reaches it for the two"
                 f" images: something changes the image before it.{out}"
@@ -268,9 +272,22 @@ def scale_counts(net: nn.Module, counts: Iterable[tuple[str, str]], factor: floa
         setattr(module, name, int(getattr(module, name) * factor))
 
 
-def _match(name: str, before: Tensor, first: Tensor, second: Tensor, axis: int) -> Stem | None:
-    """Which feature of the plain layer each feature of the doubled one is, and in which half."""
-    u, a, b = (t.movedim(axis, 0).flatten(1).double() for t in (before, first, second))
+def _sums(stem: Stem, before: Tensor, both: Tensor) -> bool:
+    """Whether what arrives for `[r, x - r]` sums to what arrives for `x`: the way there is linear."""
+    total = torch.zeros_like(before).index_add_(0, _on(before, stem.source), both)
+    return relative_error(total, before) <= 1e-4
+
+
+def _on(tensor: Tensor, numbers: Sequence[int]) -> Tensor:
+    return torch.tensor(numbers, device=tensor.device)
+
+
+def _match(name: str, before: Tensor, first: Tensor, second: Tensor) -> Stem | None:
+    """Which feature of the plain layer each feature of the doubled one is, and in which half.
+
+    Features come first: `before` is `(c, …)`, `first` and `second` are `(2 c, …)`.
+    """
+    u, a, b = (t.flatten(1).double() for t in (before, first, second))
     if a.shape[0] != 2 * u.shape[0] or a.shape[1] != u.shape[1]:
         return None
     scale = u.abs().amax().item()

@@ -20,7 +20,7 @@ from kedge.nets.resnet import resnet_small as resnet_small
 OWN = {"resnet18": resnet18, "resnet_small": resnet_small}
 
 # Arguments that would fetch or read files when a network is made.
-_FORBIDDEN = ("pretrained", "checkpoint", "weights", "cache", "url", "file", "path", "hub")
+_FORBIDDEN = ("pretrained", "weights", "checkpoint", "cache_dir")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def create(name: str, **arguments: Any) -> nn.Module:
         )
     check_option("the library", library, ["kedge", "timm", "torchvision"])
     for key in arguments:
-        if any(word in key.lower() for word in _FORBIDDEN):
+        if key.startswith(_FORBIDDEN):
             raise OptionError(
                 f"expected arguments that only shape the network, found {key!r}. Make the network"
                 " first, then load weights into it."

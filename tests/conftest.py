@@ -1,0 +1,47 @@
+"""Shared by all tests: hypothesis profiles, one thread, small networks and batches."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import nn
+
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+torch.set_num_threads(1)  # tensors here are tiny: threads only add time
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)  # weights of the networks that tests make
+
+
+def small_cnn(channels: int = 3, classes: int = 5) -> nn.Sequential:
+    """Two convolutions with BatchNorm between, for images of any size."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, stride=2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, classes),
+    )
+
+
+def stir(model: nn.Module, amount: float = 0.3) -> nn.Module:
+    """Change every weight, so that an exactly anchored network depends on its reference."""
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        scale = parameter.detach().abs().mean().clamp_min(0.05)
+        parameter.data.add_((amount * scale * noise).to(parameter))
+    return model

@@ -1,0 +1,83 @@
+"""Promises of the project: imports point one way, public names are there and explained."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import kedge
+
+SOURCE = Path(kedge.__file__).parent
+
+# Each module imports only from those above it.
+ORDER = [
+    "errors",
+    "observe",
+    "fronts",
+    "stems",
+    "references",
+    "batchnorm",
+    "anchored",
+    "settling",
+    "masking",
+    "transduction",
+    "predict",
+    "folding",
+    "nets",
+    "storage",
+]
+PUBLIC = {
+    *("Anchored", "anchor", "pair", "settle", "fold", "Draw", "ReferenceMasking", "Prediction"),
+    *("predict", "residual_bank", "ReferencePool", "load", "save", "errors", "nets"),
+}
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of kedge that a file imports, at any depth of its code."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "kedge":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("kedge.")}
+    return found
+
+
+def test_every_module_has_its_place_and_imports_point_upwards():
+    places = {name: i for i, name in enumerate(ORDER)}
+    seen = 0
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if module == "__init__":
+            continue
+        seen += 1
+        for name in imported(path) - {"__version__", module}:
+            assert places[name] < places[module], f"{path} imports kedge.{name}"
+    assert seen == len(ORDER) + 1  # nets has two files
+
+
+def test_the_core_needs_torch_alone():
+    core = ORDER[: ORDER.index("nets")]
+    for module in core:
+        for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert name.split(".")[0] not in {"timm", "torchvision", "safetensors", "numpy"}
+
+
+def test_public_names_are_there_and_every_one_is_explained():
+    listed = {name for name in vars(kedge) if not name.startswith("_")}
+    modules = {name for name in listed if inspect.ismodule(getattr(kedge, name))}
+    assert listed - modules | {"errors", "nets"} == PUBLIC
+    for name in PUBLIC:
+        thing = getattr(kedge, name)
+        assert inspect.getdoc(thing), name
+        for member, value in vars(thing).items() if inspect.isclass(thing) else ():
+            if inspect.isfunction(value) and not member.startswith("_"):
+                assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_the_version_is_said_once():
+    text = (SOURCE.parent.parent / "pyproject.toml").read_text()
+    assert f'version = "{kedge.__version__}"' in text

@@ -1,0 +1,277 @@
+"""The stem is found by running a network, doubled exactly, and folded back: for every family."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from conftest import small_cnn, stir
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.testing import assert_close
+
+import kedge
+from kedge.errors import StemError
+from kedge.observe import logits_of
+
+SMALL = (2, 3, 64, 64)
+
+# name, image to run it on (None: found by itself), arguments
+TIMM = [
+    ("resnet18", SMALL, {}),
+    ("vit_tiny_patch16_224", None, {"img_size": 64}),
+    ("deit3_small_patch16_224", None, {"img_size": 64}),
+    ("swinv2_cr_tiny_ns_224", None, {"img_size": 64, "window_size": 2}),
+    ("convnext_atto", SMALL, {}),
+    ("efficientnet_b0", SMALL, {}),
+    ("tf_efficientnet_b0", SMALL, {}),  # pads by itself
+    ("mobilenetv3_small_100", None, {}),
+    ("mobileone_s0", SMALL, {}),  # two branches read the image
+    ("fastvit_t8", SMALL, {}),
+    ("repvgg_a0", SMALL, {}),
+    ("nfnet_l0", SMALL, {}),  # weight standardised
+    ("resnetv2_50x1_bit", SMALL, {}),
+    ("tresnet_m", SMALL, {}),  # space to depth before the first layer
+    ("naflexvit_base_patch16_gap", (2, 3, 32, 32), {"depth": 2, "embed_dim": 64, "num_heads": 2}),
+    ("mixer_s16_224", None, {"img_size": 64}),
+    ("densenet121", SMALL, {}),
+    ("regnetx_002", SMALL, {}),
+    ("levit_128s", None, {}),
+    ("xcit_nano_12_p16_224", SMALL, {}),
+    ("crossvit_tiny_240", None, {}),  # a branch resizes the image first
+    ("edgenext_xx_small", SMALL, {}),
+    ("mobilevit_xxs", SMALL, {}),
+    ("eva02_tiny_patch14_224", None, {"img_size": 56}),
+    ("poolformer_s12", SMALL, {}),
+    ("ghostnet_100", SMALL, {}),
+    ("hgnet_tiny", SMALL, {}),
+]
+TORCHVISION = [
+    ("resnet18", {}),
+    ("vit_b_32", {"image_size": 64}),
+    ("swin_v2_t", {}),
+    ("convnext_tiny", {}),
+    ("googlenet", {"transform_input": True, "aux_logits": False, "init_weights": False}),
+    ("inception_v3", {"transform_input": True, "init_weights": False}),
+    ("shufflenet_v2_x0_5", {}),
+    ("squeezenet1_0", {}),
+]
+
+
+def check_exact_and_foldable(net: nn.Module, example: Tensor | None = None) -> kedge.Anchored:
+    """Anchor, compare, change the weights, fold, compare; in float64.
+
+    The sum `W r + W (x - r)` rounds differently than `W x`, by some 1e-16 of its size; a deep
+    network at random weights carries that up to about 1e-12. A wrong kernel is off by 0.1.
+    """
+    net = stir(net.double().eval())
+    example = None if example is None else example.double()
+    model = kedge.anchor(net, example=example).eval()
+    x, references = torch.rand(2, 2, *model.image_shape, dtype=torch.float64)
+    with torch.no_grad():
+        expected = logits_of(net(x))
+        scale = expected.abs().max().item()
+        assert scale > 0
+        assert_close(model(x, references), expected, rtol=0, atol=1e-9 * scale)
+        stir(model).set_references(references)
+        one, both = kedge.fold(model), kedge.fold(model, k=2)
+        members = torch.stack([model(x, r.expand_as(x)) for r in references])
+        scale = members.abs().max().item()
+        assert_close(one(x), members[0], rtol=0, atol=1e-9 * scale)
+        assert_close(both.members(x), members, rtol=0, atol=1e-9 * scale)
+        assert_close(both(x), members.mean(0), rtol=0, atol=1e-9 * scale)
+    return model
+
+
+def test_at_least_twenty_families_are_tried():
+    assert len(TIMM) + len(TORCHVISION) >= 30
+
+
+@pytest.mark.parametrize(("name", "shape", "arguments"), TIMM, ids=[row[0] for row in TIMM])
+def test_a_network_of_timm_is_anchored_exactly_and_folded_back(name, shape, arguments):
+    net = kedge.nets.create(f"timm:{name}", num_classes=7, **arguments)
+    check_exact_and_foldable(net, None if shape is None else torch.rand(shape))
+
+
+@pytest.mark.parametrize(("name", "arguments"), TORCHVISION, ids=[row[0] for row in TORCHVISION])
+def test_a_network_of_torchvision_is_anchored_exactly_and_folded_back(name, arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torchvision's own, about initialisation
+        net = kedge.nets.create(f"torchvision:{name}", num_classes=7, **arguments)
+    check_exact_and_foldable(net)
+
+
+def test_networks_of_transformers_are_anchored_exactly_and_folded_back():
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28}
+    vit = transformers.ViTConfig(**small, intermediate_size=64, patch_size=7, num_labels=5)
+    dino = transformers.Dinov2Config(**small, patch_size=14, num_labels=5)
+    swin = transformers.SwinConfig(
+        embed_dim=16, depths=[1, 1], num_heads=[2, 2], image_size=32, patch_size=4, window_size=4
+    )
+    model = check_exact_and_foldable(transformers.ViTForImageClassification(vit))
+    assert model.counts  # it checks its channel count, which had to be doubled
+    check_exact_and_foldable(transformers.Dinov2ForImageClassification(dino))
+    check_exact_and_foldable(transformers.SwinForImageClassification(swin))
+
+
+class Rescale(nn.Module):
+    """A normalisation as people write it: buffers and arithmetic."""
+
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.linspace(0.3, 0.6, channels)[:, None, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / 0.25
+
+
+def head(features: int) -> list[nn.Module]:
+    return [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, 5)]
+
+
+def weight_normed() -> nn.Module:
+    return nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), *head(8))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: nn.Sequential(nn.Conv2d(3, 6, 3, groups=3), *head(6)), None),
+        (lambda: nn.Sequential(nn.Conv2d(4, 8, 3, groups=2, padding=1), *head(8)), None),
+        (lambda: nn.Conv2d(4, 8, 1, groups=4), (2, 4, 1, 1)),
+        (lambda: nn.Sequential(nn.Conv2d(1, 6, 3, bias=False, stride=2), *head(6)), None),
+        (
+            lambda: nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, padding_mode="reflect"), *head(6)),
+            None,
+        ),
+        (lambda: nn.Sequential(nn.Conv1d(2, 6, 3), nn.Flatten(), nn.Linear(180, 3)), (2, 2, 32)),
+        (lambda: nn.Linear(6, 3), None),
+        (lambda: nn.Sequential(nn.Linear(6, 4, bias=False), nn.Tanh(), nn.Linear(4, 3)), None),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), (2, 3, 8, 8)),
+        (lambda: nn.Sequential(nn.PixelUnshuffle(2), nn.Conv2d(12, 8, 3), *head(8)), (2, 3, 8, 8)),
+        (lambda: nn.Sequential(nn.Upsample(scale_factor=2), small_cnn()), (2, 3, 8, 8)),
+        (lambda: nn.Sequential(Rescale(), small_cnn()), None),
+        (lambda: nn.Sequential(Rescale(), nn.Sequential(Rescale(), small_cnn())), None),
+        (lambda: nn.Sequential(nn.Tanh(), small_cnn()), None),
+        (weight_normed, None),
+    ],
+)
+def test_unusual_stems_are_anchored_exactly_and_folded_back(make, shape):
+    net = make()
+    if isinstance(net, nn.Conv2d):
+        net = nn.Sequential(net, nn.Flatten())
+    check_exact_and_foldable(net, None if shape is None else torch.rand(shape))
+
+
+def test_a_normalisation_in_front_is_done_before_pairing_so_that_a_mask_is_the_mean_colour():
+    model = kedge.anchor(nn.Sequential(Rescale(), small_cnn())).eval()
+    assert isinstance(model.front, Rescale)
+    x, references = torch.rand(2, 2, 3, 8, 8)
+    pairs = kedge.pair(model.front(x), model.front(references), masked=True)
+    assert_close(model(x, references, True), model.net(pairs))
+
+
+def test_four_channels_are_found_where_the_network_says_three():
+    net = kedge.nets.create("timm:resnet18", num_classes=3, in_chans=4)
+    assert kedge.anchor(net).image_shape[0] == 4
+
+
+def test_a_tuple_and_an_output_with_logits_both_give_the_logits():
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small_cnn()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.net(x), x.mean()
+
+    model = kedge.anchor(Pair()).eval()
+    x, references = torch.rand(2, 2, 3, 8, 8)
+    assert model(x, references).shape == (2, 5)
+
+
+class Method(nn.Module):
+    """Changes the image inside `forward`, where it cannot be taken out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small_cnn()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(2 * x - 1)
+
+
+class Skip(nn.Module):
+    """Reads the image twice, once past every layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc((self.conv(x) + x[:, :3]).mean((2, 3)))
+
+
+def spectral_normed() -> nn.Module:
+    return nn.Sequential(parametrizations.spectral_norm(nn.Conv2d(3, 8, 3)), *head(8))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (Method, "found Conv2d.* at 'net.0' .* something changes the image before it.*normalise="),
+        (Skip, "found Conv2d.* at 'conv' .* something else reads the image too.*stem="),
+        (
+            lambda: nn.Sequential(nn.BatchNorm2d(3), small_cnn()),
+            "read by a convolution or a linear layer, found BatchNorm2d.* at '0'",
+        ),
+        (
+            lambda: nn.Sequential(nn.BatchNorm2d(3, affine=False), small_cnn()),
+            "found Conv2d.* at '1.0' .* does not run on 6 channels .*running_mean",
+        ),
+        (spectral_normed, "at '0' reading the image, but it does not run on 6 channels"),
+        (lambda: nn.Flatten(), "found no parameters at all"),
+        (lambda: nn.Sequential(nn.Embedding(3, 3)), "ran on none of .*Pass example="),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Dropout(), nn.LayerNorm(192)), "found LayerNorm"),
+    ],
+)
+def test_what_cannot_be_anchored_is_refused_by_name_with_the_way_out(make, text):
+    shape = (2, 3, 8, 8) if make is not None else None
+    net = make()
+    example = None if isinstance(net, nn.Flatten) or "Embedding" in str(net) else torch.rand(shape)
+    with pytest.raises(StemError, match=text):
+        kedge.anchor(net, example=example)
+
+
+def test_the_stem_can_be_named():
+    net = small_cnn().eval()
+    model = kedge.anchor(net, stem="0")
+    assert [stem.name for stem in model.stems] == ["0"]
+    with pytest.raises(
+        StemError, match="expected stem='1' to name a conv.* found BatchNorm2d.*0, 3"
+    ):
+        kedge.anchor(net, stem="1")
+    with pytest.raises(StemError, match="expected stem='first' .* there is none"):
+        kedge.anchor(net, stem=["first"])
+    with pytest.raises(StemError, match="found Conv2d"):
+        kedge.anchor(net, stem="3")  # not the one that reads the image
+
+
+def test_a_network_that_is_not_run_by_the_given_example_raises_its_own_error():
+    with pytest.raises(RuntimeError, match="channels"):
+        kedge.anchor(small_cnn(), example=torch.rand(2, 5, 8, 8))
+    with pytest.raises(StemError, match=r"expected example to be a batch .* found shape \(3,\)"):
+        kedge.anchor(small_cnn(), example=torch.rand(3))
+
+
+def test_timm_s_own_rule_for_six_channels_would_change_every_prediction():
+    net = kedge.nets.create("timm:resnet18", num_classes=5).eval()
+    from timm.models._manipulate import adapt_input_conv
+
+    model = kedge.anchor(net)
+    halved = copy.deepcopy(model)
+    halved.net.conv1.weight.data = adapt_input_conv(6, net.conv1.weight.data)
+    x, references = torch.rand(2, 2, 3, 64, 64)
+    assert_close(model.eval()(x, references), net(x), atol=1e-4, rtol=1e-4)
+    assert (halved.eval()(x, references) - net(x)).abs().max() > 1e-3

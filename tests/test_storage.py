@@ -1,0 +1,280 @@
+"""Saved models: whole or not at all, complete, and nothing in them can run code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from conftest import small_cnn, stir
+from torch.testing import assert_close
+
+import kedge
+from kedge.errors import OptionError, StorageError
+from kedge.nets import Architecture
+
+
+def stirred(**arguments) -> kedge.Anchored:
+    net = kedge.nets.create("kedge:resnet_small", num_classes=4, **arguments)
+    mean = (0.5,) * arguments.get("in_chans", 3)
+    model = stir(kedge.anchor(net, normalise=(mean, mean)))
+    shape = (3, arguments.get("in_chans", 3), 8, 8)
+    return model.set_references(
+        torch.randint(256, shape, dtype=torch.uint8), policy="random, seed 0"
+    )
+
+
+def images() -> torch.Tensor:
+    return torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
+
+
+def edit(folder, **changes) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_model_comes_back_with_all_that_belongs_to_it(tmp_path):
+    model, x = stirred(), images()
+    model.set_residuals(kedge.residual_bank(model, x, size=20))
+    kedge.save(model, tmp_path, class_names="abcd", provenance={"masking": {"target": "label"}})
+    again = kedge.load(tmp_path)
+    assert_close(again(x), model.eval()(x))
+    assert_close(again.references, model.references)
+    assert_close(again.residuals, model.residuals)
+    assert again.class_names == tuple("abcd")
+    assert again.provenance == {"masking": {"target": "label"}}
+    assert again.reference_policy == "random, seed 0"
+    assert again.normalise.mean == (0.5, 0.5, 0.5)
+    assert not again.training
+
+
+def test_saving_again_keeps_names_and_provenance_and_leaves_other_files_alone(tmp_path):
+    kedge.save(stirred(), tmp_path, class_names="abcd", provenance={"a": 1})
+    (tmp_path / "notes.txt").write_text("mine")
+    kedge.save(stir(kedge.load(tmp_path)), tmp_path)
+    again = kedge.load(tmp_path)
+    assert (again.class_names, again.provenance) == (tuple("abcd"), {"a": 1})
+    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == [
+        "config.json",
+        "examples",
+        "model",
+        "notes.txt",
+    ]
+
+
+def test_the_folder_says_that_training_images_travel_along(tmp_path, caplog):
+    with caplog.at_level("INFO", "kedge"):
+        kedge.save(stirred(), tmp_path)
+    assert "3 reference images are stored" in caplog.text
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["references"]["count"] == 3
+    assert "training images" in config["references"]["note"]
+
+
+def test_a_network_of_timm_s_own_factory_is_made_again_by_name(tmp_path):
+    model = kedge.anchor(timm.create_model("resnet10t", num_classes=3, in_chans=1))
+    kedge.save(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architecture"]["name"] == "timm:resnet10t"
+    x, references = torch.rand(2, 2, 1, 64, 64)
+    assert_close(kedge.load(tmp_path)(x, references), model.eval()(x, references))
+
+
+def test_a_network_of_torchvision_is_made_again_by_name_and_arguments(tmp_path):
+    net = kedge.nets.create("torchvision:shufflenet_v2_x0_5", num_classes=3)
+    model = kedge.anchor(net)
+    kedge.save(model, tmp_path)
+    x, references = torch.rand(2, 2, 3, 64, 64)
+    assert_close(kedge.load(tmp_path)(x, references), model.eval()(x, references))
+
+
+def test_an_architecture_can_be_given_and_is_tried_before_it_is_written(tmp_path):
+    model = kedge.anchor(kedge.nets.resnet_small(num_classes=4))
+    with pytest.raises(StorageError, match="cannot save as 'kedge:resnet_small' .*num_classes"):
+        kedge.save(model, tmp_path, architecture=Architecture("kedge:resnet_small"))
+    kedge.save(model, tmp_path, architecture=Architecture("kedge:resnet_small", {"num_classes": 4}))
+    assert kedge.load(tmp_path).net.fc.out_features == 4
+
+
+def test_a_network_changed_after_it_was_made_is_saved_as_foreign(tmp_path, caplog):
+    net = kedge.nets.create("kedge:resnet_small", num_classes=4)
+    net.relu = torch.nn.GELU()  # same weights, other outputs
+    kedge.save(kedge.anchor(stir(net)), tmp_path)
+    assert "load needs net=" in caplog.text
+    with pytest.raises(StorageError, match=r"not made by name.*kedge.load\(folder, net=net\)"):
+        kedge.load(tmp_path)
+    assert isinstance(kedge.load(tmp_path, net=net).net.relu, torch.nn.GELU)
+
+
+def test_a_foreign_network_is_passed_in_and_checked(tmp_path):
+    model = stir(kedge.anchor(small_cnn()))
+    kedge.save(model, tmp_path)
+    x, references = torch.rand(2, 2, 3, 8, 8)
+    again = kedge.load(tmp_path, net=small_cnn())
+    assert_close(again(x, references), model.eval()(x, references))
+    other = small_cnn()
+    other[2] = torch.nn.Tanh()
+    with pytest.raises(StorageError, match="the network computes something else"):
+        kedge.load(tmp_path, net=other)
+    with pytest.raises(StorageError, match=r"expected 'net.7.*' of shape \(6.*found \(5"):
+        kedge.load(tmp_path, net=small_cnn(classes=6))
+    with pytest.raises(StorageError, match="but the file has no 'net.*It holds another network"):
+        kedge.load(tmp_path, net=kedge.nets.create("kedge:resnet_small"))
+
+
+def test_the_dtype_of_the_weights_is_kept(tmp_path):
+    kedge.save(kedge.anchor(small_cnn()).bfloat16(), tmp_path)
+    model = kedge.load(tmp_path, net=small_cnn())
+    assert model.net[0].weight.dtype == torch.bfloat16
+
+
+def test_a_model_in_training_is_saved_settled_and_goes_on_training(tmp_path):
+    model = stirred().train()
+    x = images()
+    model(x, x.flip(0), True)
+    kedge.save(model, tmp_path)
+    assert model.training
+    assert_close(kedge.load(tmp_path)(x), model.eval()(x))
+
+
+def test_a_compiled_model_is_saved_with_clean_keys(tmp_path):
+    model = stirred()
+    kedge.save(torch.compile(model, backend="eager"), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    keys = safetensors.torch.load_file(tmp_path / config["weights"]).keys()
+    assert keys == model.state_dict().keys()
+
+
+def damaged(tmp_path, which: str, length: int | None = None, data: bytes = b"") -> None:
+    config = json.loads((tmp_path / "config.json").read_text())
+    path = tmp_path / config[which]
+    path.write_bytes(path.read_bytes()[:length] + data)
+
+
+def test_a_truncated_missing_or_mixed_up_file_is_one_clear_error(tmp_path):
+    kedge.save(stirred(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    edit(tmp_path, weights=config["examples"])
+    with pytest.raises(StorageError, match="but the file has no 'net.*another network"):
+        kedge.load(tmp_path)
+    edit(tmp_path, weights=config["weights"], examples=config["weights"])
+    with pytest.raises(StorageError, match="does not hold examples"):
+        kedge.load(tmp_path)
+    edit(tmp_path, examples=config["examples"])
+    damaged(tmp_path, "weights", length=1000)
+    with pytest.raises(StorageError, match=r"model-.*safetensors is truncated or damaged"):
+        kedge.load(tmp_path)
+    (tmp_path / config["weights"]).unlink()
+    with pytest.raises(StorageError, match=r"model-.*safetensors is missing"):
+        kedge.load(tmp_path)
+
+
+def test_a_missing_or_an_unknown_weight_is_named(tmp_path):
+    kedge.save(stirred(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    path = tmp_path / config["weights"]
+    weights = safetensors.torch.load_file(path)
+    safetensors.torch.save_file({k: v for k, v in weights.items() if k != "net.fc.bias"}, path)
+    with pytest.raises(StorageError, match="has no 'net.fc.bias'"):
+        kedge.load(tmp_path)
+    safetensors.torch.save_file({**weights, "net.extra": torch.zeros(1)}, path)
+    with pytest.raises(StorageError, match="has an unknown 'net.extra'"):
+        kedge.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"version": 2}, "expected format version 1, found 2.*wrote it"),
+        ({"format": "other"}, "format 'kedge-model', found other"),
+        ({"image_shape": "3"}, "no usable 'image_shape'"),
+        ({"image_shape": [3, -1, 8]}, "no usable 'image_shape'"),
+        ({"stems": []}, "no usable 'stems'"),
+        ({"stems": ["nowhere"]}, "expected stem='nowhere' to name"),
+        ({"normalise": [1]}, "no usable 'normalise'"),
+        ({"dtype": "int7"}, "no usable 'dtype'"),
+        ({"weights": "../model.safetensors"}, "no usable 'weights'"),
+        ({"weights": 3, "examples": None}, "no usable 'weights' and 'examples'"),
+        ({"architecture": {"name": "timm:nothing", "arguments": {}}}, "'nothing'"),
+        ({"architecture": {"name": "os:system", "arguments": {}}}, "library to be one of 'kedge'"),
+        (
+            {"architecture": {"name": "timm:resnet18", "arguments": {"pretrained": True}}},
+            "arguments that only shape the network, found 'pretrained'",
+        ),
+        (
+            {"architecture": {"name": "timm:resnet18", "arguments": {"checkpoint_path": "x"}}},
+            "found 'checkpoint_path'",
+        ),
+        ({"architecture": {"name": "kedge:resnet18", "arguments": {"depth": 3}}}, "depth"),
+        ({"architecture": {"name": "resnet18", "arguments": {}}}, "'library:name'"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_one_clear_error(tmp_path, changes, text):
+    kedge.save(stirred(), tmp_path)
+    edit(tmp_path, **changes)
+    with pytest.raises(StorageError, match=text):
+        kedge.load(tmp_path)
+
+
+def test_a_folder_that_is_none_of_ours_is_refused(tmp_path):
+    with pytest.raises(StorageError, match="found no such folder"):
+        kedge.load(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match=r"found no config.json in it"):
+        kedge.load(tmp_path)
+    for text in ("{", "[]", "\x00", "[" * 100_000):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(StorageError, match="config.json"):
+            kedge.load(tmp_path)
+
+
+def test_a_full_disk_is_reported_and_the_old_model_stays(tmp_path, monkeypatch):
+    kedge.save(stirred(), tmp_path)
+    x = images()
+    before, names = kedge.load(tmp_path)(x), sorted(os.listdir(tmp_path))
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left on device. What was there before is as"):
+        kedge.save(stir(stirred()), tmp_path)
+    assert sorted(os.listdir(tmp_path)) == names
+    assert_close(kedge.load(tmp_path)(x), before)
+
+
+@pytest.mark.parametrize("replacement", range(3))
+def test_a_kill_in_the_middle_leaves_the_old_model_whole(tmp_path, replacement):
+    kedge.save(stirred(), tmp_path)
+    x = images()
+    before = kedge.load(tmp_path)(x)
+    script = f"""
+        import os, signal, torch, kedge
+        model = kedge.load({str(tmp_path)!r})
+        model.net.fc.bias.data += 1
+        replace, count = os.replace, [0]
+        def die(*args):
+            if count[0] == {replacement}:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count[0] += 1
+            replace(*args)
+        os.replace = die
+        kedge.save(model, {str(tmp_path)!r})
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert_close(kedge.load(tmp_path)(x), before)
+
+
+def test_what_cannot_be_written_down_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="that JSON can write down"):
+        kedge.save(stirred(), tmp_path, provenance={"a": object()})
+    with pytest.raises(OptionError, match="expected an anchored model, found ResNet"):
+        kedge.save(kedge.nets.resnet_small(), tmp_path)
+    with pytest.raises(OptionError, match="JSON can write down"):
+        kedge.nets.create("kedge:resnet18", num_classes=object())
+    assert not list(tmp_path.iterdir())
