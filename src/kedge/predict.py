@@ -189,7 +189,8 @@ class _Moments:
 
     @property
     def std(self) -> Tensor:
-        return torch.sqrt((self._squares / (self.count - 1)).clamp_min(0))
+        variance: Tensor = self._squares / (self.count - 1)
+        return variance.clamp_min(0).sqrt()
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -273,7 +273,7 @@ def scale_counts(net: nn.Module, counts: Iterable[tuple[str, str]], factor: floa
 
 
 def _sums(stem: Stem, before: Tensor, both: Tensor) -> bool:
-    """Whether what arrives for `[r, x - r]` sums to what arrives for `x`: the way there is linear."""
+    """Whether what arrives for `[r, x - r]` sums to what arrives for `x`: a linear way."""
     total = torch.zeros_like(before).index_add_(0, _on(before, stem.source), both)
     return relative_error(total, before) <= 1e-4
 

@@ -276,8 +276,8 @@ def _write(
             " was. Free some space or choose another folder."
         ) from problem
     keep = {config["weights"], config["examples"]}
-    for stem in ("model", "examples"):
-        for path in folder.glob(f"{stem}-*.safetensors"):
+    for pattern in ("model-*.safetensors", "examples-*.safetensors", ".*.part"):
+        for path in folder.glob(pattern):  # the model before, and what a killed process left
             if path.name not in keep:
                 path.unlink(missing_ok=True)
 
