@@ -283,3 +283,25 @@ def test_bytes_for_a_model_of_floats_are_refused():
 def test_a_plain_network_is_refused():
     with pytest.raises(OptionError, match=r"found Linear. Make one with kedge.anchor\(net\)"):
         kedge.predict(nn.Linear(4, 3).eval(), torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"protocol": "transductive", "scaling": "amp"}, "'transductive' without scaling"),
+        ({"protocol": "transductive", "members": True}, "'transductive' without scaling, members"),
+        ({"protocol": "transductive", "average": "probs"}, "'transductive' without scaling"),
+        ({"protocol": "marginal", "rho": 1.0}, "rho with protocol='transductive' alone"),
+        ({"task": "regression", "average": "probs"}, "regression without scaling and average"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(options, text):
+    model = kedge.anchor(nn.Linear(4, 3)).set_references(torch.randn(3, 4)).eval()
+    with pytest.raises(OptionError, match=text):
+        kedge.predict(model, torch.randn(2, 4), **options)
+
+
+def test_amp_s_temperature_of_references_that_agree_is_not_zero():
+    model = kedge.anchor(nn.Linear(4, 3)).set_references(torch.ones(3, 4)).eval()
+    found = kedge.predict(model, torch.randn(2, 4), "marginal", scaling="amp-imagenet")
+    assert found.logits.isfinite().all()

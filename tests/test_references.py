@@ -246,7 +246,9 @@ def test_a_pool_that_is_empty_or_has_no_channels_is_refused(shape):
 
 @pytest.mark.parametrize("shape", [(3,), (4, 1), ()])
 def test_labels_of_another_shape_are_refused(shape):
-    with pytest.raises(ShapeError, match="one label for each of the pool's 4 images, found labels"):
+    with pytest.raises(
+        ShapeError, match="class index for each of the pool's 4 images, found labels"
+    ):
         ReferencePool(numbered(4), torch.zeros(shape, dtype=torch.long))
 
 

@@ -123,9 +123,7 @@ def test_a_foreign_network_is_passed_in_and_checked(tmp_path):
         kedge.load(tmp_path, net=other)
     with pytest.raises(StorageError, match=r"expected 'net.7.*' of shape \(6.*found \(5"):
         kedge.load(tmp_path, net=small_cnn(classes=6))
-    with pytest.raises(
-        StorageError, match="cannot load .*: cannot anchor ResNet: expected stem='0'"
-    ):
+    with pytest.raises(StorageError, match="cannot load .*: cannot anchor ResNet: .*stem='0'"):
         kedge.load(tmp_path, net=kedge.nets.create("kedge:resnet_small"))
 
 

@@ -190,8 +190,11 @@ def test_a_model_without_a_bank_is_refused():
 
 
 def test_a_bank_of_another_size_is_refused():
-    model = image_model(images(2, 8, 8)).set_residuals(images(4, 6, 6))
-    with pytest.raises(ShapeError, match=r"the bank \(3, 6, 6\) .* found \(3, 8, 8\)"):
+    model = image_model(images(2, 8, 8)).set_residuals(images(4, 10, 6))
+    with pytest.raises(ShapeError, match=r"the bank \(3, 10, 6\) .* found \(3, 8, 8\)"):
+        kedge.predict(model, images(2, 8, 8), "transductive")
+    model.set_residuals(images(4, 4, 4)[:, :2])
+    with pytest.raises(ShapeError, match=r"the bank \(2, 4, 4\) .* found \(3, 8, 8\)"):
         kedge.predict(model, images(2, 8, 8), "transductive")
 
 
@@ -249,11 +252,29 @@ def test_a_bank_is_pooled_as_soon_as_it_exceeds_128_mebibytes(size, side):
     assert bank.numel() * 4 <= 128 * 2**20
 
 
-def test_a_bank_is_pooled_by_a_divisor_of_both_sides():
-    bank = kedge.residual_bank(
-        kedge.anchor(small_cnn(channels=1)), torch.randn(2, 1, 45, 75), size=10_000
-    )
-    assert bank.shape == (10_000, 1, 15, 25)
+@pytest.mark.parametrize(("h", "w"), [(37, 60), (60, 37), (100, 223), (10, 10)])
+@pytest.mark.parametrize("pool", [None, 3, 4, 7, 200])
+def test_an_image_is_pooled_as_the_bank_is_whatever_its_size(h, w, pool):
+    model = image_model(images(3, h, w))
+    train = images(2, h, w)  # two images: the bank holds both residuals
+    model.set_residuals(kedge.residual_bank(model, train, size=200, pool=pool))
+    model.set_references(train[1:])
+    found = kedge.predict(model.double(), train[:1].double(), "transductive")
+    assert found.distance.item() < 1e-3  # x - r is in the bank, pooled as it is
+
+
+def test_a_balanced_pool_is_drawn_from_as_in_training(generator):
+    labels = torch.tensor([0] * 99 + [1])
+    pool = kedge.ReferencePool(labels.float()[:, None] * 100, labels, balanced=True)
+    model = kedge.anchor(nn.Linear(1, 3))
+    bank = kedge.residual_bank(model, torch.zeros(2, 1), pool, size=4000, generator=generator)
+    assert (bank == -100).float().mean().item() == pytest.approx(0.5, abs=0.04)
+
+
+@pytest.mark.parametrize("options", [{"size": 0}, {"pool": 0}])
+def test_a_bank_without_residuals_or_with_no_squares_is_refused(options):
+    with pytest.raises(OptionError, match="at least one image, size and pool of at least 1"):
+        kedge.residual_bank(kedge.anchor(nn.Linear(2, 3)), torch.zeros(3, 2), **options)
 
 
 def test_a_bank_is_the_same_from_one_seed_and_leaves_the_global_generator_alone():

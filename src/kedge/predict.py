@@ -82,7 +82,7 @@ def predict(
             the standard deviation of `sigmoid(logit)`. Both flatten confidence a great deal.
         task: "classification" or "regression".
         members: Also return the logits for each reference.
-        rho: For "transductive": pick at random among the candidates nearer than this to training,
+        rho: For "transductive": pick at random among the candidates at most so far from training,
             instead of the nearest one (where there is none, still the nearest).
         generator: For `rho`.
 
@@ -104,6 +104,17 @@ def predict(
     if k is not None and k < 1:
         raise OptionError(f"expected k of at least 1, found {k}.")
     anchored.check(x)
+    if protocol == "transductive" and (scaling or members or average != "logits"):
+        raise OptionError(
+            "expected protocol='transductive' without scaling, members and average: it uses one"
+            " reference for each image. Leave them out, or use protocol='marginal'."
+        )
+    if protocol != "transductive" and rho is not None:
+        raise OptionError(f"expected rho with protocol='transductive' alone, found {protocol!r}.")
+    if task == "regression" and (scaling is not None or average != "logits"):
+        raise OptionError(
+            "expected regression without scaling and average, which are about class probabilities."
+        )
     if protocol == "transductive":
         return _transductive(model, anchored, x, k, task, rho, generator)
     if protocol == "single":
@@ -146,7 +157,7 @@ def _marginal(
     mean = logits.mean
     if scaling is not None:
         spread = squashed.std.mean(-1, keepdim=True)
-        mean = mean / (1 + spread.exp() if scaling == "amp" else spread)
+        mean = mean / (1 + spread.exp() if scaling == "amp" else spread.clamp_min(1e-6))
     numbers = torch.arange(k, device=x.device)
     stacked = torch.stack(kept) if keep_members else None
     std = values.std if k > 1 else None
@@ -194,7 +205,8 @@ class _Moments:
 
 
 def _entropy(probs: Tensor) -> Tensor:
-    return -torch.special.xlogy(probs, probs).sum(-1)
+    surprise: Tensor = torch.special.xlogy(probs, probs)
+    return -surprise.sum(-1)
 
 
 def _transductive(

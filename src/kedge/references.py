@@ -74,10 +74,10 @@ class ReferencePool:
                 f" n > 0, found shape {tuple(images.shape)}."
             )
         check_finite(images, "the pool")
-        if labels is not None and labels.shape != (len(images),):
+        if labels is not None and (labels.shape != (len(images),) or labels.is_floating_point()):
             raise ShapeError(
-                f"expected one label for each of the pool's {len(images)} images, found labels of"
-                f" shape {tuple(labels.shape)}."
+                f"expected a class index for each of the pool's {len(images)} images, found labels"
+                f" of shape {tuple(labels.shape)} and dtype {labels.dtype}."
             )
         if balanced and labels is None:
             raise OptionError("expected labels for balanced=True, found none. Pass labels=.")

@@ -6,14 +6,16 @@ rule takes the i that minimises `min_m |(x - r_i) - D_m|`, D being a bank of res
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool1d, avg_pool2d, avg_pool3d
+from torch.nn.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 
 from kedge.anchored import Anchored, anchored_in
-from kedge.errors import ReferencesError, ShapeError
-from kedge.references import ReferencePool
+from kedge.errors import OptionError, ReferencesError, ShapeError
+from kedge.references import ReferencePool, take
 
 BANK_SIZE = 10_000
 BANK_BYTES = 128 * 2**20
@@ -34,53 +36,60 @@ def residual_bank(
     Args:
         model: Anchored; its normalisation is applied.
         images: Training images with the transforms of training, as the model takes them.
-        references: Where references came from in training; `images` themselves by default, never
-            an image with itself.
+        references: Where references came from in training, drawn as a pool draws them; `images`
+            themselves by default, never an image with itself.
         size: How many residuals.
-        pool: Average over squares of this side before comparing. By default 1, or as much as is
-            needed for the bank to fit into 128 MiB.
+        pool: Average over squares of about this side before comparing. By default 1, or as much as
+            is needed for the bank to fit into 128 MiB. Vectors are never pooled.
         generator: For drawing the pairs.
 
     Returns:
         `(size, …)` residuals, for `model.set_residuals`.
     """
     anchored = anchored_in(model)
-    source = references.images if isinstance(references, ReferencePool) else references
+    anchored.check(images)
     n, where = len(images), images.device if generator is None else generator.device
+    if size < 1 or n < 1 or (pool is not None and pool < 1):
+        raise OptionError(
+            "expected at least one image, size and pool of at least 1, found"
+            f" {n} images, size={size}, pool={pool}."
+        )
     first = torch.randint(n, (size,), device=where, generator=generator)
-    if source is None:
+    if references is None:
         if n < 2:
             raise ReferencesError(f"expected at least 2 images to form residuals, found {n}.")
         step = torch.randint(1, n, (size,), device=where, generator=generator)
         second, source = (first + step) % n, images
+    elif isinstance(references, ReferencePool):
+        second, source = references.draw(size, generator), references.images
     else:
-        second = torch.randint(len(source), (size,), device=where, generator=generator)
+        second = torch.randint(len(references), (size,), device=where, generator=generator)
+        source = references
+    anchored.check(source, "references")
     first, second = first.to(images.device), second.to(source.device)
-    shape = anchored.prepare(images[:1]).shape[1:]
+    sides = anchored.prepare(images[:1]).shape[2:]
     if pool is None:
-        pool = _fitting_pool(shape, size)
+        pool = _fitting_pool(size * images[0].numel(), len(sides))
+    grid = [max(1, side // pool) for side in sides]
     chunks = []
     for a, b in zip(torch.split(first, 1000), torch.split(second, 1000), strict=True):
-        residuals = anchored.prepare(images[a]) - anchored.prepare(source[b].to(images.device))
-        chunks.append(_pool(residuals, pool))
+        x, r = take(images, a), take(source, b).to(images.device)
+        chunks.append(_pooled(anchored.prepare(x) - anchored.prepare(r), grid))
     return torch.cat(chunks)
 
 
-def _fitting_pool(shape: torch.Size, size: int) -> int:
-    """The smallest side of squares, dividing the image, at which `size` float32 residuals fit."""
-    sides = shape[1:]
-    for pool in range(1, min(sides, default=1) + 1):
-        fits = 4 * size * math.prod(shape) / pool ** len(sides) <= BANK_BYTES
-        if fits and all(side % pool == 0 for side in sides):
-            return pool
-    return min(sides, default=1)
+def _fitting_pool(numbers: int, axes: int) -> int:
+    """The smallest side of squares at which so many float32 numbers fit into the bank."""
+    return math.ceil((4 * numbers / BANK_BYTES) ** (1 / axes)) if axes else 1
 
 
-def _pool(images: Tensor, side: int) -> Tensor:
-    if side == 1:
+def _pooled(images: Tensor, grid: Sequence[int]) -> Tensor:
+    """Images averaged down to `grid`; vectors, and images of that size, as they are."""
+    if images.shape[2:] == tuple(grid):
         return images
-    average = {3: avg_pool1d, 4: avg_pool2d, 5: avg_pool3d}[images.ndim]
-    return average(images, side)
+    pools: list[Any] = [adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d]
+    pooled: Tensor = pools[len(grid) - 1](images, tuple(grid))
+    return pooled
 
 
 def nearest_residuals(x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:
@@ -126,7 +135,7 @@ def nearest_candidate(
         model: Holds the bank.
         x: Images, as the model takes them.
         candidates: References, likewise.
-        rho: Pick at random among the candidates nearer than this, instead of the nearest one.
+        rho: Pick at random among the candidates at most so far, instead of the nearest one.
         generator: For `rho`.
     """
     if len(model.residuals) == 0:
@@ -136,13 +145,14 @@ def nearest_candidate(
         )
     prepared, references = model.prepare(x), model.prepare(candidates)
     bank = model.residuals
-    side = max(1, prepared.shape[-1] // bank.shape[-1]) if prepared.ndim > 2 else 1
-    flat_x, flat_r = _pool(prepared, side).flatten(1), _pool(references, side).flatten(1)
-    if flat_x.shape[1] != bank[0].numel():
+    fits = bank.ndim == prepared.ndim and bank.shape[1] == prepared.shape[1]
+    if not fits or any(b > s for b, s in zip(bank.shape[2:], prepared.shape[2:], strict=True)):
         raise ShapeError(
             f"expected images of which the bank {tuple(bank.shape[1:])} holds the residuals, found"
-            f" {tuple(prepared.shape[1:])}. Make a bank of that size: kedge.residual_bank."
+            f" {tuple(prepared.shape[1:])}. Make a bank of that kind: kedge.residual_bank."
         )
+    grid = bank.shape[2:]
+    flat_x, flat_r = _pooled(prepared, grid).flatten(1), _pooled(references, grid).flatten(1)
     scores = nearest_residuals(flat_x, flat_r, bank.flatten(1).to(flat_x.dtype))
     chosen = scores.argmin(1)
     if rho is not None:

@@ -1,0 +1,130 @@
+"""What only an accelerator can show: no waiting, captured graphs, agreement with the CPU."""
+
+import copy
+
+import pytest
+import torch
+from conftest import small_cnn, stir
+from torch import nn
+from torch.testing import assert_close
+
+import kedge
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _exact_float32():
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def stirred() -> kedge.Anchored:
+    return stir(kedge.anchor(small_cnn())).set_references(torch.rand(3, 3, 8, 8))
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("scope", ["batch", "sample"])
+@pytest.mark.parametrize("target", ["label", "uniform"])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_training_step_never_waits_for_the_device(scope, target, pooled):
+    model = stirred().cuda().train()
+    masking = kedge.ReferenceMasking(alpha=0.5, target=target, scope=scope)
+    x, labels = torch.rand(6, 3, 8, 8, device="cuda"), torch.arange(6, device="cuda") % 5
+    pool = kedge.ReferencePool(x, labels, balanced=True) if pooled else None
+    masking.loss(model, x, labels, pool).backward()  # allocations and handles, once
+    torch.cuda.set_sync_debug_mode(2)
+    try:
+        for _ in range(3):
+            masking.loss(model, x, labels, pool).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode(0)
+
+
+def test_a_captured_step_draws_anew_at_every_replay_and_settles_like_an_eager_one():
+    model = stirred().cuda().train()
+    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    x, labels = torch.rand(8, 3, 8, 8, device="cuda"), torch.arange(8, device="cuda") % 5
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        optimiser.zero_grad(set_to_none=False)
+        loss = masking.loss(model, x, labels)
+        loss.backward()
+        optimiser.step()
+        return loss
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+    losses, references = [], []
+    for _ in range(20):
+        graph.replay()
+        losses.append(loss.item())
+        last = (model.recent.count - 8) % len(model.recent.images)
+        references.append(model.recent.references[last : last + 8].sum((1, 2, 3)).cpu())
+    assert model.recent.count == 8 * (3 + 20)  # capturing itself runs nothing
+    assert len({tuple(r.tolist()) for r in references}) > 15  # another cycle each time
+    pairs = [(x, r) for x, r in model.recent.batches()]
+    model.eval()
+    features = [model.net[0](kedge.pair(a, b)) for a, b in pairs]
+    mean = torch.stack([f.mean((0, 2, 3)) for f in features]).mean(0)
+    assert_close(model.net[1].running_mean, mean, atol=1e-4, rtol=1e-4)
+    assert len(set(losses)) > 15
+
+
+def test_a_compiled_step_without_breaks_equals_the_eager_one():
+    model = stirred().cuda().train()
+    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    x, labels = torch.rand(6, 3, 8, 8, device="cuda"), torch.arange(6, device="cuda") % 5
+    draw = masking.draw(6, "cuda")
+
+    def loss(x, labels, draw):
+        return nn.functional.cross_entropy(*masking.forward(model, x, labels, draw))
+
+    expected = loss(x, labels, draw)
+    for _ in range(3):
+        found = torch.compile(loss, fullgraph=True)(x, labels, draw)
+    assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_cpu_and_gpu_agree_with_one_generator_on_the_cpu():
+    model, x, labels = stirred().train(), torch.rand(6, 3, 8, 8), torch.arange(6) % 5
+    losses = []
+    for device in ("cpu", "cuda"):
+        masking = kedge.ReferenceMasking(alpha=0.5, target="uniform", scope="sample")
+        generator = torch.Generator().manual_seed(7)
+        copied = copy.deepcopy(model).to(device)
+        losses.append(masking.loss(copied, x.to(device), labels.to(device), None, generator).cpu())
+    assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("protocol", ["single", "marginal", "transductive"])
+def test_predictions_agree_with_the_cpu(protocol):
+    model, x = stirred().eval(), torch.rand(16, 3, 8, 8)
+    model.set_residuals(kedge.residual_bank(model, x, size=200))
+    expected = kedge.predict(model, x, protocol)
+    found = kedge.predict(copy.deepcopy(model).cuda(), x.cuda(), protocol)
+    assert_close(found.logits.cpu(), expected.logits, atol=1e-4, rtol=1e-4)
+
+
+def test_folded_networks_agree_in_bf16_autocast_channels_last_and_compiled():
+    model = stirred().cuda().eval()
+    x = torch.rand(16, 3, 8, 8, device="cuda").to(memory_format=torch.channels_last)
+    folded = kedge.fold(model).to(memory_format=torch.channels_last)
+    compiled = torch.compile(folded)
+    with torch.inference_mode():
+        assert_close(folded(x), model(x), atol=1e-4, rtol=1e-4)
+        assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
+        with torch.autocast("cuda", torch.bfloat16):
+            assert_close(folded(x).float(), model(x).float(), atol=0.05, rtol=0.05)
