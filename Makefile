@@ -37,11 +37,13 @@ clean:               ## forget the environment
 	rm -rf .venv .tools
 
 $(READY): pyproject.toml constraints.txt | $(UV)
-	$(UV) venv --quiet --allow-existing --python '>=3.11' .venv
-	$(UV) pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group dev
+	@echo "Installing into .venv, once (a few GB; half a minute to some minutes) ..."
+	@$(UV) venv --quiet --allow-existing --python '>=3.11' .venv
+	@$(UV) pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group dev
 	@touch $@
 
 # Only when uv is not on the PATH: into a folder of the repository, by the Python that is there.
 .tools/bin/uv:
-	python3 -m venv .tools
-	.tools/bin/pip install --quiet uv
+	@echo "uv is not on the PATH: installing it into .tools ..."
+	@python3 -m venv .tools
+	@.tools/bin/pip install --quiet uv

@@ -4,6 +4,9 @@ A machine drifts (clocks, neighbours), so a ratio of two separate runs says litt
 times each contender once, in an order that changes, and the figure is the median over rounds of
 that round's ratio. The first contender runs twice under two names: its ratio to itself is the
 control, and a ratio inside the control's spread is no difference.
+
+On a CPU ratios are of the process's CPU time, so that waiting for a neighbour does not count;
+milliseconds and images per second are wall time everywhere.
 """
 
 import csv
@@ -60,7 +63,8 @@ def compare(
     device = torch.device(device)
     first = next(iter(contenders))
     runs = {**contenders, f"{first} (control)": contenders[first]}
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    clocks: dict[str, list[float]] = {name: [] for name in runs}
+    walls: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         for _ in range(3):
             run()
@@ -68,14 +72,16 @@ def compare(
         names = list(runs)
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            times[name].append(_turn(runs[name], repeats, device) / repeats)
+            clock, wall = _turn(runs[name], repeats, device)
+            clocks[name].append(clock / repeats)
+            walls[name].append(wall / repeats)
     rows = []
     for name in runs:
         if name == first:
             continue
-        ratios = [t / b for t, b in zip(times[name], times[first], strict=True)]
+        ratios = [t / b for t, b in zip(clocks[name], clocks[first], strict=True)]
         tenths = statistics.quantiles(ratios, n=10)
-        middle = statistics.median(times[name])
+        middle = statistics.median(walls[name])
         rows.append(
             Ratio(
                 benchmark,
@@ -102,15 +108,18 @@ def compare(
     return rows
 
 
-def _turn(run: Callable[[], object], repeats: int, device: torch.device) -> float:
-    if device.type == "cuda":
+def _turn(run: Callable[[], object], repeats: int, device: torch.device) -> tuple[float, float]:
+    """Seconds by the clock that counts, and by the wall."""
+    cuda = device.type == "cuda"
+    if cuda:
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    wall, busy = time.perf_counter(), time.process_time()
     for _ in range(repeats):
         run()
-    if device.type == "cuda":
+    if cuda:
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    wall, busy = time.perf_counter() - wall, time.process_time() - busy
+    return (wall if cuda else busy), wall
 
 
 def device_name(device: torch.device) -> str:

@@ -51,11 +51,6 @@ def test_a_mask_for_the_whole_batch_is_one_value_on_any_form():
     assert_close(kedge.pair(x, references, False), kedge.pair(x, references))
 
 
-def test_a_masked_reference_that_is_nan_does_not_reach_the_first_half():
-    x, references = torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), torch.nan)
-    assert kedge.pair(x, references, True)[:, :1].abs().sum() == 0
-
-
 @pytest.mark.parametrize("shape", [(1, 3, 4, 4), (2, 1, 4, 4), (2, 3, 4, 1), (3, 4, 4)])
 def test_references_that_would_broadcast_are_refused(shape):
     with pytest.raises(ShapeError, match=r"x is \(2, 3, 4, 4\), references are \("):

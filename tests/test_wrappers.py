@@ -101,9 +101,10 @@ def test_channels_last_gives_the_same_logits(kind):
 
 def test_pairs_of_channels_last_images_are_channels_last():
     x = torch.rand(4, 3, 8, 8).to(memory_format=torch.channels_last)
-    draw = kedge.ReferenceMasking(alpha=0.5, target="label").draw(4, "cpu")
-    pairs = kedge.pair(x, take(x, draw.chosen), draw.masked)
-    assert pairs.is_contiguous(memory_format=torch.channels_last)
+    for scope in ("batch", "sample"):
+        draw = kedge.ReferenceMasking(alpha=0.5, target="label", scope=scope).draw(4, "cpu")
+        pairs = kedge.pair(x, take(x, draw.chosen), draw.masked)
+        assert pairs.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("kind", range(3), ids=KINDS)

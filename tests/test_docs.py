@@ -1,0 +1,88 @@
+"""What README and the other pages say is true: blocks run, files exist, figures have a source."""
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_every_python_block_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = blocks(ROOT / "README.md", "python")
+    assert len(found) == 1
+    for block in found:
+        exec(compile(block, "README.md", "exec"), {})
+    assert (tmp_path / "my-model" / "config.json").is_file()
+
+
+def test_the_example_of_the_readme_says_the_truth_about_folding(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(blocks(ROOT / "README.md", "python")[0], names)
+    x, model, plain = names["x"], names["model"], names["plain"]
+    with torch.no_grad():
+        torch.testing.assert_close(plain(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_commands_and_linked_files_exist(page):
+    text = page.read_text()
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    commands = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    for name in re.findall(r"^make (\w+)", "\n".join(commands), re.MULTILINE):
+        assert name in targets
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+        assert (ROOT / link).exists(), link
+
+
+def test_the_costs_in_the_readme_are_those_of_the_result_files():
+    row = r"^\| (.+?) \| .+? \| ([\d.]+) \| .+? \| \[.+?\]\((.+?)\)"
+    rows = re.findall(row, (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) >= 5
+    for part, ratio, path in rows:
+        with open(ROOT / path) as file:
+            measured = [round(float(row["ratio"]), 2) for row in csv.DictReader(file)]
+        assert float(ratio) in measured, part
+
+
+def test_the_demo_table_in_the_readme_is_what_the_demo_printed():
+    printed = (RESULTS / "demo-cpu.txt").read_text()
+    table = (ROOT / "README.md").read_text().split("mean ± std of 2 seeds")[1].split("A toy")[0]
+    cells = re.findall(r"[\d.]+ ± [\d.]+", table)
+    assert len(cells) == 8
+    for cell in cells:
+        assert cell in printed
+
+
+def test_the_regression_example_finds_uncertainty_away_from_the_data(tmp_path):
+    command = [sys.executable, ROOT / "examples" / "regression.py", tmp_path / "figure.svg", "400"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    times = float(re.search(r"(\d+) times", done.stdout).group(1))
+    assert times > 2
+    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+
+
+def test_the_demo_trains_and_tests_at_small_size(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import demo
+
+    monkeypatch.setattr(demo, "EPOCHS", 1)
+    small = [part[:128] for part in demo.digits()]
+    monkeypatch.setattr(demo, "digits", lambda: small)
+    demo.main()
+    printed = capsys.readouterr().out
+    assert "Accuracy on 128 digits" in printed
+    assert "difference" in printed
