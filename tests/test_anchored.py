@@ -84,6 +84,13 @@ def test_anchoring_leaves_the_network_untouched_and_its_mode_and_frozen_weights_
     assert model.net[3].weight.requires_grad is True
 
 
+def test_an_anchored_network_is_in_the_mode_of_the_network():
+    assert kedge.anchor(small_cnn().train()).training
+    assert not kedge.anchor(small_cnn().eval()).training
+    front = nn.Sequential(nn.Sequential(nn.Tanh(), nn.Tanh()), small_cnn())  # one with children
+    assert not kedge.anchor(front.eval()).training
+
+
 def test_a_random_stem_is_drawn_from_the_generator_and_twice_as_wide(generator):
     first = kedge.anchor(small_cnn(), init="random", generator=generator)
     again = kedge.anchor(small_cnn(), init="random", generator=torch.Generator().manual_seed(0))

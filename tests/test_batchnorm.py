@@ -178,6 +178,25 @@ def test_a_copy_that_is_never_switched_to_eval_again_is_settled_when_called():
     assert_close(average.net[1].running_mean, mean)
 
 
+def test_a_state_dict_taken_in_train_mode_is_settled():
+    model, seen = trained()
+    state = model.state_dict()
+    mean, _ = fresh_statistics(model, seen)
+    assert_close(state["net.1.running_mean"], mean)
+    assert model.training
+
+
+def test_loaded_statistics_are_not_estimated_again_from_older_pairs():
+    model, _ = trained()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    state["net.1.running_mean"] += 1
+    x = torch.rand(8, 3, 8, 8)
+    model(x, x.flip(0), True)
+    model.load_state_dict(state)
+    model.eval()
+    assert_close(model.net[1].running_mean, state["net.1.running_mean"])
+
+
 def test_a_frozen_batchnorm_is_left_alone():
     model = kedge.anchor(small_cnn()).train()
     model.net[1].eval()

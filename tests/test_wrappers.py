@@ -214,6 +214,21 @@ def test_ddp_trains_keeps_ranks_equal_and_saves_clean_keys(tmp_path):
     assert "net.0.weight" in again.state_dict()
 
 
+def _train_folded_under_ddp(rank: int) -> None:
+    torch.manual_seed(0)
+    folded = kedge.fold(stirred()).train()
+    model = DistributedDataParallel(folded)
+    generator = torch.Generator().manual_seed(rank)
+    model(torch.rand(4, 3, 8, 8, generator=generator)).sum().backward()
+    first, second = gathered(folded.net[0].layer.weight.grad)
+    assert torch.equal(first, second)
+    assert first.abs().sum() > 0
+
+
+def test_a_folded_network_trains_under_ddp():
+    in_two_processes(_train_folded_under_ddp)
+
+
 def _compare_masks(rank: int, ranks: str) -> None:
     masking = kedge.ReferenceMasking(alpha=0.5, target="label", ranks=ranks)
     generator = torch.Generator().manual_seed(rank)
@@ -226,6 +241,13 @@ def _compare_masks(rank: int, ranks: str) -> None:
 @pytest.mark.parametrize("ranks", ["shared", "own"])
 def test_ranks_mask_the_same_steps_or_their_own(ranks):
     in_two_processes(_compare_masks, ranks)
+
+
+def test_references_are_taken_one_by_one_so_that_memory_does_not_grow_with_k():
+    model, x, sizes = stirred(), torch.rand(4, 3, 8, 8), []
+    model.net.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    kedge.predict(model, x, protocol="marginal", k=3)
+    assert sizes == [4, 4, 4]
 
 
 def test_predict_sees_through_wrappers():

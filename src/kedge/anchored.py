@@ -221,6 +221,11 @@ class Anchored(nn.Module):
             self._settle_from_recent()
         return super().train(mode)
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module; BatchNorm is settled first, as evaluation will need it."""
+        self._settle_if_changed()
+        return super().state_dict(*args, **kwargs)
+
     def mark_settled(self) -> None:
         """Say that the BatchNorm statistics are right for the weights as they are now."""
         if self.recent is not None:
@@ -287,6 +292,7 @@ class Anchored(nn.Module):
                 here = getattr(self, name)
                 setattr(self, name, torch.empty_like(stored, device=here.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        self.mark_settled()  # what is loaded is right as it is
 
     def extra_repr(self) -> str:
         """What `print(model)` says beside the network."""
@@ -372,7 +378,7 @@ def anchor(
         )
     if normaliser is not None:
         normaliser.to(wide.example.device, wide.example.dtype)
-    return Anchored(
+    model = Anchored(
         wide.net,
         wide.example.shape[1:],
         normalise=normaliser,
@@ -380,3 +386,5 @@ def anchor(
         stems=wide.stems,
         counts=wide.counts,
     )
+    model.training = net.training
+    return model

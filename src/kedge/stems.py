@@ -11,7 +11,7 @@ the network reorders its input before the stem (space to depth, cutting into pat
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -120,7 +120,7 @@ def widen(
         generator: For `init="random"`.
     """
     plain = copy.deepcopy(net)
-    modes = [module.training for module in plain.modules()]
+    modes = {name: module.training for name, module in plain.named_modules()}
     plain.eval()
     image = x = example_batch(plain, example)
     expected = run(plain, image)
@@ -140,18 +140,16 @@ def widen(
     front = None if not fronts else fronts[0] if len(fronts) == 1 else nn.Sequential(*fronts)
     if init == "exact":
         _check_unchanged(plain, wide, layers, x, front, image, expected)
-    for module, training in zip(wide.modules(), _stretch(wide, plain, modes), strict=True):
-        module.training = training
+    for name, module in wide.named_modules():
+        module.training = _nearest(modes, name)
     return Widened(wide, front, stems, counts, image)
 
 
-def _stretch(wide: nn.Module, plain: nn.Module, modes: list[bool]) -> Iterator[bool]:
-    """The training flags of `plain`'s modules, for those of `wide` (a stem may now be wrapped)."""
-    by_name = {name: mode for (name, _), mode in zip(plain.named_modules(), modes, strict=True)}
-    for name, _ in wide.named_modules():
-        while name not in by_name:
-            name = name.rpartition(".")[0]
-        yield by_name[name]
+def _nearest(modes: dict[str, bool], name: str) -> bool:
+    """The mode of a module, or of the nearest one around it (a stem may be wrapped now)."""
+    while name not in modes:
+        name = name.rpartition(".")[0]
+    return modes[name]
 
 
 @dataclass
