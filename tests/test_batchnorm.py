@@ -197,6 +197,17 @@ def test_loaded_statistics_are_not_estimated_again_from_older_pairs():
     assert_close(model.net[1].running_mean, state["net.1.running_mean"])
 
 
+def test_a_copy_that_is_trained_itself_remembers_its_own_pairs():
+    model, seen = trained()
+    other = copy.deepcopy(model)
+    x = torch.rand(8, 3, 8, 8)
+    other(x, x.flip(0), True)
+    other.eval()
+    model.eval()
+    assert_close(other.net[1].running_mean, fresh_statistics(other, [(x, x.flip(0))])[0])
+    assert_close(model.net[1].running_mean, fresh_statistics(model, seen)[0])
+
+
 def test_a_frozen_batchnorm_is_left_alone():
     model = kedge.anchor(small_cnn()).train()
     model.net[1].eval()

@@ -4,6 +4,7 @@ This is the one idea of the library. An image `x` is never seen alone, only as t
 `[reference, x - reference]`, side by side on the channel axis. Read this file first.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -127,6 +128,7 @@ class Anchored(nn.Module):
         self.class_names: tuple[str, ...] | None = None
         self.provenance: dict[str, Any] = {}
         self.recent: RecentPairs | None = RecentPairs() if tracked_norms(net) else None
+        self._borrows_recent = False
         self._settled = (0, 0)
         self.register_buffer("references", torch.empty(0))
         self.register_buffer("residuals", torch.empty(0))
@@ -239,6 +241,8 @@ class Anchored(nn.Module):
     def _remember(self, x: Tensor, references: Tensor, masked: Tensor | bool) -> None:
         whole_batch = masked is True or (isinstance(masked, Tensor) and masked.ndim == 0)
         if self.recent is not None and whole_batch:
+            if self._borrows_recent:  # a copy that is trained itself
+                self.recent, self._borrows_recent = RecentPairs(), False
             live = tuple(norm.training for norm in tracked_norms(self.net))
             self.recent.keep(x, references, live)
 
@@ -293,6 +297,18 @@ class Anchored(nn.Module):
                 setattr(self, name, torch.empty_like(stored, device=here.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.mark_settled()  # what is loaded is right as it is
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Anchored":
+        """A copy that shares the remembered pairs until it is trained itself.
+
+        So an average of the weights, which is never trained, gets BatchNorm statistics of its own.
+        """
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        for name, value in vars(self).items():
+            copied.__dict__[name] = value if name == "recent" else copy.deepcopy(value, memo)
+        copied._borrows_recent = True
+        return copied
 
     def extra_repr(self) -> str:
         """What `print(model)` says beside the network."""

@@ -34,7 +34,7 @@ class RecentPairs:
     """The last pairs a model was trained on: a ring of images and references on the device.
 
     It is written by plain copies on the device, so that it also works inside `torch.compile` and
-    captured CUDA graphs. Copies of a model (an average of its weights, say) share the ring.
+    captured CUDA graphs.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,6 @@ class RecentPairs:
         self.written: Tensor | None = None  # how many pairs were ever written, on the device
         self.batch = 0
         self.live: tuple[bool, ...] | None = None  # which BatchNorm layers were training
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "RecentPairs":
-        return self
 
     def __reduce__(self) -> tuple[type["RecentPairs"], tuple[()]]:
         return RecentPairs, ()
