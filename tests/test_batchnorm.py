@@ -16,6 +16,8 @@ from kedge.batchnorm import REMEMBERED_BYTES, RecentPairs, tracked_norms
 from kedge.errors import OptionError
 from kedge.nets import ResNet
 
+MASKED = torch.tensor(True)
+
 
 def trained(steps: int = 6, scope: str = "batch", **options) -> tuple[kedge.Anchored, list]:
     """A small network after some masked steps, and the pairs it has seen."""
@@ -40,8 +42,9 @@ def statistics(model: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def fresh_statistics(model: kedge.Anchored, pairs: list) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first BatchNorm's statistics over unmasked pairs, by hand: mean over batches."""
-    features = [model.net[0](kedge.pair(x, r)) for x, r in pairs]
+    """The first BatchNorm's statistics over unmasked pairs, by hand: mean over batches of 32."""
+    x, r = (torch.cat(parts).split(32) for parts in zip(*pairs, strict=True))
+    features = [model.net[0](kedge.pair(*both)) for both in zip(x, r, strict=True)]
     means = torch.stack([f.mean((0, 2, 3)) for f in features])
     variances = torch.stack([f.transpose(0, 1).flatten(1).var(1, correction=1) for f in features])
     return means.mean(0), variances.mean(0)
@@ -103,7 +106,7 @@ def test_only_the_last_pairs_are_remembered():
     model, seen = trained(steps=1)
     recent = RecentPairs()
     for i in range(300):
-        recent.keep(torch.full((8, 1), float(i)), torch.zeros(8, 1), (True,))
+        recent.keep(torch.full((8, 1), float(i)), torch.zeros(8, 1), MASKED, (True,))
     kept = torch.cat([images for images, _ in recent.batches()]).flatten()
     assert sorted(set(kept.tolist())) == [float(i) for i in range(300 - 128, 300)]
     assert len(kept) == 1024
@@ -111,14 +114,14 @@ def test_only_the_last_pairs_are_remembered():
 
 def test_large_images_are_remembered_within_bounds():
     recent = RecentPairs()
-    recent.keep(torch.zeros(2, 3, 512, 512), torch.zeros(2, 3, 512, 512), (True,))
+    recent.keep(torch.zeros(2, 3, 512, 512), torch.zeros(2, 3, 512, 512), MASKED, (True,))
     taken = 2 * recent.images.numel() * recent.images.element_size()
     assert REMEMBERED_BYTES / 2 < taken <= REMEMBERED_BYTES
 
 
 def test_a_batch_larger_than_what_is_remembered_is_kept_in_part():
     recent = RecentPairs()
-    recent.keep(torch.rand(1500, 2), torch.rand(1500, 2), (True,))
+    recent.keep(torch.rand(1500, 2), torch.rand(1500, 2), MASKED, (True,))
     assert [len(images) for images, _ in recent.batches()] == [1024]
 
 
@@ -171,11 +174,10 @@ def test_averaged_weights_get_statistics_of_their_own():
 def test_a_copy_that_is_never_switched_to_eval_again_is_settled_when_called():
     model, seen = trained()
     average = copy.deepcopy(model).eval()
-    x = torch.rand(8, 3, 8, 8)
-    model(x, x.flip(0), True)
-    average.set_references(x[:1])(x)
-    mean, _ = fresh_statistics(average, [*seen, (x, x.flip(0))])
-    assert_close(average.net[1].running_mean, mean)
+    with torch.no_grad():
+        average.net[0].weight.add_(0.1)
+    average.set_references(torch.rand(1, 3, 8, 8))(torch.rand(2, 3, 8, 8))
+    assert_close(average.net[1].running_mean, fresh_statistics(average, seen)[0])
 
 
 def test_a_state_dict_taken_in_train_mode_is_settled():
@@ -208,6 +210,114 @@ def test_a_copy_that_is_trained_itself_remembers_its_own_pairs():
     assert_close(model.net[1].running_mean, fresh_statistics(model, seen)[0])
 
 
+def step(model: kedge.Anchored, x: torch.Tensor, masked: object = True) -> None:
+    """One masked step of training that changes the weights."""
+    model.train()
+    model(x, x.flip(0), masked).square().sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad.sign()
+            parameter.grad = None
+
+
+@pytest.mark.parametrize("side", [8, 12])
+def test_statistics_follow_a_change_of_the_image_size(side):
+    model = kedge.anchor(small_cnn())
+    first, second = torch.rand(8, 3, 8, 8), torch.rand(8, 3, side, side) + 3
+    for x in (first, second):
+        step(model, x)
+        model.eval()
+    kept = [(second, second.flip(0))] if side == 12 else list(model.recent.batches())
+    assert_close(model.net[1].running_mean, fresh_statistics(model, kept)[0])
+
+
+def test_a_snapshot_stays_as_it_was_while_its_original_is_trained():
+    model = kedge.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8))
+    x = torch.rand(8, 3, 8, 8)
+    step(model, x)
+    best = copy.deepcopy(model.eval())
+    before = best(x)
+    step(model, x + 5)
+    model.eval()
+    assert_close(best.eval()(x), before)
+    assert_close(copy.deepcopy(best).double().float()(x), before)
+
+
+def test_a_teacher_that_averages_a_trained_copy_is_settled():
+    teacher = kedge.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8)).eval()
+    student, x = copy.deepcopy(teacher), torch.rand(8, 3, 8, 8)
+    step(student, x)
+    with torch.no_grad():
+        for mine, its in zip(teacher.parameters(), student.parameters(), strict=True):
+            mine.lerp_(its, 0.5)
+    teacher(x)
+    assert_close(teacher.net[1].running_mean, fresh_statistics(teacher, [(x, x.flip(0))])[0])
+
+
+def test_a_state_dict_taken_without_gradients_is_not_settled_at_every_step_of_an_average():
+    model, _ = trained()
+    before = statistics(model)
+    with torch.no_grad():
+        model.state_dict()
+    assert_close(statistics(model), before)
+
+
+def test_loading_weights_without_statistics_does_not_pass_for_settled():
+    model, seen = trained()
+    model.load_state_dict({"net.7.bias": torch.zeros(5)}, strict=False)
+    model.eval()
+    assert_close(model.net[1].running_mean, fresh_statistics(model, seen)[0])
+
+
+def test_a_mask_of_the_whole_batch_given_for_each_image_counts_as_such():
+    model, x = kedge.anchor(small_cnn()), torch.rand(8, 3, 8, 8)
+    step(model, x, torch.ones(8, dtype=torch.bool))
+    model.eval()
+    assert_close(model.net[1].running_mean, fresh_statistics(model, [(x, x.flip(0))])[0])
+
+
+def test_a_model_cast_to_another_dtype_is_settled_in_it():
+    model, _ = trained()
+    assert model.double().eval().net[1].running_mean.isfinite().all()
+
+
+def test_batches_of_one_are_joined_before_statistics_are_taken():
+    model = kedge.anchor(small_cnn()).train()
+    images = torch.rand(40, 3, 8, 8)
+    with torch.no_grad():
+        for x in images.split(1):
+            model(x, torch.zeros_like(x), True)
+    model.eval()
+    pairs = [(images, torch.zeros_like(images))]
+    assert_close(model.net[1].running_mean, fresh_statistics(model, pairs)[0])
+
+
+def test_a_layer_used_twice_gets_the_mean_over_its_uses():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm, self.head = nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.norm(self.norm(self.stem(x)).relu()))
+
+    model, x = kedge.anchor(Twice()).train(), torch.rand(64, 3)
+    kedge.settle(model, [x], references=kedge.ReferencePool(torch.zeros(1, 3)))
+    first = model.net.stem(kedge.pair(x, torch.zeros_like(x)))
+    second = nn.functional.batch_norm(first, None, None, training=True).relu()
+    assert_close(model.net.norm.running_mean, (first.mean(0) + second.mean(0)) / 2)
+
+
+def test_settle_leaves_a_frozen_batchnorm_alone():
+    model, _ = trained()
+    model.train().net[1].eval()
+    before = statistics(model)
+    with pytest.raises(OptionError, match="at least one batch"):
+        kedge.settle(model, [])
+    kedge.settle(model, [torch.rand(8, 3, 8, 8)])
+    assert_close(statistics(model), before)
+
+
 def test_a_frozen_batchnorm_is_left_alone():
     model = kedge.anchor(small_cnn()).train()
     model.net[1].eval()
@@ -235,7 +345,7 @@ def test_settling_draws_nothing_and_restores_modes_momentum_and_counters():
 
 def test_settle_estimates_from_given_batches_and_is_not_undone_by_eval(generator):
     model, _ = trained()
-    batches = [torch.rand(16, 3, 8, 8, generator=generator) for _ in range(3)]
+    batches = [torch.rand(32, 3, 8, 8, generator=generator) for _ in range(3)]
     pool = kedge.ReferencePool(torch.zeros(1, 3, 8, 8))
     kedge.settle(model, [(x, None) for x in batches], references=pool)
     mean, variance = fresh_statistics(model, [(x, torch.zeros_like(x)) for x in batches])
@@ -268,10 +378,12 @@ def test_synchronised_batchnorm_is_estimated_without_waiting_for_other_processes
 
 
 def test_a_pickled_model_does_not_carry_the_remembered_pairs():
-    model, _ = trained()
+    model, seen = trained()
     again = pickle.loads(pickle.dumps(model))
     assert again.recent.count == 0
-    assert_close(again.net[1].running_mean, model.net[1].running_mean)
+    assert_close(again.net[1].running_mean, fresh_statistics(model, seen)[0])
+    again.set_references(torch.rand(1, 3, 8, 8)).eval()(torch.rand(2, 3, 8, 8))
+    assert_close(again.net[1].running_mean, fresh_statistics(model, seen)[0])
 
 
 def test_the_remembered_pairs_round_trip_so_that_a_run_can_be_resumed():

@@ -1,5 +1,6 @@
 """Saved models: whole or not at all, complete, and nothing in them can run code."""
 
+import hashlib
 import json
 import os
 import signal
@@ -128,9 +129,16 @@ def test_a_foreign_network_is_passed_in_and_checked(tmp_path):
 
 
 def test_the_dtype_of_the_weights_is_kept(tmp_path):
-    kedge.save(kedge.anchor(small_cnn()).bfloat16(), tmp_path)
+    mixed = kedge.anchor(small_cnn()).bfloat16()
+    mixed.net[1].float()
+    kedge.save(mixed, tmp_path)
     model = kedge.load(tmp_path, net=small_cnn())
     assert model.net[0].weight.dtype == torch.bfloat16
+    assert model.net[1].running_mean.dtype == torch.float32
+    double = stir(kedge.anchor(small_cnn()).double())
+    kedge.save(double, tmp_path)
+    again = kedge.load(tmp_path, net=small_cnn())
+    assert torch.equal(again.net[0].weight, double.net[0].weight)
 
 
 def test_a_model_in_training_is_saved_settled_and_goes_on_training(tmp_path):
@@ -148,6 +156,14 @@ def test_a_compiled_model_is_saved_with_clean_keys(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     keys = safetensors.torch.load_file(tmp_path / config["weights"]).keys()
     assert keys == model.state_dict().keys()
+
+
+def put_weights(folder, tensors) -> None:
+    """Other weights, under a name that fits them."""
+    data = safetensors.torch.save(tensors)
+    name = f"model-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
+    (folder / name).write_bytes(data)
+    edit(folder, weights=name)
 
 
 def damaged(tmp_path, which: str, length: int | None = None, data: bytes = b"") -> None:
@@ -177,14 +193,77 @@ def test_a_truncated_missing_or_mixed_up_file_is_one_clear_error(tmp_path):
 def test_a_missing_or_an_unknown_weight_is_named(tmp_path):
     kedge.save(stirred(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    path = tmp_path / config["weights"]
-    weights = safetensors.torch.load_file(path)
-    safetensors.torch.save_file({k: v for k, v in weights.items() if k != "net.fc.bias"}, path)
+    weights = safetensors.torch.load_file(tmp_path / config["weights"])
+    put_weights(tmp_path, {k: v for k, v in weights.items() if k != "net.fc.bias"})
     with pytest.raises(StorageError, match="has no 'net.fc.bias'"):
         kedge.load(tmp_path)
-    safetensors.torch.save_file({**weights, "net.extra": torch.zeros(1)}, path)
+    put_weights(tmp_path, {**weights, "net.extra": torch.zeros(1)})
     with pytest.raises(StorageError, match="has an unknown 'net.extra'"):
         kedge.load(tmp_path)
+
+
+def test_weights_and_references_that_are_not_numbers_are_refused(tmp_path):
+    model = kedge.anchor(small_cnn()).set_references(torch.rand(2, 3, 8, 8))
+    kedge.save(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    weights = safetensors.torch.load_file(tmp_path / config["weights"])
+    put_weights(tmp_path, {**weights, "net.7.bias": torch.full((5,), torch.nan)})
+    with pytest.raises(StorageError, match="found others .by nan"):
+        kedge.load(tmp_path, net=small_cnn())
+    put_weights(tmp_path, {**weights, "references": torch.full((1, 3, 8, 8), torch.nan)})
+    with pytest.raises(StorageError, match="NaN or infinity"):
+        kedge.load(tmp_path, net=small_cnn())
+    put_weights(tmp_path, {**weights, "references": torch.zeros(3)})
+    with pytest.raises(StorageError, match="expected references as"):
+        kedge.load(tmp_path, net=small_cnn())
+
+
+def test_a_flipped_bit_is_noticed(tmp_path):
+    kedge.save(stirred(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    path = tmp_path / config["weights"]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match="its name does not fit its content"):
+        kedge.load(tmp_path)
+
+
+def test_files_of_others_are_never_touched(tmp_path):
+    theirs = ["model-00001-of-00002.safetensors", ".download.part", "model-mine.safetensors"]
+    for name in theirs:
+        (tmp_path / name).write_text("theirs")
+    for _ in range(2):
+        kedge.save(stir(stirred()), tmp_path)
+    assert set(theirs) < set(os.listdir(tmp_path))
+    assert len(os.listdir(tmp_path)) == len(theirs) + 3
+    for text in ('{"model_type": "vit"}', "{", "[]"):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(StorageError, match="found the config.json of something else"):
+            kedge.save(stirred(), tmp_path)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "model").write_text("a file")
+    with pytest.raises(StorageError, match="expected a folder, found a file"):
+        kedge.save(stirred(), tmp_path / "model")
+
+
+def test_class_names_must_be_as_many_as_logits(tmp_path):
+    with pytest.raises(OptionError, match="expected 4 class names.*found 2"):
+        kedge.save(stirred(), tmp_path, class_names="ab")
+
+
+def test_a_network_whose_guessed_name_does_not_fit_is_saved_as_foreign(tmp_path, caplog):
+    net = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=3, depth=1)
+    kedge.save(kedge.anchor(net), tmp_path)
+    assert "load needs net=" in caplog.text
+    kedge.load(tmp_path, net=net)
+
+
+def test_a_network_that_was_not_made_by_name_is_said_so_when_it_is_saved(tmp_path, caplog):
+    kedge.save(kedge.anchor(small_cnn()), tmp_path)
+    assert "kedge.load(folder, net=net)" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -197,7 +276,17 @@ def test_a_missing_or_an_unknown_weight_is_named(tmp_path):
         ({"stems": []}, "no usable 'stems'"),
         ({"stems": ["nowhere"]}, "expected stem='nowhere' to name"),
         ({"normalise": [1]}, "no usable 'normalise'"),
-        ({"dtype": "int7"}, "no usable 'dtype'"),
+        ({"image_shape": [3, 60000, 60000]}, "no usable 'image_shape'"),
+        ({"image_shape": [1.5, 2, 3]}, "no usable 'image_shape'"),
+        ({"image_shape": [1]}, "cannot load"),
+        ({"normalise": None}, "cannot load"),
+        ({"version": 3, "made_with": "x"}, "expected format version 1, found 3"),
+        ({"architecture": {"name": "timm:resnet18", "arguments": {"name": "x"}}}, "cannot load"),
+        ({"architecture": {"name": "timm:resnet18.none", "arguments": {}}}, "cannot load"),
+        (
+            {"architecture": {"name": "kedge:resnet_small", "arguments": {"num_classes": -1}}},
+            "cannot load",
+        ),
         ({"weights": "../model.safetensors"}, "no usable 'weights'"),
         ({"weights": 3, "examples": None}, "no usable 'weights' and 'examples'"),
         ({"architecture": {"name": "timm:nothing", "arguments": {}}}, "'nothing'"),

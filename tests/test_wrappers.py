@@ -1,6 +1,7 @@
 """Anchored and folded networks inside what people put around networks: each wrapper one test."""
 
 import copy
+import gc
 import os
 import tempfile
 
@@ -164,10 +165,10 @@ def _started(rank, function, folder, args) -> None:
     torch.set_num_threads(1)
     store = distributed.FileStore(os.path.join(folder, "store"), 2)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    try:
-        function(rank, *args)
-    finally:
-        distributed.destroy_process_group()
+    function(rank, *args)
+    gc.collect()  # DDP's threads end before the group does
+    distributed.barrier()
+    distributed.destroy_process_group()
 
 
 def gathered(value: torch.Tensor) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ This is the one idea of the library. An image `x` is never seen alone, only as t
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -128,8 +129,9 @@ class Anchored(nn.Module):
         self.class_names: tuple[str, ...] | None = None
         self.provenance: dict[str, Any] = {}
         self.recent: RecentPairs | None = RecentPairs() if tracked_norms(net) else None
-        self._borrows_recent = False
-        self._settled = (0, 0)
+        self._token = object()  # stands for this model and none of its copies
+        self._settled = (0, 0)  # versions of the weights, pairs written: when last settled
+        self.register_load_state_dict_post_hook(_trust_loaded_statistics)  # type: ignore[no-untyped-call]
         self.register_buffer("references", torch.empty(0))
         self.register_buffer("residuals", torch.empty(0))
 
@@ -187,7 +189,9 @@ class Anchored(nn.Module):
             )
         self.check(images, "references")
         check_finite(images, "the references")
-        return images.detach().clone().to(next(self.parameters()).device)
+        like = next(self.parameters())
+        dtype = like.dtype if images.is_floating_point() else images.dtype
+        return images.detach().clone().to(like.device, dtype)
 
     def set_residuals(self, bank: Tensor) -> "Anchored":
         """Store the training residuals for transductive prediction (see `kedge.residual_bank`)."""
@@ -219,19 +223,25 @@ class Anchored(nn.Module):
 
     def train(self, mode: bool = True) -> "Anchored":
         """Switch mode; going to eval settles BatchNorm if masked batches came since."""
-        if not mode and self.recent is not None and self.recent.count != self._settled[1]:
-            self._settle_from_recent()
+        if not mode and self.recent is not None:
+            # A captured CUDA graph changes weights unseen, but counts the pairs it writes.
+            replayed = self.recent.owner is self._token and self.recent.count != self._settled[1]
+            self._settle_if_changed(or_if=replayed)
         return super().train(mode)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As of any module; BatchNorm is settled first, as evaluation will need it."""
-        self._settle_if_changed()
+        """As of any module; BatchNorm is settled first, as evaluation will need it.
+
+        Not where gradients are off: there averages of weights are updated, at every step.
+        """
+        if torch.is_grad_enabled():
+            self._settle_if_changed()
         return super().state_dict(*args, **kwargs)
 
     def mark_settled(self) -> None:
         """Say that the BatchNorm statistics are right for the weights as they are now."""
         if self.recent is not None:
-            self._settled = (self.recent.version, self.recent.count)
+            self._settled = (self._weights_version(), self.recent.count)
 
     def _own_references(self, x: Tensor) -> Tensor:
         if self.training:
@@ -239,31 +249,43 @@ class Anchored(nn.Module):
         return self.stored_references(1, like=x).expand(x.shape)
 
     def _remember(self, x: Tensor, references: Tensor, masked: Tensor | bool) -> None:
-        whole_batch = masked is True or (isinstance(masked, Tensor) and masked.ndim == 0)
-        if self.recent is not None and whole_batch:
-            if self._borrows_recent:  # a copy that is trained itself
-                self.recent, self._borrows_recent = RecentPairs(), False
-            live = tuple(norm.training for norm in tracked_norms(self.net))
-            self.recent.keep(x, references, live)
+        if self.recent is None:
+            return
+        if self.recent.owner is None:
+            self.recent.owner = self._token
+        elif self.recent.owner is not self._token:  # a copy that is trained beside its original
+            self.recent = RecentPairs()
+            self.recent.owner = self._token
+        live = tuple(norm.training for norm in tracked_norms(self.net))
+        mask = masked if isinstance(masked, Tensor) else torch.tensor(masked, device=x.device)
+        self.recent.keep(x, references, mask, live)
 
-    def _settle_if_changed(self) -> None:
-        # For a copy that is always in eval mode, such as an average of the weights.
-        if self.recent is not None and self.recent.version != self._settled[0]:
+    def _weights_version(self) -> int:
+        """Changes whenever a weight is written to, without waiting for the device."""
+        return sum(parameter._version for parameter in self.parameters())
+
+    def _settle_if_changed(self, or_if: bool = False) -> None:
+        # Also for a copy that stays in eval mode while its weights change, such as an average.
+        if self.recent is None or self.recent.images is None:
+            return
+        if or_if or self._weights_version() != self._settled[0]:
             self._settle_from_recent()
 
     def _settle_from_recent(self) -> None:
         assert self.recent is not None
-        self.mark_settled()  # first: the runs below come through `forward`
+        self.mark_settled()
         norms = tracked_norms(self.net)
         live = self.recent.live or (True,) * len(norms)
-        parameter = next(self.parameters())
+        like = next(self.parameters())
 
         def run(x: Tensor, references: Tensor) -> None:
-            x, references = x.to(parameter.device), references.to(parameter.device)
-            self.net(pair(self.prepare(x), self.prepare(references)))
+            pairs = pair(self.prepare(x.to(like.device)), self.prepare(references.to(like.device)))
+            self.net(pairs.to(like.dtype))
 
-        runs = (lambda b=batch: run(*b) for batch in self.recent.batches())
-        estimate([norm for norm, on in zip(norms, live, strict=True) if on], self, runs)
+        batches = list(self.recent.batches())
+        if batches:
+            runs = (partial(run, *batch) for batch in batches)
+            estimate([norm for norm, on in zip(norms, live, strict=True) if on], self, runs)
 
     def check(self, images: Tensor, what: str = "images") -> None:
         """Refuse images of a wrong rank, channel count or dtype."""
@@ -273,20 +295,7 @@ class Anchored(nn.Module):
                 f"expected {what} of shape (n, {shape}), found {tuple(images.shape)}."
                 " The batch comes first, then channels."
             )
-        if (images.dtype == torch.uint8) != (self.normalise is not None):
-            if self.normalise is None:
-                way_out = (
-                    "this model has no normalise=(mean, std), so it takes floats in the network's"
-                    " own space. Normalise them, or anchor with normalise=."
-                )
-            else:
-                way_out = (
-                    "this model normalises by itself, so it takes uint8 images, 0 to 255. Pass them"
-                    " as they are, or anchor without normalise=."
-                )
-            raise DtypeError(f"found {what} of dtype {images.dtype}: {way_out}")
-        if not images.is_floating_point() and images.dtype != torch.uint8:
-            raise DtypeError(f"expected {what} as floats, found dtype {images.dtype}.")
+        check_dtype(images, self.normalise is not None, what)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -296,10 +305,9 @@ class Anchored(nn.Module):
                 here = getattr(self, name)
                 setattr(self, name, torch.empty_like(stored, device=here.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        self.mark_settled()  # what is loaded is right as it is
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Anchored":
-        """A copy that shares the remembered pairs until it is trained itself.
+        """A copy that shares the remembered pairs, until both it and its original are trained.
 
         So an average of the weights, which is never trained, gets BatchNorm statistics of its own.
         """
@@ -307,8 +315,24 @@ class Anchored(nn.Module):
         memo[id(self)] = copied
         for name, value in vars(self).items():
             copied.__dict__[name] = value if name == "recent" else copy.deepcopy(value, memo)
-        copied._borrows_recent = True
+        copied._token = object()
+        if self._weights_version() == self._settled[0]:
+            copied._settled = (copied._weights_version(), self._settled[1])
         return copied
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "Anchored":
+        """Move or cast, which rewrites the weights but does not change them."""
+        settled = self._weights_version() == self._settled[0]
+        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        if settled:
+            self._settled = (self._weights_version(), self._settled[1])
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickling: settled, and without the remembered pairs."""
+        self._settle_if_changed()
+        recent = None if self.recent is None else RecentPairs()
+        return {**vars(self), "recent": recent, "_settled": (0, 0)}
 
     def extra_repr(self) -> str:
         """What `print(model)` says beside the network."""
@@ -318,6 +342,29 @@ class Anchored(nn.Module):
             f"images {self.image_shape}, reads pairs at {stems or '?'},"
             f" {len(self.references)} stored references{policy}"
         )
+
+
+def _trust_loaded_statistics(model: nn.Module, keys: Any) -> None:
+    """After loading: BatchNorm is right as it was saved, unless it was not loaded."""
+    assert isinstance(model, Anchored)
+    if not any(key.endswith(("running_mean", "running_var")) for key in keys.missing_keys):
+        model.mark_settled()
+
+
+def check_dtype(images: Tensor, normalises: bool, what: str = "images") -> None:
+    """Refuse floats where uint8 is normalised inside, and uint8 where nothing normalises."""
+    if normalises and images.dtype != torch.uint8:
+        raise DtypeError(
+            f"found {what} of dtype {images.dtype}: this model normalises by itself, so it takes"
+            " uint8 images, 0 to 255. Pass them as they are, or anchor without normalise=."
+        )
+    if not normalises and images.dtype == torch.uint8:
+        raise DtypeError(
+            f"found {what} of dtype {images.dtype}: this model has no normalise=(mean, std), so it"
+            " takes floats in the network's own space. Normalise them, or anchor with normalise=."
+        )
+    if not normalises and not images.is_floating_point():
+        raise DtypeError(f"expected {what} as floats, found dtype {images.dtype}.")
 
 
 def anchored_in(model: nn.Module) -> Anchored:
@@ -385,6 +432,7 @@ def anchor(
     normaliser = None if normalise is None else Normalise(*normalise)
     if example is not None and example.dtype == torch.uint8 and normaliser is not None:
         example = normaliser(example)
+    net = getattr(net, "_orig_mod", net)  # inside torch.compile
     wide = widen(net, stem=stem, init=init, example=example, generator=generator)
     channels = wide.example.shape[1]
     if normaliser is not None and len(normaliser.mean) != channels:
@@ -403,4 +451,6 @@ def anchor(
         counts=wide.counts,
     )
     model.training = net.training
+    if model.front is not None:
+        model.front.train(net.training)
     return model

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kedge.anchored import anchored_in
+from kedge.anchored import anchored_in, pair
 from kedge.batchnorm import estimate, running_mean, running_variance, tracked_norms
 from kedge.references import ReferencePool, random_cycle, take
 
@@ -46,13 +46,16 @@ def settle(
     """
     inner = anchored_in(model)
     norms = tracked_norms(inner)
+    if inner.training:
+        norms = [norm for norm in norms if norm.training]  # the others are frozen
+    inner.mark_settled()
 
     def run(x: Tensor) -> None:
         if references is None:
             drawn = take(x, random_cycle(len(x), x.device, generator))
         else:
             drawn = take(references.images, references.draw(len(x), generator)).to(x.device)
-        inner(x, drawn)
+        inner.net(pair(inner.prepare(x), inner.prepare(drawn)))
 
     device = next(inner.parameters()).device
     images = (batch[0] if isinstance(batch, tuple | list) else batch for batch in batches)
@@ -63,5 +66,4 @@ def settle(
             for statistic in (running_mean(norm), running_variance(norm)):
                 torch.distributed.all_reduce(statistic)
                 statistic.div_(world)
-    inner.mark_settled()
     return model

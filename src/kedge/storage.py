@@ -15,7 +15,9 @@ import copy
 import hashlib
 import json
 import logging
+import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from kedge.anchored import Anchored, anchor, anchored_in, evaluating
-from kedge.errors import KedgeError, OptionError, StorageError
+from kedge.errors import OptionError, StorageError
 from kedge.nets import Architecture, create, remembered
 from kedge.observe import relative_error
 
@@ -65,14 +67,21 @@ def save(
         StorageError: If it cannot be written; what was there before stays as it was.
     """
     anchored = anchored_in(model)
-    if class_names is not None:
-        anchored.class_names = tuple(class_names)
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise StorageError(f"cannot write {folder}: expected a folder, found a file.")
     if provenance is not None:
         anchored.provenance = dict(provenance)
-    folder = Path(folder)
     with evaluating(anchored):
         weights = {key: value.detach().cpu() for key, value in anchored.state_dict().items()}
         examples = _examples(anchored)
+    if class_names is not None:
+        if len(class_names) != examples["logits"].shape[-1]:
+            raise OptionError(
+                f"expected {examples['logits'].shape[-1]} class names, one for each logit, found"
+                f" {len(class_names)}."
+            )
+        anchored.class_names = tuple(class_names)
     config: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -83,7 +92,6 @@ def save(
         "normalise": None
         if anchored.normalise is None
         else {"mean": anchored.normalise.mean, "std": anchored.normalise.std},
-        "dtype": str(next(anchored.parameters()).dtype).removeprefix("torch."),
         "references": {
             "count": len(anchored.references),
             "policy": anchored.reference_policy,
@@ -131,17 +139,22 @@ def load(
         if net is None:
             net = _make(config.get("architecture"), folder)
         model = _rebuild(net, config, weights, folder)
-    except KedgeError as problem:
-        if isinstance(problem, StorageError):
-            raise
-        raise StorageError(f"cannot load {folder}: {problem}") from problem
-    if (error := _compare(model, examples)) > 1e-3:
+        error = _compare(model, examples)
+    except StorageError:
+        raise
+    except Exception as problem:  # whatever a network raises that is not the one that was saved
+        text = " ".join(str(problem).split())
+        raise StorageError(f"cannot load {folder}: {text or type(problem).__name__}") from problem
+    if not error <= 1e-3:
         raise StorageError(
             f"cannot load {folder}: expected the logits of the saved examples, found others (by"
             f" {error:.1e} of their size). The weights fit, but the network computes something"
             " else: pass the very network, load(folder, net=net), or the library's old version."
         )
-    return model.to(device, getattr(torch, config["dtype"])).eval()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in weights:
+            tensor.data = tensor.data.to(weights[name].dtype)
+    return model.to(device).eval()
 
 
 def _make(architecture: Any, folder: Path) -> nn.Module:
@@ -160,7 +173,7 @@ def _rebuild(
     shape = config["image_shape"]
     generator = torch.Generator().manual_seed(0)
     normalise = config["normalise"] and (config["normalise"]["mean"], config["normalise"]["std"])
-    net = copy.deepcopy(net).cpu().float()
+    net = copy.deepcopy(net).cpu().to(_working_dtype(weights))
     model = anchor(
         net,
         stem=config["stems"],
@@ -185,6 +198,10 @@ def _rebuild(
             f" {tuple(weights[name].shape)}. The network has other arguments (num_classes?)."
         )
     model.load_state_dict(weights)
+    if model.references.numel():
+        model.check_references(model.references)
+    if model.residuals.numel():
+        model.set_residuals(model.residuals)
     references = config.get("references") or {}
     model.reference_policy = references.get("policy")
     names = config.get("class_names")
@@ -199,10 +216,18 @@ def _examples(model: Anchored) -> dict[str, Tensor]:
     noise = torch.rand(4, *model.image_shape, generator=generator)
     if model.normalise is not None:
         noise = (noise * 255).to(torch.uint8)
-    judge = copy.deepcopy(model).cpu().float().eval()
+    dtype = _working_dtype(model.state_dict())
+    judge = copy.deepcopy(model).cpu().to(dtype).eval()
+    noise = noise if noise.dtype == torch.uint8 else noise.to(dtype)
     with torch.no_grad():
         logits = judge(noise[:2], noise[2:])
     return {"images": noise[:2].clone(), "references": noise[2:].clone(), "logits": logits}
+
+
+def _working_dtype(weights: dict[str, Tensor]) -> torch.dtype:
+    """In which models are checked: float32, or float64 where weights are."""
+    double = any(weight.dtype == torch.float64 for weight in weights.values())
+    return torch.float64 if double else torch.float32
 
 
 def _compare(model: Anchored, examples: dict[str, Tensor]) -> float:
@@ -220,6 +245,11 @@ def _known_architecture(
     """How to make the network again; only if that has been seen to work."""
     candidate = given or remembered(model.net) or _timm_architecture(model)
     if candidate is None:
+        _log.warning(
+            "%s was not made by name: to load it, pass the network, kedge.load(folder, net=net)."
+            " Make it with kedge.nets.create, or save with architecture=, to do without.",
+            type(model.net).__name__,
+        )
         return None
     config = {
         "image_shape": model.image_shape,
@@ -229,9 +259,9 @@ def _known_architecture(
     try:
         net = create(candidate.name, **candidate.arguments)
         error = _compare(_rebuild(net, config, weights, candidate.name), examples)
-        reason = f"its outputs differ by {error:.1e} of their size" if error > 1e-3 else ""
-    except KedgeError as problem:
-        reason = str(problem)
+        reason = "" if error <= 1e-3 else f"its outputs differ by {error:.1e} of their size"
+    except Exception as problem:  # whatever a network made otherwise raises
+        reason = " ".join(str(problem).split())
     if not reason:
         return {"name": candidate.name, "arguments": candidate.arguments}
     if given is not None:
@@ -255,7 +285,8 @@ def _timm_architecture(model: Anchored) -> Architecture | None:
 def _write(
     folder: Path, config: dict[str, Any], weights: dict[str, Tensor], examples: dict[str, Tensor]
 ) -> None:
-    written: list[Path] = []
+    before = _files_of(folder)
+    parts: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for key, stem, tensors in (
@@ -263,29 +294,60 @@ def _write(
             ("examples", "examples", examples),
         ):
             data = safetensors.torch.save({k: v.contiguous().clone() for k, v in tensors.items()})
-            name = f"{stem}-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
-            config[key] = name
-            _write_whole(folder / name, data, written)
+            config[key] = _content_name(stem, data)
+            _write_whole(folder / config[key], data, parts)
         text = json.dumps(config, indent=2) + "\n"
-        _write_whole(folder / "config.json", text.encode(), written)
+        _write_whole(folder / "config.json", text.encode(), parts)
     except OSError as problem:
-        for path in written:
+        for path in parts:
             path.unlink(missing_ok=True)
         raise StorageError(
             f"cannot write {folder}: {problem.strerror or problem}. What was there before is as it"
-            " was. Free some space or choose another folder."
+            " was. Make room there, or choose another folder."
         ) from problem
-    keep = {config["weights"], config["examples"]}
-    for pattern in ("model-*.safetensors", "examples-*.safetensors", ".*.part"):
-        for path in folder.glob(pattern):  # the model before, and what a killed process left
-            if path.name not in keep:
-                path.unlink(missing_ok=True)
+    for name in before - {config["weights"], config["examples"]}:
+        (folder / name).unlink(missing_ok=True)
 
 
-def _write_whole(path: Path, data: bytes, written: list[Path]) -> None:
+def _files_of(folder: Path) -> set[str]:
+    """Files in `folder` that a save may replace: of the model there, and of a save that was killed.
+
+    Anything else is somebody's: a folder with another config.json is refused.
+    """
+    if not folder.is_dir():
+        return set()
+    names: set[str] = set()
+    if (folder / "config.json").exists():
+        try:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            ours = config.get("format") == FORMAT
+        except (OSError, ValueError, RecursionError, AttributeError):
+            ours = False
+        if not ours:
+            raise StorageError(
+                f"cannot write {folder}: expected an empty folder or one written by kedge.save,"
+                " found the config.json of something else. Choose another folder."
+            )
+        names = {n for n in (config.get("weights"), config.get("examples")) if _is_ours(n)}
+    return names | {path.name for path in folder.iterdir() if _PART.fullmatch(path.name)}
+
+
+_DATA = re.compile(r"(model|examples)-[0-9a-f]{8}\.safetensors")
+_PART = re.compile(rf"\.({_DATA.pattern}|config\.json)\.[0-9]+\.part")
+
+
+def _is_ours(name: Any) -> bool:
+    return isinstance(name, str) and _DATA.fullmatch(name) is not None
+
+
+def _content_name(stem: str, data: bytes) -> str:
+    return f"{stem}-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
+
+
+def _write_whole(path: Path, data: bytes, parts: list[Path]) -> None:
     """All of `data` at `path`, or nothing: written beside it, forced to disk, renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    written.append(beside)
+    parts.append(beside)
     with open(beside, "wb") as file:
         file.write(data)
         file.flush()
@@ -312,8 +374,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if config.get("version") != VERSION:
         raise StorageError(
             f"cannot load {folder}: expected format version {VERSION}, found"
-            f" {config.get('version')!r}. Use the version of Kedge that wrote it"
-            f" ({(config.get('made_with') or {}).get('kedge')})."
+            f" {config.get('version')!r}. Use the version of Kedge that wrote it:"
+            f" {config.get('made_with')}."
         )
     _check_config(folder, config)
     return config
@@ -330,15 +392,13 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
     def names(value: Any) -> bool:
         return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
-    def file_name(value: Any) -> bool:
-        return isinstance(value, str) and value == os.path.basename(value) and value != ""
-
     shape: Any = config.get("image_shape")
     normalise, made = config.get("normalise"), config.get("architecture")
     problems = {
-        "image_shape": numbers(shape)
+        "image_shape": isinstance(shape, list)
         and 1 <= len(shape) <= 4
-        and all(0 < v < 2**16 for v in shape),
+        and all(type(side) is int and side > 0 for side in shape)
+        and math.prod(shape) <= 2**26,
         "stems": names(config.get("stems")) and len(config["stems"]) > 0,
         "normalise": normalise is None
         or (
@@ -350,12 +410,11 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
             and isinstance(made.get("name"), str)
             and isinstance(made.get("arguments"), dict)
         ),
-        "dtype": config.get("dtype") in ("float32", "float64", "float16", "bfloat16"),
         "references": isinstance(config.get("references", {}), dict),
         "class_names": config.get("class_names") is None or names(config["class_names"]),
         "provenance": isinstance(config.get("provenance", {}), dict),
-        "weights": file_name(config.get("weights")),
-        "examples": file_name(config.get("examples")),
+        "weights": _is_ours(config.get("weights")),
+        "examples": _is_ours(config.get("examples")),
     }
     bad = [key for key, fine in problems.items() if not fine]
     if bad:
@@ -368,13 +427,18 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
 def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, Tensor]:
     path = folder / config[key]
     try:
-        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+        data = path.read_bytes()
+        tensors: dict[str, Tensor] = safetensors.torch.load(data)
     except FileNotFoundError:
         raise StorageError(f"cannot load {folder}: {path.name} is missing.") from None
     except (OSError, safetensors.SafetensorError) as problem:
         raise StorageError(
             f"cannot load {folder}: {path.name} is truncated or damaged ({problem})."
         ) from None
+    if path.name != _content_name(path.name.partition("-")[0], data):
+        raise StorageError(
+            f"cannot load {folder}: {path.name} is damaged: its name does not fit its content."
+        )
     if key == "examples" and tensors.keys() != {"images", "references", "logits"}:
         raise StorageError(f"cannot load {folder}: {path.name} does not hold examples.")
     return tensors
