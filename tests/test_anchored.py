@@ -220,3 +220,26 @@ def test_vectors_are_paired_like_images():
     x, references = torch.randn(2, 4, 5, dtype=torch.float64)
     assert_close(model(x, references), net(x))
     assert model.net[0].in_features == 10
+
+
+def test_references_are_cast_to_the_model_s_dtype():
+    model = kedge.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8).double()).eval()
+    assert model(torch.rand(2, 3, 8, 8)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("masked", [None, True])
+def test_images_and_references_of_other_sizes_or_numbers_are_refused_before_anything(masked):
+    model, x = kedge.anchor(small_cnn()), torch.rand(4, 3, 8, 8)
+    for references in (torch.rand(4, 3, 16, 16), torch.rand(3, 3, 8, 8)):
+        with pytest.raises(ShapeError, match="expected one reference for each image"):
+            model(x, references, masked)
+
+
+def test_arrays_lists_and_pools_are_refused_by_name():
+    model = kedge.anchor(small_cnn())
+    with pytest.raises(DtypeError, match=r"found ndarray.*torch.from_numpy"):
+        model(torch.rand(2, 3, 8, 8).numpy())
+    with pytest.raises(DtypeError, match=r"references as a torch.Tensor, found ReferencePool"):
+        model.set_references(kedge.ReferencePool(torch.rand(2, 3, 8, 8)))
+    with pytest.raises(DtypeError, match=r"the pool's images as a torch.Tensor, found list"):
+        kedge.ReferencePool([1, 2])

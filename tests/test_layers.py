@@ -70,6 +70,7 @@ def test_public_names_are_there_and_every_one_is_explained():
     listed = {name for name in vars(kedge) if not name.startswith("_")}
     modules = {name for name in listed if inspect.ismodule(getattr(kedge, name))}
     assert listed - modules | {"errors", "nets"} == PUBLIC
+    assert set(kedge.__all__) == PUBLIC
     for name in PUBLIC:
         thing = getattr(kedge, name)
         assert inspect.getdoc(thing), name

@@ -192,6 +192,8 @@ def test_the_settings_are_recorded():
         ({"alpha": 0.25}, "no default"),
         ({"alpha": -0.1, "target": "label"}, "alpha between 0 and 1, found -0.1"),
         ({"alpha": float("nan"), "target": "label"}, "found nan"),
+        ({"alpha": "0.25", "target": "label"}, "alpha between 0 and 1, found '0.25'"),
+        ({"every": "2", "target": "label"}, "whole number from 1, found '2'"),
         ({"alpha": 0.2, "target": "lable"}, r"found 'lable' \(did you mean 'label'\?\)"),
         ({"alpha": 0.2, "target": "label", "scope": "epoch"}, "scope to be one of 'batch'"),
         ({"alpha": 0.2, "target": "label", "ranks": "all"}, "ranks to be one of 'shared'"),
@@ -215,3 +217,16 @@ def test_labels_that_do_not_fit_are_refused():
         masking.loss(model, x, torch.zeros(8, 2))
     with pytest.raises(ReferencesError, match="found 1: one image alone would be its own"):
         masking.loss(model, x[:1], torch.zeros(1, dtype=torch.long))
+
+
+def test_a_plain_network_is_refused_as_not_anchored():
+    masking = kedge.ReferenceMasking(alpha=0.5, target="label")
+    with pytest.raises(OptionError, match="expected an anchored model, found Linear"):
+        masking.loss(nn.Linear(4, 3), torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
+
+
+def test_short_integer_labels_work_with_either_target():
+    model, x = kedge.anchor(nn.Linear(4, 3)), torch.randn(8, 4)
+    for target in TARGETS:
+        masking = kedge.ReferenceMasking(alpha=0.5, target=target)
+        assert masking.loss(model, x, torch.zeros(8, dtype=torch.int32)).isfinite()

@@ -233,8 +233,8 @@ def test_information_and_disagreement_stay_in_their_ranges(seed, k):
         ({"average": "prob"}, r"expected average .* \(did you mean 'probs'\?\)"),
         ({"task": "regresion"}, r"expected task .* \(did you mean 'regression'\?\)"),
         ({"scaling": "amp-imagnet"}, r"expected scaling .* \(did you mean 'amp-imagenet'\?\)"),
-        ({"k": 0, "protocol": "marginal"}, "expected k of at least 1, found 0"),
-        ({"k": -1, "protocol": "transductive"}, "expected k of at least 1, found -1"),
+        ({"k": 0, "protocol": "marginal"}, "expected k to be a whole number from 1, found 0"),
+        ({"k": -1, "protocol": "transductive"}, "expected k to be a whole number from 1, found -1"),
         ({"k": 2}, "expected k=1 with protocol='single', found 2. Use 'marginal'"),
         ({"scaling": "amp"}, "at least 2 references for scaling='amp', found 1"),
         ({"scaling": "amp", "protocol": "marginal", "k": 1}, "at least 2 references for scaling"),
@@ -305,3 +305,18 @@ def test_amp_s_temperature_of_references_that_agree_is_not_zero():
     model = kedge.anchor(nn.Linear(4, 3)).set_references(torch.ones(3, 4)).eval()
     found = kedge.predict(model, torch.randn(2, 4), "marginal", scaling="amp-imagenet")
     assert found.logits.isfinite().all()
+
+
+@pytest.mark.parametrize("net", [nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))])
+def test_outputs_that_are_no_logits_are_refused_for_classification(net):
+    model = kedge.anchor(net).set_references(torch.ones(3, 4)).eval()
+    with pytest.raises(ShapeError, match=r"shape \(n, classes\).*use task='regression'"):
+        kedge.predict(model, torch.randn(2, 4), "marginal")
+    assert kedge.predict(model, torch.randn(2, 4), "marginal", task="regression").probs is None
+
+
+def test_half_precision_models_are_compared_in_float32():
+    model = kedge.anchor(nn.Linear(4, 3)).bfloat16().set_references(torch.randn(3, 4)).eval()
+    model.set_residuals(torch.randn(5, 4))
+    found = kedge.predict(model, torch.randn(2, 4, dtype=torch.bfloat16), "transductive")
+    assert found.distance.dtype == torch.float32

@@ -135,6 +135,41 @@ def head(features: int) -> list[nn.Module]:
     return [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, 5)]
 
 
+class GrayAsColour(nn.Module):
+    """Repeats one channel three times before its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small_cnn()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x.repeat(1, 3, 1, 1))
+
+
+class TokensFirst(nn.Module):
+    """Patches along the first axis, images along the second, as old transformers have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.fc = nn.Linear(48, 16), nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = nn.functional.unfold(x, 4, stride=4).permute(2, 0, 1)
+        return self.fc(self.embed(tokens).tanh().mean(0))
+
+
+class Aliased(nn.Module):
+    """Its first layer is registered under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3)
+        self.layers = nn.Sequential(self.stem, *head(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
 def weight_normed() -> nn.Module:
     return nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), *head(8))
 
@@ -160,6 +195,11 @@ def weight_normed() -> nn.Module:
         (lambda: nn.Sequential(Rescale(), nn.Sequential(Rescale(), small_cnn())), None),
         (lambda: nn.Sequential(nn.Tanh(), small_cnn()), None),
         (weight_normed, None),
+        (lambda: nn.Sequential(nn.Hardtanh(), small_cnn()), None),
+        (lambda: nn.Sequential(nn.InstanceNorm2d(3), small_cnn()), None),
+        (GrayAsColour, (2, 1, 8, 8)),
+        (TokensFirst, (2, 3, 8, 8)),
+        (Aliased, (2, 3, 8, 8)),
     ],
 )
 def test_unusual_stems_are_anchored_exactly_and_folded_back(make, shape):
@@ -207,6 +247,17 @@ class Method(nn.Module):
         return self.net(2 * x - 1)
 
 
+class Clamped(nn.Module):
+    """Clips inside `forward`, which noise in -1 to 1 would not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small_cnn()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x.clamp(-3, 3))
+
+
 class Skip(nn.Module):
     """Reads the image twice, once past every layer."""
 
@@ -226,6 +277,7 @@ def spectral_normed() -> nn.Module:
     ("make", "text"),
     [
         (Method, "found Conv2d.* at 'net.0' .* something changes the image before it.*normalise="),
+        (Clamped, "something changes the image before it"),
         (Skip, "found Conv2d.* at 'conv' .* something else reads the image too.*stem="),
         (
             lambda: nn.Sequential(nn.BatchNorm2d(3), small_cnn()),
@@ -263,8 +315,10 @@ def test_the_stem_can_be_named():
         kedge.anchor(net, stem="3")  # not the one that reads the image
 
 
-def test_a_network_that_is_not_run_by_the_given_example_raises_its_own_error():
-    with pytest.raises(RuntimeError, match="channels"):
+def test_an_example_the_network_does_not_accept_is_refused():
+    with pytest.raises(
+        StemError, match=r"not run on the example of shape \(2, 5, 8, 8\).*5 channels"
+    ):
         kedge.anchor(small_cnn(), example=torch.rand(2, 5, 8, 8))
     with pytest.raises(StemError, match=r"expected example to be a batch .* found shape \(3,\)"):
         kedge.anchor(small_cnn(), example=torch.rand(3))
@@ -280,3 +334,60 @@ def test_timm_s_own_rule_for_six_channels_would_change_every_prediction():
     x, references = torch.rand(2, 2, 3, 64, 64)
     assert_close(model.eval()(x, references), net(x), atol=1e-4, rtol=1e-4)
     assert (halved.eval()(x, references) - net(x)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("init", ["exact", "random"])
+def test_a_second_reader_of_the_image_is_refused_for_either_init(init):
+    with pytest.raises(StemError, match="something else reads the image too"):
+        kedge.anchor(Skip(), init=init, example=torch.rand(2, 3, 8, 8))
+
+
+@pytest.mark.parametrize("example", [torch.zeros(2, 3, 8, 8), torch.ones(1, 3, 8, 8)])
+def test_an_example_may_be_constant_or_a_single_image(example):
+    assert kedge.anchor(small_cnn(), example=example).image_shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_folding_a_constant_reference_is_checked_as_any_other(value):
+    model = stir(kedge.anchor(TokensFirst(), example=torch.rand(2, 3, 8, 8))).eval()
+    model.set_references(torch.full((1, 3, 8, 8), value))
+    x = torch.rand(6, 3, 8, 8)
+    assert_close(kedge.fold(model)(x), model(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_stem_that_cannot_be_folded_is_refused_and_says_so():
+    class TokensInBatch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.fc = nn.Linear(48, 16), nn.Linear(16, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = nn.functional.unfold(x, 4, stride=4).transpose(1, 2)
+            return self.fc(self.embed(tokens.flatten(0, 1)).tanh().view(len(x), -1, 16).mean(1))
+
+    model = kedge.anchor(TokensInBatch(), example=torch.rand(2, 3, 8, 8)).eval()
+    model.set_references(torch.rand(1, 3, 8, 8))
+    with pytest.raises(
+        StemError, match=r"an axis for the images .* \(8, 16\) for two .* for three"
+    ):
+        kedge.fold(model)
+
+
+def test_what_is_no_network_or_anchored_already_is_refused():
+    with pytest.raises(
+        kedge.errors.OptionError, match="expected a network.*found str.*nets.create"
+    ):
+        kedge.anchor("resnet18")
+    with pytest.raises(StemError, match="anchored already"):
+        kedge.anchor(kedge.anchor(small_cnn()))
+    with pytest.raises(kedge.errors.OptionError, match=r"normalise=\(mean, std\), a pair"):
+        kedge.anchor(small_cnn(), normalise=[0.5, 0.5, 0.5])
+    with pytest.raises(kedge.errors.OptionError, match="images in 0 to 1, found a mean of 123"):
+        kedge.anchor(small_cnn(), normalise=((123, 116, 103), (58, 57, 57)))
+
+
+def test_a_compiled_network_is_anchored_as_what_it_was_made_from():
+    net = small_cnn().eval()
+    model = kedge.anchor(torch.compile(net, backend="eager"))
+    x, references = torch.rand(2, 2, 3, 8, 8)
+    assert_close(model(x, references), net(x), atol=1e-5, rtol=1e-5)

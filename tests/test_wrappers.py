@@ -155,6 +155,22 @@ def test_fold_takes_references_of_its_own_and_refuses_what_cannot_serve():
         kedge.fold(nn.Linear(2, 2))
 
 
+def test_a_folded_network_refuses_what_its_model_refuses():
+    normalising = kedge.anchor(small_cnn(), normalise=((0.5,) * 3, (0.5,) * 3))
+    normalising.set_references(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
+    with pytest.raises(kedge.errors.DtypeError, match="this model normalises by itself"):
+        kedge.fold(normalising)(torch.rand(2, 3, 8, 8))
+    folded = kedge.fold(stirred())
+    with pytest.raises(kedge.errors.DtypeError, match="no normalise="):
+        folded(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
+    for shape in ((2, 1, 8, 8), (2, 3, 9, 8), (3, 8, 8)):
+        with pytest.raises(kedge.errors.ShapeError, match=r"\(n, 3, 8, 8\), found .* one size"):
+            folded(torch.zeros(shape))
+    for options in ({"k": 0}, {"k": -1}, {"k": 2, "references": torch.rand(5, 3, 8, 8)}):
+        with pytest.raises(kedge.errors.OptionError, match="expected k of at least 1, and no ref"):
+            kedge.fold(stirred(), **options)
+
+
 def in_two_processes(function, *args) -> None:
     """Run `function(rank, ...)` in two gloo processes on this machine."""
     with tempfile.TemporaryDirectory() as folder:

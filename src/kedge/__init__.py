@@ -25,3 +25,20 @@ from kedge.storage import save as save
 from kedge.transduction import residual_bank as residual_bank
 
 __version__ = "0.1.0"
+__all__ = [
+    "Anchored",
+    "Draw",
+    "Prediction",
+    "ReferenceMasking",
+    "ReferencePool",
+    "anchor",
+    "errors",
+    "fold",
+    "load",
+    "nets",
+    "pair",
+    "predict",
+    "residual_bank",
+    "save",
+    "settle",
+]

@@ -14,9 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from kedge.batchnorm import RecentPairs, estimate, tracked_norms
-from kedge.errors import DtypeError, OptionError, ReferencesError, ShapeError, check_option
+from kedge.errors import (
+    DtypeError,
+    OptionError,
+    ReferencesError,
+    ShapeError,
+    StemError,
+    check_option,
+)
 from kedge.observe import logits_of
-from kedge.references import check_finite, random_cycle, take
+from kedge.references import check_finite, check_tensor, random_cycle, take
 from kedge.stems import Init, Stem, widen
 
 
@@ -39,11 +46,7 @@ def pair(x: Tensor, references: Tensor, masked: Tensor | bool | None = None) -> 
         >>> pair(x, reference).tolist(), pair(x, reference, masked=True).tolist()
         ([[2.0, 1.0]], [[0.0, 1.0]])
     """
-    if x.shape != references.shape:
-        raise ShapeError(
-            f"expected one reference for each image: x is {tuple(x.shape)}, references are"
-            f" {tuple(references.shape)}. Repeat or resize them; nothing is broadcast."
-        )
+    _check_paired(x, references)
     first = references
     if masked is not None and masked is not False:
         mask = torch.as_tensor(masked, device=x.device)
@@ -55,6 +58,14 @@ def pair(x: Tensor, references: Tensor, masked: Tensor | bool | None = None) -> 
         # A product: four times as fast as `where`, and it keeps the channels_last layout.
         first = references * (~mask).to(references.dtype).view(-1, *[1] * (x.ndim - 1))
     return torch.cat([first, x - references], dim=1)
+
+
+def _check_paired(x: Tensor, references: Tensor) -> None:
+    if x.shape != references.shape:
+        raise ShapeError(
+            f"expected one reference for each image: x is {tuple(x.shape)}, references are"
+            f" {tuple(references.shape)}. Repeat or resize them; nothing is broadcast."
+        )
 
 
 class Normalise(nn.Module):
@@ -69,6 +80,11 @@ class Normalise(nn.Module):
             raise ShapeError(
                 "expected normalise=(mean, std) with one mean and one positive std for each"
                 f" channel, found mean {tuple(mean)} and std {tuple(std)}."
+            )
+        if max(mean) > 1:
+            raise OptionError(
+                "expected normalise=(mean, std) for images in 0 to 1, found a mean of"
+                f" {max(mean)}. Divide both by 255."
             )
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
         m, s = torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.std).double()
@@ -154,6 +170,7 @@ class Anchored(nn.Module):
             references = self._own_references(x)
         else:
             self.check(references, "references")
+            _check_paired(x, references)
         if self.training and masked is not None and masked is not False:
             self._remember(x, references, masked)
         elif not self.training and not torch.compiler.is_compiling():
@@ -182,6 +199,7 @@ class Anchored(nn.Module):
 
     def check_references(self, images: Tensor) -> Tensor:
         """A copy of `images` on the model's device, if they can serve as references."""
+        check_tensor(images, "references")
         if images.ndim != 1 + len(self.image_shape) or len(images) == 0:
             shape = ", ".join(map(str, self.image_shape))
             raise ShapeError(
@@ -211,7 +229,8 @@ class Anchored(nn.Module):
             raise ReferencesError(
                 f"expected {max(k, 1)} stored reference(s), found {stored}. Store some first:"
                 " model.set_references(images), with images as the model takes them"
-                " (for example kedge.ReferencePool(train_images).choose(10, seed=0))."
+                " (for example kedge.ReferencePool(train_images).choose(10, seed=0))"
+                + (f", or ask for k={stored} at most." if stored else ".")
             )
         if like is not None and like.shape[1:] != self.references.shape[1:]:
             raise ShapeError(
@@ -289,11 +308,13 @@ class Anchored(nn.Module):
 
     def check(self, images: Tensor, what: str = "images") -> None:
         """Refuse images of a wrong rank, channel count or dtype."""
+        check_tensor(images, what)
         if images.ndim != 1 + len(self.image_shape) or images.shape[1] != self.image_shape[0]:
-            shape = ", ".join(map(str, self.image_shape))
+            axes = {1: "", 2: ", length", 3: ", height, width", 4: ", depth, height, width"}
             raise ShapeError(
-                f"expected {what} of shape (n, {shape}), found {tuple(images.shape)}."
-                " The batch comes first, then channels."
+                f"expected {what} of shape (n, {self.image_shape[0]}{axes[len(self.image_shape)]}),"
+                f" found {tuple(images.shape)}. The batch comes first, then channels: add the one"
+                " with x[None], move the others with x.permute(0, 3, 1, 2)."
             )
         check_dtype(images, self.normalise is not None, what)
 
@@ -356,7 +377,8 @@ def check_dtype(images: Tensor, normalises: bool, what: str = "images") -> None:
     if normalises and images.dtype != torch.uint8:
         raise DtypeError(
             f"found {what} of dtype {images.dtype}: this model normalises by itself, so it takes"
-            " uint8 images, 0 to 255. Pass them as they are, or anchor without normalise=."
+            " uint8 images, 0 to 255. Pass them as they are (mixed or augmented ones rounded:"
+            " .round().to(torch.uint8)), or anchor without normalise=."
         )
     if not normalises and images.dtype == torch.uint8:
         raise DtypeError(
@@ -429,6 +451,17 @@ def anchor(
         True
     """
     check_option("init", init, ["exact", "random"])
+    if not isinstance(net, nn.Module):
+        raise OptionError(
+            f"expected a network, an nn.Module, found {type(net).__name__}. Make one by name:"
+            " kedge.nets.create('timm:resnet18')."
+        )
+    if isinstance(net, Anchored):
+        raise StemError("expected a network that reads images, found one that is anchored already.")
+    if normalise is not None and len(normalise) != 2:
+        raise OptionError(
+            f"expected normalise=(mean, std), a pair of sequences, found {normalise!r}."
+        )
     normaliser = None if normalise is None else Normalise(*normalise)
     if example is not None and example.dtype == torch.uint8 and normaliser is not None:
         example = normaliser(example)

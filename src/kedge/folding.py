@@ -13,8 +13,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from kedge.anchored import Anchored, anchored_in, evaluating
-from kedge.errors import StemError
+from kedge.anchored import Anchored, anchored_in, check_dtype, evaluating
+from kedge.errors import OptionError, ShapeError, StemError
 from kedge.observe import LINEAR, inputs_of, logits_of, outputs_of, relative_error, replace
 from kedge.stems import GroupedStem, Stem, assign_weight, scale_counts
 
@@ -24,13 +24,18 @@ class FoldedStem(nn.Module):
 
     With K references the batch holds K copies of each image, one after another in blocks: the
     layer runs on the first block alone.
+
+    Args:
+        layer: Reads the residual.
+        offset: One map for each reference along the batch's axis.
+        axis: The batch's, which is not the first where a network puts its tokens first.
     """
 
     offset: Tensor
 
-    def __init__(self, layer: nn.Module, offset: Tensor) -> None:
+    def __init__(self, layer: nn.Module, offset: Tensor, axis: int) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.axis, self.k = layer, axis, offset.shape[axis]
         self.register_buffer("offset", offset)
 
     @property
@@ -40,11 +45,12 @@ class FoldedStem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`layer(x) + offset`."""
-        k = len(self.offset)
-        if k == 1:
+        if self.k == 1:
             return self.layer(x).add_(self.offset)  # type: ignore[no-any-return]
-        own = self.layer(x[: x.shape[0] // k])  # len() would freeze the batch in an export
-        return (own[None] + self.offset[:, None].to(own.dtype)).flatten(0, 1)  # type: ignore[no-any-return]
+        n = x.shape[self.axis] // self.k  # len() would freeze the batch in an export
+        own = self.layer(x.narrow(self.axis, 0, n)).unsqueeze(self.axis)
+        both: Tensor = own + self.offset.unsqueeze(self.axis + 1).to(own.dtype)
+        return both.flatten(self.axis, self.axis + 1)
 
 
 class _ResidualOnly(nn.Module):
@@ -80,16 +86,29 @@ class Folded(nn.Module):
         normalise: As in the anchored model.
         front: As in the anchored model.
         k: How many references it averages over.
+        image_shape: Of the images it takes, channels first.
     """
 
     def __init__(
-        self, net: nn.Module, normalise: nn.Module | None, front: nn.Module | None, k: int
+        self,
+        net: nn.Module,
+        normalise: nn.Module | None,
+        front: nn.Module | None,
+        references: Tensor,
     ) -> None:
         super().__init__()
-        self.net, self.normalise, self.front, self.k = net, normalise, front, k
+        self.net, self.normalise, self.front = net, normalise, front
+        self.k, self.image_shape = len(references), references.shape[1:]
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits; their mean over the references."""
+        if x.ndim != 1 + len(self.image_shape) or x.shape[1:] != self.image_shape:
+            shape = ", ".join(map(str, self.image_shape))
+            raise ShapeError(
+                f"expected images of the references' shape, (n, {shape}), found {tuple(x.shape)}."
+                " A folded network is made for one size."
+            )
+        check_dtype(x, self.normalise is not None)
         return self.members(x).mean(0) if self.k > 1 else self._run(x)
 
     def members(self, x: Tensor) -> Tensor:
@@ -106,16 +125,16 @@ class Folded(nn.Module):
 
 
 @torch.no_grad()
-def fold(model: nn.Module, k: int = 1, *, references: Tensor | None = None) -> Folded:
+def fold(model: nn.Module, k: int | None = None, *, references: Tensor | None = None) -> Folded:
     """An ordinary network that computes what `model` computes from its first `k` references.
 
     The model is left as it is. The result is in eval mode and takes images of the references' size.
 
     Args:
         model: Anchored.
-        k: How many of the stored references; with more than one the logits are averaged, the first
-            layer runs once for all, and the rest of the network K times.
-        references: Instead of the stored ones.
+        k: How many of the stored references, one by default; with more the logits are averaged, the
+            first layer runs once for all, and the rest of the network K times.
+        references: Instead of the stored ones; all of them.
 
     Example:
         >>> import kedge
@@ -125,9 +144,11 @@ def fold(model: nn.Module, k: int = 1, *, references: Tensor | None = None) -> F
         True
     """
     anchored = anchored_in(model)
+    if k is not None and (k < 1 or references is not None):
+        raise OptionError(f"expected k of at least 1, and no references= beside it, found k={k}.")
     with evaluating(anchored):
         if references is None:
-            return _fold(anchored, anchored.stored_references(k))
+            return _fold(anchored, anchored.stored_references(k or 1))
         return _fold(anchored, anchored.check_references(references))
 
 
@@ -141,16 +162,36 @@ def _fold(anchored: Anchored, references: Tensor) -> Folded:
     residual = inputs_of(anchored.net, names, torch.cat([nothing, prepared], dim=1))
     net = copy.deepcopy(anchored.net)
     scale_counts(net, anchored.counts, 0.5)
+    axes = _batch_axes(anchored, names, prepared[:1])
     for stem in anchored.stems:
         layer = _residual_layer(net.get_submodule(stem.name), stem, residual[stem.name])
         offset = contrast[stem.name] - bias[stem.name]
-        net = replace(net, stem.name, FoldedStem(layer, offset))
+        net = replace(net, stem.name, FoldedStem(layer, offset, axes[stem.name]))
     folded = Folded(
-        net, copy.deepcopy(anchored.normalise), copy.deepcopy(anchored.front), len(references)
+        net, copy.deepcopy(anchored.normalise), copy.deepcopy(anchored.front), references
     )
     folded.eval()
     _check_same(anchored, folded, references)
     return folded
+
+
+def _batch_axes(anchored: Anchored, names: list[str], image: Tensor) -> dict[str, int]:
+    """Along which axis of a stem's output the images lie, seen by running on two and three."""
+    pair_of = torch.cat([image, torch.zeros_like(image)], dim=1)
+    two, three = (
+        outputs_of(anchored.net, names, pair_of.expand(n, *pair_of.shape[1:])) for n in (2, 3)
+    )
+    axes = {}
+    for name in names:
+        sizes = list(zip(two[name].shape, three[name].shape, strict=True))
+        if (2, 3) not in sizes or sum(a != b for a, b in sizes) != 1:
+            raise StemError(
+                f"cannot fold {type(anchored.net).__name__}: expected an axis for the images in"
+                f" what {name!r} computes, found shapes {tuple(two[name].shape)} for two of them"
+                f" and {tuple(three[name].shape)} for three. Use the anchored model as it is."
+            )
+        axes[name] = sizes.index((2, 3))
+    return axes
 
 
 def _residual_layer(layer: nn.Module, stem: Stem, pairs: Tensor) -> nn.Module:
@@ -185,12 +226,22 @@ def _residual_layer(layer: nn.Module, stem: Stem, pairs: Tensor) -> nn.Module:
 
 
 def _check_same(anchored: Anchored, folded: Folded, references: Tensor) -> None:
-    """Run both on two images: the first reference, turned and shifted."""
-    x = torch.cat([references[:1].flip(-1), references[:1].roll(1, dims=-1)])
+    """Run both on three images of noise: the folded network must compute the same."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(3, *references.shape[1:], generator=generator)
+    x = (255 * x if references.dtype == torch.uint8 else x).to(references)
     expected = torch.stack([anchored(x, r.expand_as(x)) for r in references]).mean(0)
-    if not (error := relative_error(folded(x), expected)) <= 1e-3:
+    try:
+        error = relative_error(folded(x), expected)
+    except Exception as problem:
+        text = " ".join(str(problem).split())
+        raise StemError(
+            f"cannot fold {type(anchored.net).__name__}: the folded network does not run ({text})."
+            " Its first layer may be used on several sizes. Use the anchored model as it is."
+        ) from problem
+    if not error <= 1e-3:
         raise StemError(
             f"cannot fold {type(anchored.net).__name__} for {len(references)} reference(s): the"
             f" folded network differs by {error:.1e} of the outputs' size. It may mix the images of"
-            " a batch, which folding cannot keep."
+            " a batch or use its first layer twice. Use the anchored model as it is."
         )

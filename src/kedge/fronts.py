@@ -69,7 +69,7 @@ def take_leading_module(net: nn.Module, x: Tensor, layers: Iterable[str]) -> nn.
 
     for name, module in net.named_modules():
         stateless = not any(True for _ in module.parameters()) and not any(
-            hasattr(m, "running_mean") for m in module.modules()
+            getattr(m, "running_mean", None) is not None for m in module.modules()
         )
         inside = any(layer == name or layer.startswith(f"{name}.") for layer in layers)
         if name and stateless and not inside and not isinstance(module, nn.Identity):

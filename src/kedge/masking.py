@@ -15,11 +15,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from kedge.anchored import anchored_in
 from kedge.errors import DtypeError, OptionError, ShapeError, check_option
-from kedge.references import ReferencePool, random_cycle, take
+from kedge.references import ReferencePool, check_tensor, random_cycle, take
 
 References = Tensor | ReferencePool | None
 
@@ -42,10 +43,15 @@ class Draw(NamedTuple):
 class ReferenceMasking:
     """Anchored training with masked references: draws them, pairs, masks, and gives the targets.
 
+    A criterion that weights classes or ignores an index sees probabilities in the place of indices
+    with target "uniform", and averages differently over them.
+
     Args:
         alpha: How often references are masked: 0 is plain anchored training, 1 masks always. May be
             changed while training.
-        target: What masked pairs are trained towards, "label" or "uniform"; see the module's text.
+        target: What masked pairs are trained towards: "label", the true label, as in the authors'
+            code, or "uniform", the uniform distribution, as in the paper's text. They are opposite
+            mechanisms, so there is no default.
         scope: "batch" masks whole batches, as in the paper; "sample" decides for each image.
         every: Instead of `alpha`: mask every so many batches, beginning with the first.
         ranks: Under torch.distributed, with scope "batch": "shared", all processes mask the same
@@ -81,8 +87,8 @@ class ReferenceMasking:
                 "expected either alpha (a probability) or every (a number of batches), found"
                 f" alpha={alpha} and every={every}."
             )
-        if every is not None and (isinstance(every, bool) or every < 1 or every != int(every)):
-            raise OptionError(f"expected every to be a whole number from 1, found {every}.")
+        if every is not None and (type(every) is not int or every < 1):
+            raise OptionError(f"expected every to be a whole number from 1, found {every!r}.")
         if every is not None and scope == "sample":
             raise OptionError("expected scope='batch' with every=, found 'sample'. Use alpha=.")
         self.target, self.scope, self.every, self.ranks = target, scope, every, ranks
@@ -100,8 +106,8 @@ class ReferenceMasking:
     def alpha(self, value: float) -> None:
         if self.every is not None:
             raise OptionError(f"expected alpha to be left alone: every={self.every} decides.")
-        if not 0 <= value <= 1:  # also refuses NaN
-            raise OptionError(f"expected alpha between 0 and 1, found {value}.")
+        if not isinstance(value, int | float) or not 0 <= value <= 1:  # also refuses NaN
+            raise OptionError(f"expected alpha between 0 and 1, found {value!r}.")
         self._alpha = float(value)
 
     def record(self) -> dict[str, Any]:
@@ -155,6 +161,8 @@ class ReferenceMasking:
             criterion: Of logits and targets. Targets are indices or probabilities; a criterion
                 such as `nn.CrossEntropyLoss` takes both.
         """
+        if isinstance(model, nn.Module):
+            anchored_in(model)  # a plain network would fail on its arguments
         draw = self.draw(len(x), x.device, references, generator)
         logits, targets = self.forward(model, x, labels, draw)
         return criterion(logits, targets)
@@ -174,6 +182,7 @@ class ReferenceMasking:
             return Draw(random_cycle(n, device, generator), masked, None)
         if isinstance(references, ReferencePool):
             return Draw(references.draw(n, generator), masked, references.images)
+        check_tensor(references, "references")
         return Draw(None, masked, references)
 
     def forward(
@@ -195,7 +204,8 @@ class ReferenceMasking:
                 f"expected a label for each of {len(logits)} images, found {len(labels)}."
             )
         if self.target == "label" or masked is None:
-            return labels
+            whole = labels.ndim == 1 and labels.dtype in (torch.int8, torch.int16, torch.int32)
+            return labels.long() if whole else labels
         classes = logits.shape[1]
         if labels.ndim == 1 and not labels.is_floating_point():
             soft = one_hot(labels.long(), classes).to(logits.dtype)

@@ -173,6 +173,10 @@ def describe(name: str, module: nn.Module) -> str:
     return f"{text} at {name!r}"
 
 
+def _one_line(problem: Exception) -> str:
+    return " ".join(str(problem).split())
+
+
 def relative_error(found: Tensor, expected: Tensor) -> float:
     """The largest difference over the largest value; for coarser arithmetic, as if in float32.
 
@@ -191,8 +195,10 @@ def replace(net: nn.Module, name: str, module: nn.Module) -> nn.Module:
     """`net` with `module` in the place of the one called `name` (which may be all of it: "")."""
     if name == "":
         return module
-    parent, _, child = name.rpartition(".")
-    setattr(net.get_submodule(parent), child, module)
+    old = net.get_submodule(name)
+    for parent in list(net.modules()):  # it may be registered under several names
+        for child in [key for key, value in parent._modules.items() if value is old]:
+            parent._modules[child] = module
     return net
 
 
@@ -208,21 +214,33 @@ def example_batch(net: nn.Module, example: Tensor | None) -> Tensor:
             " layer that reads the image, found no parameters at all."
         )
     dtype, device = parameter.dtype, parameter.device
+    generator = torch.Generator().manual_seed(0)
     if example is not None:
         if example.ndim < 2 or len(example) == 0:
             raise StemError(
                 "expected example to be a batch the network accepts, such as (2, 3, 32, 32) or"
                 f" (2, features), found shape {tuple(example.shape)}."
             )
-        x = example.detach().to(device, dtype)
-        x = torch.cat([x, x])[:2] if len(x) == 1 else x[:2]
-        with torch.no_grad():
-            logits_of(net(x.clone()))
-        return x
-    generator = torch.Generator().manual_seed(0)
+        given = example.detach().to(device, dtype)
+        given = torch.cat([given, given])[:2] if len(given) == 1 else given[:2]
+        try:
+            run(net, given)
+        except StemError:
+            raise
+        except Exception as problem:
+            raise StemError(
+                f"cannot anchor {type(net).__name__}: it does not run on the example of shape"
+                f" {tuple(example.shape)} ({_one_line(problem)}). Pass a batch it accepts."
+            ) from problem
+        noise = torch.rand(given.shape, generator=generator).to(device, dtype) - 0.5
+        try:  # noise of that shape tells features apart; the example itself may be constant
+            run(net, noise)
+        except Exception:
+            return given
+        return noise
     tried = []
     for shape in _likely_shapes(net):
-        x = torch.rand(2, *shape, generator=generator).to(device, dtype)
+        x = torch.rand(2, *shape, generator=generator).to(device, dtype) - 0.5
         try:
             with torch.no_grad():
                 output = logits_of(net(x.clone()))

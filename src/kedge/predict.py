@@ -9,10 +9,10 @@
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kedge.anchored import Anchored, anchored_in
-from kedge.errors import OptionError, check_option
+from kedge.errors import OptionError, ShapeError, check_option
 from kedge.transduction import nearest_candidate
 
 PROTOCOLS = ("single", "marginal", "transductive")
@@ -51,7 +51,7 @@ class Prediction:
 
 @torch.no_grad()
 def predict(
-    model: torch.nn.Module,
+    model: nn.Module,
     x: Tensor,
     protocol: str = "single",
     k: int | None = None,
@@ -63,10 +63,13 @@ def predict(
     rho: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Prediction:
-    """Predict images from the references stored in `model`.
+    """Predict images from the references stored in `model`, without gradients.
 
-    References are taken one after the other, so that activations need no more memory than one
-    forward pass, whatever K; time grows with K.
+    - "single": from the first reference, the same for every image; what `model.eval()(x)` does.
+    - "marginal": the mean over K references, and how much they disagree. They are taken one after
+      the other: activations need the memory of one pass, whatever K; time grows with K.
+    - "transductive": for each image from the reference whose residual looks most like those of
+      training. It needs a bank of them: `model.set_residuals(kedge.residual_bank(model, images))`.
 
     Args:
         model: Anchored, in eval mode, with stored references.
@@ -76,15 +79,19 @@ def predict(
             for "transductive" the candidates, at most 50 by default.
         average: Of members: "logits", as in the paper, or "probs", whose mean is `probs` then
             (`logits` and `energy` stay those of the mean logits).
-        scaling: None leaves the logits as they are. The predecessors divided the mean logits by a
-            temperature from the spread of the members: "amp" by `1 + exp(c)` (AMP on CIFAR, the
-            released ImageNet inference), "amp-imagenet" by `c`, with `c` the mean over classes of
-            the standard deviation of `sigmoid(logit)`. Both flatten confidence a great deal.
+        scaling: None leaves the logits as they are. AMP (Anirudh and Thiagarajan 2022) divided the
+            mean logits by a temperature from the spread of the members: "amp" by `1 + exp(c)` (on
+            CIFAR, and in the released ImageNet inference), "amp-imagenet" by `c`, with `c` the mean
+            over classes of the standard deviation of `sigmoid(logit)`. Both flatten confidence.
         task: "classification" or "regression".
         members: Also return the logits for each reference.
         rho: For "transductive": pick at random among the candidates at most so far from training,
             instead of the nearest one (where there is none, still the nearest).
         generator: For `rho`.
+
+    Returns:
+        A `Prediction`: logits, probs, energy, and with several references std,
+        mutual_information and disagreement.
 
     Example:
         >>> import kedge
@@ -101,8 +108,8 @@ def predict(
     anchored = anchored_in(model)
     if anchored.training:
         raise OptionError("expected the model in eval mode, found train mode. Call model.eval().")
-    if k is not None and k < 1:
-        raise OptionError(f"expected k of at least 1, found {k}.")
+    if k is not None and (type(k) is not int or k < 1):
+        raise OptionError(f"expected k to be a whole number from 1, found {k!r}.")
     anchored.check(x)
     if protocol == "transductive" and (scaling or members or average != "logits"):
         raise OptionError(
@@ -130,7 +137,7 @@ def predict(
 
 
 def _marginal(
-    model: torch.nn.Module,
+    model: nn.Module,
     x: Tensor,
     references: Tensor,
     average: str,
@@ -143,8 +150,7 @@ def _marginal(
     logits, values, squashed = _Moments(), _Moments(), _Moments()
     entropy, kept, votes = _Moments(), [], []
     for reference in references:
-        output = model(x, reference.expand_as(x))
-        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        output = _outputs(model, x, reference.expand_as(x), task)
         logits.add(output)
         values.add(output.softmax(-1) if classify else output)
         if classify:
@@ -180,6 +186,17 @@ def _marginal(
     )
 
 
+def _outputs(model: nn.Module, x: Tensor, references: Tensor, task: str) -> Tensor:
+    """What the model says, in float32 or better; for classification it must be logits."""
+    output: Tensor = model(x, references)
+    if task == "classification" and (output.ndim != 2 or output.shape[1] < 2):
+        raise ShapeError(
+            "expected logits of shape (n, classes) with at least two classes, found"
+            f" {tuple(output.shape)}. For other outputs use task='regression'."
+        )
+    return output.to(torch.promote_types(output.dtype, torch.float32))
+
+
 class _Moments:
     """Mean and unbiased standard deviation of tensors that come one by one (Welford)."""
 
@@ -210,7 +227,7 @@ def _entropy(probs: Tensor) -> Tensor:
 
 
 def _transductive(
-    model: torch.nn.Module,
+    model: nn.Module,
     anchored: Anchored,
     x: Tensor,
     k: int | None,
@@ -220,8 +237,7 @@ def _transductive(
 ) -> Prediction:
     candidates = anchored.stored_references(k or min(CANDIDATES, len(anchored.references)), like=x)
     chosen, distance = nearest_candidate(anchored, x, candidates, rho, generator)
-    logits = model(x, candidates[chosen])
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    logits = _outputs(model, x, candidates[chosen], task)
     if task == "regression":
         return Prediction(logits, chosen, distance=distance)
     return Prediction(

@@ -7,7 +7,7 @@ references are fixed and stored with the model: nothing is drawn.
 import torch
 from torch import Tensor
 
-from kedge.errors import OptionError, ReferencesError, ShapeError
+from kedge.errors import DtypeError, OptionError, ReferencesError, ShapeError
 
 
 def random_cycle(n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
@@ -68,6 +68,7 @@ class ReferencePool:
     def __init__(
         self, images: Tensor, labels: Tensor | None = None, *, balanced: bool = False
     ) -> None:
+        check_tensor(images, "the pool's images")
         if images.ndim < 2 or len(images) == 0:
             raise ShapeError(
                 "expected the pool's images as (n, channels, height, width) or (n, features) with"
@@ -161,6 +162,15 @@ class ReferencePool:
         if not self.images.is_floating_point():
             total = total.round()
         return total.to(self.images.dtype)
+
+
+def check_tensor(images: object, what: str) -> None:
+    """Refuse arrays, lists and pools, which fail later and obscurely."""
+    if not isinstance(images, Tensor):
+        raise DtypeError(
+            f"expected {what} as a torch.Tensor, found {type(images).__name__}. An array becomes"
+            " one by torch.from_numpy, a list by torch.stack, a pool by pool.choose(k, seed=0)."
+        )
 
 
 def check_finite(images: Tensor, whose: str) -> None:

@@ -119,7 +119,18 @@ def widen(
         example: A batch the network accepts. Without it, likely shapes are tried.
         generator: For `init="random"`.
     """
-    plain = copy.deepcopy(net)
+    if isinstance(net, torch.jit.ScriptModule):
+        raise StemError(
+            "cannot anchor a TorchScript module: its layers cannot be changed. Anchor the network"
+            " it was made from; deploy with torch.export."
+        )
+    try:
+        plain = copy.deepcopy(net)
+    except Exception as problem:
+        raise StemError(
+            f"cannot anchor {type(net).__name__}: it cannot be copied ({problem}). Where an old"
+            " weight_norm is the cause, remove it first: torch.nn.utils.remove_weight_norm."
+        ) from problem
     modes = {name: module.training for name, module in plain.named_modules()}
     plain.eval()
     image = x = example_batch(plain, example)
@@ -129,7 +140,7 @@ def widen(
     while True:
         layers = named_layers(plain, names) if names else find_stem(plain, x)
         try:
-            wide, stems, counts = _double(plain, x, layers, init, generator)
+            wide, stems, counts = _double(plain, x, layers)
             break
         except _NotAPairOfInputs as problem:
             moved = take_leading_module(plain, x, layers) or take_input_transform(plain, x, layers)
@@ -138,8 +149,10 @@ def widen(
             fronts.append(moved)
             x = moved(x)
     front = None if not fronts else fronts[0] if len(fronts) == 1 else nn.Sequential(*fronts)
-    if init == "exact":
-        _check_unchanged(plain, wide, layers, x, front, image, expected)
+    _check_unchanged(plain, wide, layers, x, front, image, expected)
+    if init == "random":
+        for doubled in stems:
+            _draw_afresh(wide.get_submodule(doubled.name), generator)
     for name, module in wide.named_modules():
         module.training = _nearest(modes, name)
     return Widened(wide, front, stems, counts, image)
@@ -164,8 +177,6 @@ def _double(
     plain: nn.Module,
     x: Tensor,
     layers: dict[str, Layer],
-    init: Init,
-    generator: torch.Generator | None,
 ) -> tuple[nn.Module, tuple[Stem, ...], tuple[tuple[str, str], ...]]:
     """`plain` with its `layers` doubled, and the channel counts that were doubled for it to run."""
     channels = x.shape[1]
@@ -180,10 +191,10 @@ def _double(
         _stretch_layer(wide.get_submodule(name))
 
     nothing, other = torch.zeros_like(x), x.flip(0).roll(1, dims=-1)
-    pairs = [
-        torch.cat(halves, dim=1) for halves in ((x, nothing), (nothing, x), (other, x - other))
-    ]
-    before = inputs_of(plain, layers, x)
+    large = 200 * x  # far outside of anything that clips or saturates
+    halves = [(x, nothing), (nothing, x), (200 * other, large - 200 * other)]
+    pairs = [torch.cat(both, dim=1) for both in halves]
+    before, before_large = inputs_of(plain, layers, x), inputs_of(plain, layers, large)
     counts: tuple[tuple[str, str], ...] = ()
     try:
         after = [inputs_of(wide, layers, pair) for pair in pairs]
@@ -203,9 +214,8 @@ def _double(
     for name in layers:
         axis = -1 if isinstance(layers[name], nn.Linear) else 1
         first, second, both = (arrived[name].movedim(axis, 0) for arrived in after)
-        plain_input = before[name].movedim(axis, 0)
-        stem = _match(name, plain_input, first, second)
-        if stem is None or not _sums(stem, plain_input, both):
+        stem = _match(name, before[name].movedim(axis, 0), first, second)
+        if stem is None or not _sums(stem, before_large[name].movedim(axis, 0), both):
             message = (
                 f"{start}, but what reaches it for a pair is not what reaches it for the two"
                 f" images: something changes the image before it.{out}"
@@ -213,7 +223,7 @@ def _double(
             raise _NotAPairOfInputs(message)
         stems.append(stem)
     for stem in stems:
-        wide = _fill(wide, stem, layers[stem.name], init, generator)
+        wide = _fill(wide, stem, layers[stem.name])
     return wide, tuple(stems), counts
 
 
@@ -294,52 +304,50 @@ def _match(name: str, before: Tensor, first: Tensor, second: Tensor) -> Stem | N
     if not torch.equal(a_is_zero, ~b_is_zero):
         return None
     arrived = torch.where(a_is_zero[:, None], b, a)
-    # The nearest by fingerprint (a projection on one axis), then compared in full.
+    # Fingerprints (projections on one axis) in ascending order pair the features of a half with
+    # those of the plain layer, equal ones in their order; then they are compared in full.
+    half = a_is_zero.long()
     weights = torch.linspace(1.0, 2.0, u.shape[1], dtype=u.dtype, device=u.device)
-    prints, order = (u @ weights).sort()
-    wanted = arrived @ weights
-    right = torch.searchsorted(prints, wanted).clamp(max=len(prints) - 1)
-    left = (right - 1).clamp(min=0)
-    nearer_left = (wanted - prints[left]).abs() < (wanted - prints[right]).abs()
-    source = order[torch.where(nearer_left, left, right)]
+    wanted = (u @ weights).argsort(stable=True)
+    source = torch.empty_like(half)
+    for side in (0, 1):
+        rows = (half == side).nonzero()[:, 0]
+        if len(rows) != len(u):
+            return None
+        source[rows[(arrived[rows] @ weights).argsort(stable=True)]] = wanted
     if not torch.allclose(arrived, u[source], rtol=0, atol=1e-5 * scale):
         return None
-    half = a_is_zero.long()
-    stem = Stem(name, tuple(half.tolist()), tuple(source.tolist()))
-    whole = list(range(u.shape[0]))
-    for side in (0, 1):
-        if sorted(s for h, s in zip(stem.half, stem.source, strict=True) if h == side) != whole:
-            return None
-    return stem
+    return Stem(name, tuple(half.tolist()), tuple(source.tolist()))
 
 
-def _fill(
-    net: nn.Module, stem: Stem, old: Layer, init: Init, generator: torch.Generator | None
-) -> nn.Module:
+def _fill(net: nn.Module, stem: Stem, old: Layer) -> nn.Module:
     """`net`, its doubled layer filled; one with groups is wrapped so as to regroup its input."""
     layer = cast(Layer, net.get_submodule(stem.name))
     groups = 1 if isinstance(layer, nn.Linear) else layer.groups
     if groups == 1:
-        weight = old.weight[:, list(stem.source)]
-    else:
-        weight = torch.cat([old.weight, old.weight], dim=1)
-    with torch.no_grad():
-        if init == "random":
-            weight = torch.empty_like(weight)
-            nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
-            if layer.bias is not None:
-                bound = 1 / math.sqrt(weight[0].numel())
-                layer.bias.uniform_(-bound, bound, generator=generator)
-        assign_weight(layer, weight)
-    if groups == 1:
+        assign_weight(layer, old.weight[:, list(stem.source)])
         return net
+    assign_weight(layer, torch.cat([old.weight, old.weight], dim=1))
     per_group = len(stem.source) // (2 * groups)
     order = sorted(
         range(len(stem.source)),
         key=lambda i: (stem.source[i] // per_group, stem.half[i], stem.source[i]),
     )
-    wrapped = GroupedStem(layer, torch.tensor(order, device=weight.device))
+    wrapped = GroupedStem(layer, torch.tensor(order, device=old.weight.device))
     return replace(net, stem.name, wrapped)
+
+
+def _draw_afresh(layer: nn.Module, generator: torch.Generator | None) -> None:
+    """Give a layer new weights, by PyTorch's rule for a new layer."""
+    inner = layer.layer if isinstance(layer, GroupedStem) else layer
+    assert isinstance(inner, LINEAR)
+    with torch.no_grad():
+        weight = torch.empty_like(inner.weight)
+        nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
+        assign_weight(inner, weight)
+        if inner.bias is not None:
+            bound = 1 / math.sqrt(weight[0].numel())
+            inner.bias.uniform_(-bound, bound, generator=generator)
 
 
 def _check_unchanged(

@@ -153,7 +153,8 @@ def nearest_candidate(
         )
     grid = bank.shape[2:]
     flat_x, flat_r = _pooled(prepared, grid).flatten(1), _pooled(references, grid).flatten(1)
-    scores = nearest_residuals(flat_x, flat_r, bank.flatten(1).to(flat_x.dtype))
+    precise = torch.promote_types(flat_x.dtype, torch.float32)
+    scores = nearest_residuals(*(t.to(precise) for t in (flat_x, flat_r, bank.flatten(1))))
     chosen = scores.argmin(1)
     if rho is not None:
         near = (scores <= rho).float()
