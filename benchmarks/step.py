@@ -100,10 +100,10 @@ def main() -> None:
     """Measure and write."""
     if torch.cuda.is_available():
         rows = []
-        for batch in (128, 512):
-            rows += measure("resnet18", batch, "cuda", compiled=True, rounds=40)
-            rows += measure("resnet18", batch, "cuda", compiled=False, rounds=30)
-            write("step-h200", rows)
+        for compiled in (True, False):
+            for batch in (128, 512):
+                rows += measure("resnet18", batch, "cuda", compiled, rounds=30)
+                write("step-h200", rows)
     else:
         rows = measure("resnet_small", 128, "cpu", compiled=False, rounds=40)
         rows += measure("resnet18", 32, "cpu", compiled=False, rounds=30)
