@@ -1,10 +1,11 @@
-"""Uncertainty on tabular data: a 1-D regression that knows where it has no data.
+"""Uncertainty on tabular data: a 1-D regression that is less sure where it has no data.
 
 The same objects as for images do Delta-UQ: a small network is anchored with a fresh first layer,
 trained on pairs, and asked from many references. Where there were data the references agree; away
-from them they do not. No ensemble, no dropout, one network.
+from them they do not. No ensemble, no dropout, one network. The spread ranks: it grows away from
+the data, but is no error bar, being far smaller than the error out there.
 
-    python examples/regression.py                   # seconds; draws docs/images/regression.svg
+    python examples/regression.py                   # ten seconds; draws docs/images/regression.svg
     python examples/regression.py figure.svg 200    # another file, fewer steps
 """
 
@@ -21,13 +22,18 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 
+def curve(x: Tensor) -> Tensor:
+    """What is to be learnt."""
+    return torch.sin(3 * x) + 0.3 * x
+
+
 def data() -> tuple[Tensor, Tensor]:
     """120 noisy points of a curve, in two clusters with a gap between them."""
     generator = torch.Generator().manual_seed(0)
     x = torch.cat(
         [torch.rand(60, 1, generator=generator) - 1.4, torch.rand(60, 1, generator=generator) + 0.4]
     )
-    y = torch.sin(3 * x) + 0.3 * x + 0.05 * torch.randn(x.shape, generator=generator)
+    y = curve(x) + 0.05 * torch.randn(x.shape, generator=generator)
     return x, y
 
 
@@ -56,12 +62,14 @@ def draw(x: Tensor, y: Tensor, at: Tensor, found: kedge.Prediction, path: str) -
     figure, (above, below) = plt.subplots(
         2, 1, sharex=True, figsize=(6.4, 4.2), height_ratios=(3, 1), layout="constrained"
     )
-    above.fill_between(grid, mean - 2 * std, mean + 2 * std, color="#9ecae1", lw=0, label="± 2 std")
+    band = 10 * std  # ten, to be seen at all
+    above.fill_between(grid, mean - band, mean + band, color="#9ecae1", lw=0, label="± 10 std")
+    above.plot(grid, curve(grid), "--", color="#737373", lw=1, label="truth")
     above.plot(grid, mean, color="#08519c", label="mean over 60 references")
     above.plot(x[:, 0], y[:, 0], ".", color="#d95f02", ms=4, label="data")
-    above.legend(frameon=False, loc="upper center", ncols=3)
+    above.legend(frameon=False, loc="upper center", ncols=4)
     above.set_ylabel("y")
-    above.set_ylim(-4, 4)
+    above.set_ylim(-4, 5.5)
     below.plot(grid, std, color="#08519c")
     below.set_ylabel("std")
     below.set_ylim(bottom=0)

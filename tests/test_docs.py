@@ -49,20 +49,26 @@ def test_make_commands_and_linked_files_exist(page):
 
 
 def test_the_costs_in_the_readme_are_those_of_the_result_files():
-    row = r"^\| (.+?) \| .+? \| ([\d.]+) \| .+? \| \[.+?\]\((.+?)\)"
+    row = r"^\| (.+?) \| (.+?) \| ([\d.]+) \| \((.+?) to (.+?)\) \| \[.+?\]\((.+?)\)"
     rows = re.findall(row, (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert len(rows) >= 5
-    for part, ratio, path in rows:
+    assert len(rows) >= 10
+    for what, setting, ratio, low, high, path in rows:
         with open(ROOT / path) as file:
-            measured = [round(float(row["ratio"]), 2) for row in csv.DictReader(file)]
-        assert float(ratio) in measured, part
+            measured = {
+                row["contender"]: row for row in csv.DictReader(file) if row["setting"] == setting
+            }
+        found = measured[what]
+        control = measured[f"{found['baseline']} (control)"]
+        assert f"{float(found['ratio']):.3f}" == ratio, (what, setting)
+        noise = (f"{float(control['ratio_p10']):.2f}", f"{float(control['ratio_p90']):.2f}")
+        assert noise == (low, high), (what, setting)
 
 
 def test_the_demo_table_in_the_readme_is_what_the_demo_printed():
     printed = (RESULTS / "demo-cpu.txt").read_text()
     table = (ROOT / "README.md").read_text().split("mean ± std of 2 seeds")[1].split("A toy")[0]
-    cells = re.findall(r"[\d.]+ ± [\d.]+", table)
-    assert len(cells) == 8
+    cells = re.findall(r"-?[\d.]+ ± [\d.]+", table)
+    assert len(cells) == 16
     for cell in cells:
         assert cell in printed
 

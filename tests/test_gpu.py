@@ -13,7 +13,7 @@ import kedge
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    pytest.mark.filterwarnings("ignore:TensorFloat32"),  # exact float32 is what is compared here
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # of the compiler, about speed
 ]
 
 
