@@ -243,3 +243,10 @@ def test_arrays_lists_and_pools_are_refused_by_name():
         model.set_references(kedge.ReferencePool(torch.rand(2, 3, 8, 8)))
     with pytest.raises(DtypeError, match=r"the pool's images as a torch.Tensor, found list"):
         kedge.ReferencePool([1, 2])
+
+
+def test_a_model_made_in_inference_mode_can_be_moved_copied_and_called():
+    with torch.inference_mode():
+        model = kedge.anchor(kedge.nets.resnet_small().eval(), stem="conv1")
+        model = copy.deepcopy(model.double().float()).set_references(torch.rand(1, 3, 32, 32))
+        assert model(torch.rand(2, 3, 32, 32)).shape == (2, 10)

@@ -281,7 +281,8 @@ class Anchored(nn.Module):
 
     def _weights_version(self) -> int:
         """Changes whenever a weight is written to, without waiting for the device."""
-        return sum(parameter._version for parameter in self.parameters())
+        # Tensors made in inference mode keep no version, and cannot be trained.
+        return sum(0 if p.is_inference() else p._version for p in self.parameters())
 
     def _settle_if_changed(self, or_if: bool = False) -> None:
         # Also for a copy that stays in eval mode while its weights change, such as an average.
