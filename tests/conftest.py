@@ -1,10 +1,13 @@
 """Shared by all tests: hypothesis profiles, one thread, small networks and batches."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+from runs import make_pictures
 from torch import nn
 
 settings.register_profile("dev", deadline=None)
@@ -16,6 +19,20 @@ torch.set_num_threads(1)  # tensors here are tiny: threads only add time
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory) -> Path:
+    """A folder of 20 pictures of 4 classes."""
+    return make_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory) -> Iterator[None]:
+    """Shared by the processes of a test run, and by nothing else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KEDGE_CACHE", str(tmp_path_factory.getbasetemp().parent / "kedge-cache"))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from kedge.cli import main
+from kedge.training import load_recipe
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES.append(ROOT / "docs" / "training.md")
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -45,7 +49,26 @@ def test_make_commands_and_linked_files_exist(page):
     for name in re.findall(r"^make (\w+)", "\n".join(commands), re.MULTILINE):
         assert name in targets
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
-        assert (ROOT / link).exists(), link
+        assert (page.parent / link).exists(), link
+
+
+def test_every_training_command_of_the_pages_is_understood(capsys):
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    commands = [re.sub(r"#.*", "", line).split() for line in lines if "kedge train" in line]
+    assert len(commands) >= 10
+    for words in commands:
+        words = words[words.index("train") :]
+        if "--resume" not in words:
+            assert main([*words, "--print-recipe"]) == 0, capsys.readouterr().err
+
+
+def test_the_recipe_and_the_code_of_the_training_page_work(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "training.md"
+    (tmp_path / "mine.yaml").write_text(blocks(page, "yaml")[0])
+    assert load_recipe(tmp_path / "mine.yaml").data.size == 64
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks(page, "python")[0], "training.md", "exec"), {})
+    assert (tmp_path / "my-run" / "model" / "config.json").is_file()
 
 
 def test_the_costs_in_the_readme_are_those_of_the_result_files():

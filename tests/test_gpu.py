@@ -9,6 +9,11 @@ from torch import nn
 from torch.testing import assert_close
 
 import kedge
+from kedge.training import load_recipe, train
+from kedge.training.distributed import Processes
+from kedge.training.material import gather_material
+from kedge.training.records import read_metrics
+from kedge.training.run import Run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -129,3 +134,77 @@ def test_folded_networks_agree_in_bf16_autocast_channels_last_and_compiled():
         assert_close(compiled(x), model(x), atol=1e-4, rtol=1e-4)
         with torch.autocast("cuda", torch.bfloat16):
             assert_close(folded(x).float(), model(x).float(), atol=0.05, rtol=0.05)
+
+
+def small_run(**changes):
+    values = {
+        "data.limit": 256,
+        "data.validation": 64,
+        "data.workers": 2,
+        "epochs": 2,
+        "batch": 32,
+        "precision": "float32",
+        "log_every": 1,
+        **changes,
+    }
+    return load_recipe("shapes-small", values)
+
+
+TOGETHER = {
+    "augment.mixup": 0.4,
+    "augment.cutmix": 1.0,
+    "augment.erase": 0.5,
+    "augment.flip": True,
+    "average.decay": 0.9,
+    "optimiser.clip": 1.0,
+    "accumulate": 2,
+    "protocol.target": "uniform",
+    "protocol.references": "augmented",
+}
+STREAMED = {"augment.policy": "trivialaugment", "protocol.references": "batch"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, TOGETHER, STREAMED, {"optimiser.name": "adamw"}, {"protocol.name": "standard"}],
+    ids=["plain", "together", "streamed", "adamw", "standard"],
+)
+def test_a_captured_run_trains_as_an_eager_one(tmp_path, changes):
+    curves, scores = [], []
+    for execution in ("eager", "captured"):
+        recipe = small_run(execution=execution, **{"optimiser.lr": 0.01, **changes})
+        outcome = train(recipe, tmp_path / execution, quiet=True)
+        entries = read_metrics(tmp_path / execution / "metrics.jsonl")
+        curves.append(torch.tensor([x for entry in entries for x in entry.get("losses", [])]))
+        scores.append(outcome.rows[0]["value"])
+    assert len(curves[0]) == 16
+    assert_close(curves[0], curves[1], atol=2e-3, rtol=2e-3)
+    assert abs(scores[0] - scores[1]) < 0.02
+
+
+def test_a_captured_run_draws_what_the_cpu_draws(tmp_path):
+    curves = []
+    for device in ("cpu", "cuda"):
+        recipe = small_run(**{"optimiser.lr": 0.01})
+        train(recipe, tmp_path / device, device=device, quiet=True)
+        entries = read_metrics(tmp_path / device / "metrics.jsonl")
+        curves.append(torch.tensor([x for entry in entries for x in entry.get("losses", [])]))
+    assert_close(curves[0], curves[1], atol=5e-3, rtol=5e-3)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("execution", ["eager", "captured"])
+def test_the_loop_never_waits_between_two_looks(execution):
+    recipe = small_run(execution=execution, log_every=100, **{"average.decay": 0.9})
+    processes = Processes(0, 1, torch.device("cuda", 0))
+    run = Run(recipe, gather_material(recipe, processes), processes, None)
+    run.material.batches.begin(0, 0)
+    for _ in range(5):  # compiles and captures
+        run.take_step()
+    torch.cuda.set_sync_debug_mode(2)
+    try:
+        for _ in range(3):
+            run.take_step()
+    finally:
+        torch.cuda.set_sync_debug_mode(0)
+    assert len(run.look().losses) == 8

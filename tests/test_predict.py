@@ -320,3 +320,12 @@ def test_half_precision_models_are_compared_in_float32():
     model.set_residuals(torch.randn(5, 4))
     found = kedge.predict(model, torch.randn(2, 4, dtype=torch.bfloat16), "transductive")
     assert found.distance.dtype == torch.float32
+
+
+def test_a_prediction_moves_to_another_device_as_a_whole():
+    prediction = kedge.predict(two_layer_model(k=2), vectors(3, seed=0), "marginal")
+    moved = prediction.to("meta")
+    assert moved.members is moved.distance is None
+    for name in (*FIELDS, "references"):
+        assert getattr(moved, name).device.type == "meta", name
+        assert getattr(moved, name).shape == getattr(prediction, name).shape

@@ -1,5 +1,6 @@
 """Saved models: whole or not at all, complete, and nothing in them can run code."""
 
+import copy
 import hashlib
 import json
 import os
@@ -30,6 +31,11 @@ def stirred(**arguments) -> kedge.Anchored:
     )
 
 
+def plain(**arguments) -> kedge.Standard:
+    net = stir(kedge.nets.create("kedge:resnet_small", num_classes=4, **arguments))
+    return kedge.standard(net, normalise=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8))
+
+
 def images() -> torch.Tensor:
     return torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
 
@@ -52,6 +58,96 @@ def test_a_model_comes_back_with_all_that_belongs_to_it(tmp_path):
     assert again.reference_policy == "random, seed 0"
     assert again.normalise.mean == (0.5, 0.5, 0.5)
     assert not again.training
+
+
+def test_a_standard_model_comes_back_with_all_that_belongs_to_it(tmp_path):
+    model, x = plain(), images()
+    kedge.save(model, tmp_path, class_names="abcd", provenance={"epochs": 3})
+    assert model.training  # as it was
+    again = kedge.load(tmp_path)
+    assert isinstance(again, kedge.Standard)
+    assert_close(again(x), model.eval()(x))
+    assert (again.class_names, again.provenance) == (tuple("abcd"), {"epochs": 3})
+    assert (again.image_shape, again.normalise.std) == ((3, 8, 8), (0.25, 0.25, 0.25))
+    assert not again.training
+    assert kedge.nets.remembered(again.net) is not None
+
+
+def test_the_folder_says_which_kind_it_holds_and_the_first_ones_held_anchored_models(tmp_path):
+    x = images()
+    for model in (plain(), stirred()):  # the second replaces the first
+        kedge.save(model, tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        assert config["kind"] == type(model).__name__.lower()
+        assert ("references" in config, "stems" in config) == (config["kind"] == "anchored",) * 2
+    del config["kind"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert isinstance(kedge.load(tmp_path), kedge.Anchored)
+    assert_close(kedge.load(tmp_path)(x), model.eval()(x))
+
+
+@pytest.mark.parametrize("make", [plain, stirred])
+@pytest.mark.parametrize("kind", ["standard", "anchored", "folded", None, ["standard"]])
+def test_a_folder_that_says_another_kind_is_refused(tmp_path, make, kind):
+    own = type(kedge.load(kedge.save(make(), tmp_path))).__name__.lower()
+    edit(tmp_path, kind=kind)
+    if kind == own:
+        kedge.load(tmp_path)
+        return
+    with pytest.raises(StorageError, match="no usable '(kind|stems)'|does not hold examples"):
+        kedge.load(tmp_path)
+
+
+def test_a_standard_model_is_saved_from_inside_wrappers_with_clean_keys(tmp_path):
+    model, x = plain(), images()
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    for wrapped in (torch.compile(model, backend="eager"), averaged):
+        kedge.save(wrapped, tmp_path)
+        again = kedge.load(tmp_path)
+        assert again.state_dict().keys() == model.state_dict().keys()
+        assert_close(again(x), model.eval()(x))
+
+
+def test_a_network_inside_the_compiler_is_saved_as_what_it_was_made_from(tmp_path):
+    net = kedge.nets.create("kedge:resnet_small", num_classes=4)
+    model = kedge.standard(torch.compile(net, backend="eager"), image_shape=(3, 8, 8))
+    kedge.save(model, tmp_path)
+    x = torch.rand(2, 3, 8, 8)
+    assert_close(kedge.load(tmp_path)(x), net.eval()(x))
+
+
+def test_a_foreign_standard_network_is_passed_in_and_checked(tmp_path, caplog):
+    model = kedge.standard(stir(small_cnn()), image_shape=(3, 8, 8))
+    kedge.save(model, tmp_path)
+    assert "kedge.load(folder, net=net)" in caplog.text
+    x, other = torch.rand(2, 3, 8, 8), small_cnn()
+    before = copy.deepcopy(other.state_dict())
+    assert_close(kedge.load(tmp_path, net=other)(x), model.eval()(x))
+    assert_close(other.state_dict(), before)  # what is passed in is left as it is
+    other[2] = torch.nn.Tanh()
+    with pytest.raises(StorageError, match="the network computes something else"):
+        kedge.load(tmp_path, net=other)
+    with pytest.raises(StorageError, match=r"expected 'net.7.*' of shape \(6.*found \(5"):
+        kedge.load(tmp_path, net=small_cnn(classes=6))
+    with pytest.raises(StorageError, match="the file has no 'net.*another network"):
+        kedge.load(tmp_path, net=kedge.nets.create("kedge:resnet_small"))
+
+
+def test_a_standard_network_of_timm_s_is_made_again_by_name_in_its_own_dtype(tmp_path):
+    net = timm.create_model("resnet10t", num_classes=3, in_chans=1).bfloat16()
+    kedge.save(kedge.standard(net, image_shape=(1, 64, 64)), tmp_path)
+    again = kedge.load(tmp_path)
+    assert torch.equal(again.net.fc.weight, net.fc.weight)
+    assert again(torch.rand(2, 1, 64, 64).bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_trained_standard_model_is_anchored_and_saved_as_such(tmp_path):
+    kedge.save(plain(), tmp_path, class_names="abcd")
+    model, x = kedge.load(tmp_path), images()
+    kedge.save(kedge.anchor(model), tmp_path)
+    again = kedge.load(tmp_path)
+    assert again.class_names == tuple("abcd")
+    assert_close(again(x, x.flip(0)), model(x), atol=1e-5, rtol=1e-5)
 
 
 def test_saving_again_keeps_names_and_provenance_and_leaves_other_files_alone(tmp_path):
@@ -364,7 +460,9 @@ def test_a_kill_in_the_middle_leaves_the_old_model_whole(tmp_path, replacement):
 def test_what_cannot_be_written_down_is_refused(tmp_path):
     with pytest.raises(OptionError, match="that JSON can write down"):
         kedge.save(stirred(), tmp_path, provenance={"a": object()})
-    with pytest.raises(OptionError, match="expected an anchored model, found ResNet"):
+    with pytest.raises(
+        OptionError, match=r"anchored model, found ResNet. .*kedge.standard\(net, i"
+    ):
         kedge.save(kedge.nets.resnet_small(), tmp_path)
     with pytest.raises(OptionError, match="JSON can write down"):
         kedge.nets.create("kedge:resnet18", num_classes=object())

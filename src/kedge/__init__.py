@@ -20,6 +20,8 @@ from kedge.predict import Prediction as Prediction
 from kedge.predict import predict as predict
 from kedge.references import ReferencePool as ReferencePool
 from kedge.settling import settle as settle
+from kedge.standard import Standard as Standard
+from kedge.standard import standard as standard
 from kedge.storage import load as load
 from kedge.storage import save as save
 from kedge.transduction import residual_bank as residual_bank
@@ -31,6 +33,7 @@ __all__ = [
     "Prediction",
     "ReferenceMasking",
     "ReferencePool",
+    "Standard",
     "anchor",
     "errors",
     "fold",
@@ -41,4 +44,5 @@ __all__ = [
     "residual_bank",
     "save",
     "settle",
+    "standard",
 ]

@@ -96,8 +96,50 @@ class Normalise(nn.Module):
         shape = (-1,) + (1,) * (images.ndim - 2)
         return images.to(self.scale.dtype) * self.scale.view(shape) + self.shift.view(shape)
 
+    def check_channels(self, channels: int) -> None:
+        """Refuse a network of another number of channels."""
+        if len(self.mean) != channels:
+            raise ShapeError(
+                f"expected normalise=(mean, std) with {channels} values each, one for each channel"
+                f" of the network, found {len(self.mean)}."
+            )
 
-class Anchored(nn.Module):
+
+class ImageModel(nn.Module):
+    """A network, and what belongs to it whether it is anchored or not.
+
+    Attributes:
+        net: The network.
+        image_shape: Of one image, channels first.
+        normalise: Turns uint8 images into floats, where it was asked for.
+        class_names: In the order of the logits, if known.
+        provenance: How the model was trained, if known; saved with it.
+    """
+
+    def __init__(
+        self, net: nn.Module, image_shape: Sequence[int], normalise: Normalise | None
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.image_shape = tuple(image_shape)
+        self.normalise = normalise
+        self.class_names: tuple[str, ...] | None = None
+        self.provenance: dict[str, Any] = {}
+
+    def check(self, images: Tensor, what: str = "images") -> None:
+        """Refuse images of a wrong rank, channel count or dtype."""
+        check_tensor(images, what)
+        if images.ndim != 1 + len(self.image_shape) or images.shape[1] != self.image_shape[0]:
+            axes = {1: "", 2: ", length", 3: ", height, width", 4: ", depth, height, width"}
+            raise ShapeError(
+                f"expected {what} of shape (n, {self.image_shape[0]}{axes[len(self.image_shape)]}),"
+                f" found {tuple(images.shape)}. The batch comes first, then channels: add the one"
+                " with x[None], move the others with x.permute(0, 3, 1, 2)."
+            )
+        check_dtype(images, self.normalise is not None, what)
+
+
+class Anchored(ImageModel):
     """A network that reads pairs, and what it needs to be used like any other.
 
     `model(x, references, masked)` is the whole method. In train mode `model(x)` pairs within the
@@ -134,16 +176,11 @@ class Anchored(nn.Module):
         stems: Sequence[Stem] = (),
         counts: Sequence[tuple[str, str]] = (),
     ) -> None:
-        super().__init__()
-        self.net = net
-        self.image_shape = tuple(image_shape)
-        self.normalise = normalise
+        super().__init__(net, image_shape, normalise)
         self.front = front
         self.stems = tuple(stems)
         self.counts = tuple(counts)
         self.reference_policy: str | None = None
-        self.class_names: tuple[str, ...] | None = None
-        self.provenance: dict[str, Any] = {}
         self.recent: RecentPairs | None = RecentPairs() if tracked_norms(net) else None
         self._token = object()  # stands for this model and none of its copies
         self._settled = (0, 0)  # versions of the weights, pairs written: when last settled
@@ -262,22 +299,30 @@ class Anchored(nn.Module):
         if self.recent is not None:
             self._settled = (self._weights_version(), self.recent.count)
 
+    def mark_unsettled(self) -> None:
+        """Say that BatchNorm must be settled from the remembered pairs before evaluation."""
+        self._settled = (-1, -1)
+
+    def own_recent(self) -> RecentPairs | None:
+        """The remembered pairs, to be written to; a copy of a trained model starts afresh."""
+        if self.recent is not None and self.recent.owner is not self._token:
+            if self.recent.owner is not None:  # a copy that is trained beside its original
+                self.recent = RecentPairs()
+            self.recent.owner = self._token
+        return self.recent
+
     def _own_references(self, x: Tensor) -> Tensor:
         if self.training:
             return take(x, random_cycle(len(x), x.device))
         return self.stored_references(1, like=x).expand(x.shape)
 
     def _remember(self, x: Tensor, references: Tensor, masked: Tensor | bool) -> None:
-        if self.recent is None:
+        recent = self.own_recent()
+        if recent is None:
             return
-        if self.recent.owner is None:
-            self.recent.owner = self._token
-        elif self.recent.owner is not self._token:  # a copy that is trained beside its original
-            self.recent = RecentPairs()
-            self.recent.owner = self._token
         live = tuple(norm.training for norm in tracked_norms(self.net))
         mask = masked if isinstance(masked, Tensor) else torch.tensor(masked, device=x.device)
-        self.recent.keep(x, references, mask, live)
+        recent.keep(x, references, mask, live)
 
     def _weights_version(self) -> int:
         """Changes whenever a weight is written to, without waiting for the device."""
@@ -306,18 +351,6 @@ class Anchored(nn.Module):
         if batches:
             runs = (partial(run, *batch) for batch in batches)
             estimate([norm for norm, on in zip(norms, live, strict=True) if on], self, runs)
-
-    def check(self, images: Tensor, what: str = "images") -> None:
-        """Refuse images of a wrong rank, channel count or dtype."""
-        check_tensor(images, what)
-        if images.ndim != 1 + len(self.image_shape) or images.shape[1] != self.image_shape[0]:
-            axes = {1: "", 2: ", length", 3: ", height, width", 4: ", depth, height, width"}
-            raise ShapeError(
-                f"expected {what} of shape (n, {self.image_shape[0]}{axes[len(self.image_shape)]}),"
-                f" found {tuple(images.shape)}. The batch comes first, then channels: add the one"
-                " with x[None], move the others with x.permute(0, 3, 1, 2)."
-            )
-        check_dtype(images, self.normalise is not None, what)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -390,14 +423,20 @@ def check_dtype(images: Tensor, normalises: bool, what: str = "images") -> None:
         raise DtypeError(f"expected {what} as floats, found dtype {images.dtype}.")
 
 
+def image_model_in(model: nn.Module) -> ImageModel | None:
+    """The model of Kedge inside DDP, `torch.compile` and averaging wrappers, if there is one."""
+    inner: object = model
+    while isinstance(inner, nn.Module) and not isinstance(inner, ImageModel):
+        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+    return inner if isinstance(inner, ImageModel) else None
+
+
 def anchored_in(model: nn.Module) -> Anchored:
     """The anchored model inside DDP, `torch.compile` and averaging wrappers."""
-    inner: object = model
-    while isinstance(inner, nn.Module) and not isinstance(inner, Anchored):
-        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+    inner = image_model_in(model)
     if not isinstance(inner, Anchored):
         raise OptionError(
-            f"expected an anchored model, found {type(model).__name__}. Make one with"
+            f"expected an anchored model, found {type(inner or model).__name__}. Make one with"
             " kedge.anchor(net)."
         )
     return inner
@@ -434,6 +473,7 @@ def anchor(
 
     Args:
         net: Any classifier that maps images `(n, c, h, w)`, or vectors `(n, features)`, to logits.
+            A `Standard` model passes on its normalisation and class names.
         stem: Names of the layers that read the image, where they should not be searched.
         init: "exact", or "random" for a fresh first layer, as in the paper.
         normalise: `(mean, std)` of each channel, for images in 0 to 1. With it the model takes
@@ -457,24 +497,22 @@ def anchor(
             f"expected a network, an nn.Module, found {type(net).__name__}. Make one by name:"
             " kedge.nets.create('timm:resnet18')."
         )
-    if isinstance(net, Anchored):
+    net = getattr(net, "_orig_mod", net)  # inside torch.compile
+    given = net if isinstance(net, ImageModel) else None
+    if isinstance(given, Anchored):
         raise StemError("expected a network that reads images, found one that is anchored already.")
-    if normalise is not None and len(normalise) != 2:
-        raise OptionError(
-            f"expected normalise=(mean, std), a pair of sequences, found {normalise!r}."
-        )
-    normaliser = None if normalise is None else Normalise(*normalise)
+    normaliser = make_normaliser(normalise)
+    if given is not None:
+        net = given.net
+        if normaliser is None and given.normalise is not None:
+            normaliser = Normalise(given.normalise.mean, given.normalise.std)
+        if example is None:
+            example = torch.rand(2, *given.image_shape, generator=torch.Generator().manual_seed(0))
     if example is not None and example.dtype == torch.uint8 and normaliser is not None:
         example = normaliser(example)
-    net = getattr(net, "_orig_mod", net)  # inside torch.compile
     wide = widen(net, stem=stem, init=init, example=example, generator=generator)
-    channels = wide.example.shape[1]
-    if normaliser is not None and len(normaliser.mean) != channels:
-        raise ShapeError(
-            f"expected normalise=(mean, std) with {channels} values each, one for each channel of"
-            f" the network, found {len(normaliser.mean)}."
-        )
     if normaliser is not None:
+        normaliser.check_channels(wide.example.shape[1])
         normaliser.to(wide.example.device, wide.example.dtype)
     model = Anchored(
         wide.net,
@@ -487,4 +525,17 @@ def anchor(
     model.training = net.training
     if model.front is not None:
         model.front.train(net.training)
+    if given is not None:
+        model.class_names = given.class_names
     return model
+
+
+def make_normaliser(normalise: tuple[Sequence[float], Sequence[float]] | None) -> Normalise | None:
+    """The layer that an option `normalise=(mean, std)` stands for, if it was given."""
+    if normalise is None:
+        return None
+    if len(normalise) != 2:
+        raise OptionError(
+            f"expected normalise=(mean, std), a pair of sequences, found {normalise!r}."
+        )
+    return Normalise(*normalise)

@@ -7,7 +7,12 @@ KedgeError
 ├── OptionError       (ValueError)    an option that does not exist, a number out of its range
 ├── StemError         (ValueError)    a network that cannot be anchored or folded
 ├── ReferencesError   (ValueError)    references that are missing, too few or not finite
-└── StorageError      (ValueError)    a saved model that cannot be written, read or trusted
+├── StorageError      (ValueError)    a saved model that cannot be written, read or trusted
+├── DataError         (ValueError)    images that are missing, damaged or not what was said
+├── RecipeError       (ValueError)    a recipe with mistakes, all of them told
+├── CheckpointError   (ValueError)    a run that cannot be saved or taken up again
+├── DivergedError     (ArithmeticError)  a loss that became NaN or infinite
+└── InstallError      (ImportError)   an optional library that is not installed
 ```
 
 Each message says what was expected, what was found, and the way out.
@@ -43,6 +48,26 @@ class ReferencesError(KedgeError, ValueError):
 
 class StorageError(KedgeError, ValueError):
     """A saved model that cannot be written, read or trusted."""
+
+
+class DataError(KedgeError, ValueError):
+    """Images or labels that are missing, damaged, or not what was said."""
+
+
+class RecipeError(KedgeError, ValueError):
+    """A recipe with mistakes; the message tells all of them."""
+
+
+class CheckpointError(KedgeError, ValueError):
+    """A run that cannot be saved, or cannot be taken up again."""
+
+
+class DivergedError(KedgeError, ArithmeticError):
+    """A loss that became NaN or infinite."""
+
+
+class InstallError(KedgeError, ImportError):
+    """An optional library that is not installed."""
 
 
 def check_option(name: str, value: object, allowed: Iterable[str]) -> None:

@@ -1,18 +1,20 @@
 """Inference protocols: one reference, the mean over several, or the best one for each image.
 
-- `single`: the first stored reference, the same for every image. What `model.eval()(x)` does.
+- `single`: the first stored reference, the same for every image. What `model.eval()(x)` does; the
+  only one for a standard model, which has no references.
 - `marginal`: the mean over K references, and how much they disagree (Delta-UQ).
 - `transductive`: for each image the candidate whose residual looks most like a residual of training
   (bilinear transduction, Netanyahu et al. 2023).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from kedge.anchored import Anchored, anchored_in
+from kedge.anchored import Anchored
 from kedge.errors import OptionError, ShapeError, check_option
+from kedge.standard import Standard, model_in
 from kedge.transduction import nearest_candidate
 
 PROTOCOLS = ("single", "marginal", "transductive")
@@ -25,7 +27,8 @@ class Prediction:
 
     Attributes:
         logits: `(n, classes)`, the mean over references; the outputs, in regression.
-        references: The number of the stored references used: `(k,)`, or `(n,)` if transductive.
+        references: The number of the stored references used: `(k,)`, or `(n,)` if transductive;
+            none, `(0,)`, for a standard model.
         probs: `(n, classes)`; None in regression.
         energy: `(n,)`, `-logsumexp(logits)`: higher is more out-of-distribution. Not in regression.
         std: `(n, classes)`, over references: the unbiased standard deviation of the probabilities
@@ -47,6 +50,11 @@ class Prediction:
     disagreement: Tensor | None = None
     members: Tensor | None = field(default=None, repr=False)
     distance: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> "Prediction":
+        """The same prediction on another device."""
+        tensors = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(self, **{name: value.to(device) for name, value in tensors.items()})
 
 
 @torch.no_grad()
@@ -72,7 +80,7 @@ def predict(
       training. It needs a bank of them: `model.set_residuals(kedge.residual_bank(model, images))`.
 
     Args:
-        model: Anchored, in eval mode, with stored references.
+        model: Anchored, in eval mode, with stored references; or standard, with protocol "single".
         x: Images, as the model takes them.
         protocol: "single", "marginal" or "transductive".
         k: How many of the stored references to use, from the first: for "marginal" all by default;
@@ -105,12 +113,12 @@ def predict(
     check_option("task", task, ["classification", "regression"])
     if scaling is not None:
         check_option("scaling", scaling, ["amp", "amp-imagenet"])
-    anchored = anchored_in(model)
-    if anchored.training:
+    inner = model_in(model)
+    if inner.training:
         raise OptionError("expected the model in eval mode, found train mode. Call model.eval().")
     if k is not None and (type(k) is not int or k < 1):
         raise OptionError(f"expected k to be a whole number from 1, found {k!r}.")
-    anchored.check(x)
+    inner.check(x)
     if protocol == "transductive" and (scaling or members or average != "logits"):
         raise OptionError(
             "expected protocol='transductive' without scaling, members and average: it uses one"
@@ -122,35 +130,43 @@ def predict(
         raise OptionError(
             "expected regression without scaling and average, which are about class probabilities."
         )
+    if isinstance(inner, Standard) and protocol != "single":
+        raise OptionError(
+            "expected protocol='single' for a standard model, which has no references, found"
+            f" {protocol!r}. Anchor it first: kedge.anchor(model)."
+        )
     if protocol == "transductive":
-        return _transductive(model, anchored, x, k, task, rho, generator)
+        assert isinstance(inner, Anchored)
+        return _transductive(model, inner, x, k, task, rho, generator)
     if protocol == "single":
         if k not in (None, 1):
             raise OptionError(f"expected k=1 with protocol='single', found {k}. Use 'marginal'.")
         k = 1
-    references = anchored.stored_references(k or len(anchored.references), like=x)
-    if scaling is not None and len(references) < 2:
-        raise OptionError(
-            f"expected at least 2 references for scaling={scaling!r}, found {len(references)}."
-        )
+    references = None
+    if isinstance(inner, Anchored):
+        references = inner.stored_references(k or len(inner.references), like=x)
+    count = 0 if references is None else len(references)
+    if scaling is not None and count < 2:
+        raise OptionError(f"expected at least 2 references for scaling={scaling!r}, found {count}.")
     return _marginal(model, x, references, average, scaling, task, members)
 
 
 def _marginal(
     model: nn.Module,
     x: Tensor,
-    references: Tensor,
+    references: Tensor | None,
     average: str,
     scaling: str | None,
     task: str,
     keep_members: bool,
 ) -> Prediction:
-    k = len(references)
+    views = [None] if references is None else [r.expand_as(x) for r in references]
+    k = len(views)
     classify = task == "classification"
     logits, values, squashed = _Moments(), _Moments(), _Moments()
     entropy, kept, votes = _Moments(), [], []
-    for reference in references:
-        output = _outputs(model, x, reference.expand_as(x), task)
+    for view in views:
+        output = _outputs(model, x, view, task)
         logits.add(output)
         values.add(output.softmax(-1) if classify else output)
         if classify:
@@ -164,7 +180,7 @@ def _marginal(
     if scaling is not None:
         spread = squashed.std.mean(-1, keepdim=True)
         mean = mean / (1 + spread.exp() if scaling == "amp" else spread.clamp_min(1e-6))
-    numbers = torch.arange(k, device=x.device)
+    numbers = torch.arange(0 if references is None else k, device=x.device)
     stacked = torch.stack(kept) if keep_members else None
     std = values.std if k > 1 else None
     if not classify:
@@ -186,9 +202,9 @@ def _marginal(
     )
 
 
-def _outputs(model: nn.Module, x: Tensor, references: Tensor, task: str) -> Tensor:
+def _outputs(model: nn.Module, x: Tensor, references: Tensor | None, task: str) -> Tensor:
     """What the model says, in float32 or better; for classification it must be logits."""
-    output: Tensor = model(x, references)
+    output: Tensor = model(x) if references is None else model(x, references)
     if task == "classification" and (output.ndim != 2 or output.shape[1] < 2):
         raise ShapeError(
             "expected logits of shape (n, classes) with at least two classes, found"

@@ -7,6 +7,8 @@ folder/
   examples-5a6b7c8d.safetensors  two pairs and the logits the model must give for them
 ```
 
+A standard model is kept in the same way, with images in the place of pairs and no references.
+
 The data files are named after their content and written first; replacing `config.json` is the one
 step that counts. Whoever kills the process leaves either the old model or the new one, whole.
 """
@@ -26,10 +28,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from kedge.anchored import Anchored, anchor, anchored_in, evaluating
+from kedge.anchored import Anchored, anchor, evaluating
 from kedge.errors import OptionError, StorageError
 from kedge.nets import Architecture, create, remembered
 from kedge.observe import relative_error
+from kedge.standard import Standard, model_in, standard
 
 FORMAT, VERSION = "kedge-model", 1
 NOTE = (
@@ -46,13 +49,13 @@ def save(
     provenance: dict[str, Any] | None = None,
     architecture: Architecture | None = None,
 ) -> Path:
-    """Write an anchored model, with its references, into `folder`, replacing it whole.
+    """Write an anchored or a standard model, with all it holds, into `folder`, replacing it whole.
 
-    The references are usually training images, and they travel with the model. Where they must not
+    References are usually training images, and they travel with the model. Where they must not
     leave, store `ReferencePool.mean()` instead.
 
     Args:
-        model: Anchored; also inside DDP or a compiled wrapper.
+        model: Anchored or standard; also inside DDP or a compiled wrapper.
         folder: Made if it is not there. Other files in it are left alone.
         class_names: In the order of the logits. Kept from the last time if not given.
         provenance: How it was trained: anything JSON can write down, such as
@@ -66,40 +69,37 @@ def save(
     Raises:
         StorageError: If it cannot be written; what was there before stays as it was.
     """
-    anchored = anchored_in(model)
+    model = model_in(model)
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise StorageError(f"cannot write {folder}: expected a folder, found a file.")
     if provenance is not None:
-        anchored.provenance = dict(provenance)
-    with evaluating(anchored):
-        weights = {key: value.detach().cpu() for key, value in anchored.state_dict().items()}
-        examples = _examples(anchored)
+        model.provenance = dict(provenance)
+    with evaluating(model):
+        weights = {key: value.detach().cpu() for key, value in model.state_dict().items()}
+        examples = _examples(model)
     if class_names is not None:
         if len(class_names) != examples["logits"].shape[-1]:
             raise OptionError(
                 f"expected {examples['logits'].shape[-1]} class names, one for each logit, found"
                 f" {len(class_names)}."
             )
-        anchored.class_names = tuple(class_names)
+        model.class_names = tuple(class_names)
     config: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "made_with": {"kedge": _own_version(), "torch": torch.__version__},
-        "architecture": _known_architecture(anchored, architecture, weights, examples),
-        "image_shape": list(anchored.image_shape),
-        "stems": [stem.name for stem in anchored.stems],
-        "normalise": None
-        if anchored.normalise is None
-        else {"mean": anchored.normalise.mean, "std": anchored.normalise.std},
-        "references": {
-            "count": len(anchored.references),
-            "policy": anchored.reference_policy,
-            "note": NOTE,
-        },
-        "class_names": anchored.class_names,
-        "provenance": anchored.provenance,
+        "architecture": _known_architecture(model, architecture, weights, examples),
+        **_shape_of(model),
+        "class_names": model.class_names,
+        "provenance": model.provenance,
     }
+    if isinstance(model, Anchored):
+        config["references"] = {
+            "count": len(model.references),
+            "policy": model.reference_policy,
+            "note": NOTE,
+        }
     try:
         text = json.dumps(config)
     except (TypeError, ValueError) as problem:
@@ -107,10 +107,8 @@ def save(
             f"expected class_names and provenance that JSON can write down: {problem}."
         ) from problem
     _write(folder, json.loads(text), weights, examples)
-    if len(anchored.references):
-        _log.info(
-            "%d reference images are stored in %s. %s", len(anchored.references), folder, NOTE
-        )
+    if count := config.get("references", {}).get("count"):
+        _log.info("%d reference images are stored in %s. %s", count, folder, NOTE)
     return folder
 
 
@@ -119,8 +117,11 @@ def load(
     net: nn.Module | None = None,
     *,
     device: torch.device | str = "cpu",
-) -> Anchored:
+) -> Anchored | Standard:
     """The model in `folder`, in eval mode, checked against the examples that were saved with it.
+
+    It is of the kind that was saved: `Anchored` or `Standard`. Both are called, predicted with and
+    saved alike; where it matters, ask `isinstance(model, kedge.Anchored)`.
 
     Args:
         folder: Written by `save`.
@@ -168,18 +169,17 @@ def _make(architecture: Any, folder: Path) -> nn.Module:
 
 def _rebuild(
     net: nn.Module, config: dict[str, Any], weights: dict[str, Tensor], where: object
-) -> Anchored:
-    """`net` anchored as the configuration says, with the stored weights."""
+) -> Anchored | Standard:
+    """`net` as the kind of model that the configuration says, with the stored weights."""
     shape = config["image_shape"]
-    generator = torch.Generator().manual_seed(0)
     normalise = config["normalise"] and (config["normalise"]["mean"], config["normalise"]["std"])
     net = copy.deepcopy(net).cpu().to(_working_dtype(weights))
-    model = anchor(
-        net,
-        stem=config["stems"],
-        normalise=normalise,
-        example=torch.rand(2, *shape, generator=generator),
-    )
+    model: Anchored | Standard
+    if config.get("kind", "anchored") == "standard":
+        model = standard(net, normalise, image_shape=shape)
+    else:
+        example = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+        model = anchor(net, stem=config["stems"], normalise=normalise, example=example)
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     stored = ("references", "residuals")
@@ -198,20 +198,33 @@ def _rebuild(
             f" {tuple(weights[name].shape)}. The network has other arguments (num_classes?)."
         )
     model.load_state_dict(weights)
-    if model.references.numel():
-        model.check_references(model.references)
-    if model.residuals.numel():
-        model.set_residuals(model.residuals)
-    references = config.get("references") or {}
-    model.reference_policy = references.get("policy")
+    if isinstance(model, Anchored):
+        if model.references.numel():
+            model.check_references(model.references)
+        if model.residuals.numel():
+            model.set_residuals(model.residuals)
+        model.reference_policy = (config.get("references") or {}).get("policy")
     names = config.get("class_names")
     model.class_names = None if names is None else tuple(names)
     model.provenance = config.get("provenance") or {}
     return model.eval()
 
 
-def _examples(model: Anchored) -> dict[str, Tensor]:
-    """Two pairs of noise, and what the model makes of them (on the CPU, in float32)."""
+def _shape_of(model: Anchored | Standard) -> dict[str, Any]:
+    """What it takes to make the model again, once its network is there."""
+    normalise = model.normalise
+    shape: dict[str, Any] = {
+        "kind": "anchored" if isinstance(model, Anchored) else "standard",
+        "image_shape": list(model.image_shape),
+        "normalise": normalise and {"mean": normalise.mean, "std": normalise.std},
+    }
+    if isinstance(model, Anchored):
+        shape["stems"] = [stem.name for stem in model.stems]
+    return shape
+
+
+def _examples(model: Anchored | Standard) -> dict[str, Tensor]:
+    """Two pairs or images of noise, and what the model makes of them (on the CPU, in float32)."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(4, *model.image_shape, generator=generator)
     if model.normalise is not None:
@@ -219,9 +232,17 @@ def _examples(model: Anchored) -> dict[str, Tensor]:
     dtype = _working_dtype(model.state_dict())
     judge = copy.deepcopy(model).cpu().to(dtype).eval()
     noise = noise if noise.dtype == torch.uint8 else noise.to(dtype)
-    with torch.no_grad():
-        logits = judge(noise[:2], noise[2:])
-    return {"images": noise[:2].clone(), "references": noise[2:].clone(), "logits": logits}
+    examples = {"images": noise[:2].clone()}
+    if isinstance(model, Anchored):
+        examples["references"] = noise[2:].clone()
+    return {**examples, "logits": _answer(judge, examples)}
+
+
+@torch.no_grad()
+def _answer(model: Anchored | Standard, examples: dict[str, Tensor]) -> Tensor:
+    """The logits for pairs, or for images where there are no references."""
+    logits: Tensor = model(*(examples[k] for k in ("images", "references") if k in examples))
+    return logits
 
 
 def _working_dtype(weights: dict[str, Tensor]) -> torch.dtype:
@@ -230,14 +251,12 @@ def _working_dtype(weights: dict[str, Tensor]) -> torch.dtype:
     return torch.float64 if double else torch.float32
 
 
-def _compare(model: Anchored, examples: dict[str, Tensor]) -> float:
-    with torch.no_grad():
-        found = model(examples["images"], examples["references"])
-    return relative_error(found, examples["logits"])
+def _compare(model: Anchored | Standard, examples: dict[str, Tensor]) -> float:
+    return relative_error(_answer(model, examples), examples["logits"])
 
 
 def _known_architecture(
-    model: Anchored,
+    model: Anchored | Standard,
     given: Architecture | None,
     weights: dict[str, Tensor],
     examples: dict[str, Tensor],
@@ -251,14 +270,9 @@ def _known_architecture(
             type(model.net).__name__,
         )
         return None
-    config = {
-        "image_shape": model.image_shape,
-        "stems": [stem.name for stem in model.stems],
-        "normalise": model.normalise and {"mean": model.normalise.mean, "std": model.normalise.std},
-    }
     try:
         net = create(candidate.name, **candidate.arguments)
-        error = _compare(_rebuild(net, config, weights, candidate.name), examples)
+        error = _compare(_rebuild(net, _shape_of(model), weights, candidate.name), examples)
         reason = "" if error <= 1e-3 else f"its outputs differ by {error:.1e} of their size"
     except Exception as problem:  # whatever a network made otherwise raises
         reason = " ".join(str(problem).split())
@@ -273,7 +287,7 @@ def _known_architecture(
     return None
 
 
-def _timm_architecture(model: Anchored) -> Architecture | None:
+def _timm_architecture(model: Anchored | Standard) -> Architecture | None:
     """A guess for a network of timm's that was made by its own factory."""
     settings = getattr(model.net, "pretrained_cfg", None) or {}
     name, classes = settings.get("architecture"), getattr(model.net, "num_classes", None)
@@ -392,14 +406,16 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
     def names(value: Any) -> bool:
         return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
+    kind = config.get("kind", "anchored")  # the first folders did not say it
     shape: Any = config.get("image_shape")
     normalise, made = config.get("normalise"), config.get("architecture")
     problems = {
+        "kind": kind in ("anchored", "standard"),
         "image_shape": isinstance(shape, list)
         and 1 <= len(shape) <= 4
         and all(type(side) is int and side > 0 for side in shape)
         and math.prod(shape) <= 2**26,
-        "stems": names(config.get("stems")) and len(config["stems"]) > 0,
+        "stems": kind == "standard" or (names(config.get("stems")) and len(config["stems"]) > 0),
         "normalise": normalise is None
         or (
             isinstance(normalise, dict) and all(numbers(normalise.get(k)) for k in ("mean", "std"))
@@ -439,7 +455,8 @@ def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, T
         raise StorageError(
             f"cannot load {folder}: {path.name} is damaged: its name does not fit its content."
         )
-    if key == "examples" and tensors.keys() != {"images", "references", "logits"}:
+    pairs = {"references"} if config.get("kind") != "standard" else set()
+    if key == "examples" and tensors.keys() != {"images", "logits"} | pairs:
         raise StorageError(f"cannot load {folder}: {path.name} does not hold examples.")
     return tensors
 

@@ -16,8 +16,14 @@ from kedge.errors import OptionError, check_option
 from kedge.nets.resnet import ResNet as ResNet
 from kedge.nets.resnet import resnet18 as resnet18
 from kedge.nets.resnet import resnet_small as resnet_small
+from kedge.nets.wideresnet import WideResNet as WideResNet
+from kedge.nets.wideresnet import wrn40_2 as wrn40_2
 
-OWN = {"resnet18": resnet18, "resnet_small": resnet_small}
+OWN: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": resnet18,
+    "resnet_small": resnet_small,
+    "wrn40_2": wrn40_2,
+}
 
 # Arguments that would fetch or read files when a network is made.
 _FORBIDDEN = ("pretrained", "weights", "checkpoint", "cache_dir")

@@ -1,0 +1,233 @@
+"""Claim: training with Kedge runs at the speed of the network alone, and anchoring costs nothing.
+
+On a GPU, with CIFAR-10 in a pack (about five minutes):
+
+    python benchmarks/training.py pack:cifar10.npz
+
+- the limit: the same network stepping on one constant batch, compiled and captured in a CUDA graph;
+- Kedge: whole steps (samples drawn and augmented, references, masks, learning rate, losses kept,
+  BatchNorm handled) for each protocol, in turns with the limit; then whole runs of `kedge train`;
+- a plain script: float32, eager, `DataLoader` with two workers and a transform for each image, a
+  second loader for references; what the authors' code does.
+
+Without a GPU, on the embedded shapes: seconds of `shapes-small` for each protocol, and steps in
+turns (about three minutes):
+
+    python benchmarks/training.py
+"""
+
+import csv
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from paired import RESULTS, Ratio, compare, device_name, write
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+
+import kedge
+from kedge.data.images import ImageSet
+from kedge.data.sources import load_sets
+from kedge.training import load_recipe, train
+from kedge.training.distributed import Processes
+from kedge.training.material import gather_material
+from kedge.training.records import read_metrics
+from kedge.training.run import Run
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+PROTOCOLS = ("standard", "anchored", "masked")
+
+
+def kedge_step(recipe: str, settings: dict[str, Any], device: torch.device) -> Callable[[], None]:
+    """One step of a run of Kedge's, as `kedge train` takes it."""
+    plan = load_recipe(recipe, settings)
+    processes = Processes(0, 1, device)
+    run = Run(plan, gather_material(plan, processes), processes, None)
+
+    def step() -> None:
+        within = run.done % run.steps_per_epoch
+        if within == 0:
+            run.material.batches.begin(run.done // run.steps_per_epoch, 0)
+        run.take_step()
+        if run.done % plan.log_every == 0:
+            run.look()
+
+    return step
+
+
+def constant_step(channels: int, batch: int) -> Callable[[], None]:
+    """The limit: nothing but the network, on one batch that never changes."""
+    net = kedge.nets.create("kedge:resnet18", in_chans=channels)
+    net = net.cuda().to(memory_format=torch.channels_last)
+    rate = torch.tensor(0.01, device="cuda")
+    optimiser = torch.optim.SGD(net.parameters(), rate, 0.9, weight_decay=5e-4, fused=True)
+    x = torch.randn(batch, channels, 32, 32, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(10, (batch,), device="cuda")
+    compiled = torch.compile(net)
+
+    def work() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = cross_entropy(compiled(x).float(), labels)
+        loss.backward()
+        optimiser.step()
+
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(5):
+            work()
+    torch.cuda.current_stream().wait_stream(aside)
+    optimiser.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+
+    def replay(_alive: object = (work, x)) -> None:
+        graph.replay()
+
+    return replay
+
+
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """What a plain script has: one picture at a time, through its own transform."""
+
+    def __init__(self, images: ImageSet, transform: Callable[[Any], Tensor]) -> None:
+        to_picture = v2.ToPILImage()
+        self.pictures = [to_picture(image) for image in images.images()]
+        self.labels, self.transform = images.labels.tolist(), transform
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        return self.transform(self.pictures[number]), self.labels[number]
+
+
+def plain_step(images: ImageSet) -> Callable[[], None]:
+    """The authors' way: eager, float32, two workers, references from a second loader."""
+    to_tensor = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    augmented = v2.Compose([v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), *to_tensor])
+    loaders = [
+        DataLoader(Pictures(images, transform), 128, shuffle=True, num_workers=2)
+        for transform in (augmented, v2.Compose(to_tensor))
+    ]
+    net = kedge.nets.create("kedge:resnet18", in_chans=6).cuda()
+    optimiser = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
+
+    def endless(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[list[Tensor]]:
+        while True:
+            yield from loader
+
+    samples, references = endless(loaders[0]), endless(loaders[1])
+    torch.backends.cudnn.benchmark = True
+
+    def step() -> None:
+        x, labels = (tensor.cuda() for tensor in next(samples))
+        others = next(references)[0].cuda()
+        r = others[torch.randint(len(others), (len(x),), device="cuda")]
+        first = torch.zeros_like(r) if torch.rand(()) < 0.25 else r
+        loss = cross_entropy(net(torch.cat([first, x - r], 1)), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        loss.item()  # printed by such scripts
+
+    return step
+
+
+def whole_runs(recipe: str, settings: dict[str, Any], device: torch.device) -> list[dict[str, Any]]:
+    """`kedge train` for each protocol: seconds, and images per second once it is warm."""
+    rows = []
+    for protocol in PROTOCOLS:
+        with tempfile.TemporaryDirectory() as folder:
+            plan = load_recipe(recipe, {**settings, "protocol.name": protocol})
+            start = time.perf_counter()
+            outcome = train(plan, Path(folder) / "run", quiet=True)
+            seconds = time.perf_counter() - start
+            entries = read_metrics(Path(folder) / "run" / "metrics.jsonl")
+        speeds = [e["images_per_second"] for e in entries if e["kind"] == "train"][2:]
+        rows.append(
+            {
+                "benchmark": "training",
+                "setting": f"{recipe}, {plan.epochs} epochs, batch {plan.batch}",
+                "protocol": protocol,
+                "seconds": round(seconds, 2),
+                "images_per_second": round(statistics.median(speeds)),
+                "test_accuracy": round(outcome.rows[0]["value"], 4),
+                "device": device_name(device),
+                "torch": torch.__version__.split("+")[0],
+            }
+        )
+        print(rows[-1], flush=True)
+    return rows
+
+
+def write_runs(name: str, rows: list[dict[str, Any]]) -> None:
+    """The table of whole runs."""
+    with open(RESULTS / f"{name}.csv", "w", newline="") as file:
+        table = csv.DictWriter(file, fieldnames=list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+
+
+def on_a_gpu(data: str) -> None:
+    """Limit, Kedge and the plain script, in turns; then whole runs."""
+    device = torch.device("cuda", 0)
+    name = "cifar10-resnet18"
+    settings = {"data.name": data}
+    rows: list[Ratio] = []
+    for batch in (128, 512):
+        contenders = {"limit, 6 channels": constant_step(6, batch)}
+        contenders["limit, 3 channels"] = constant_step(3, batch)
+        for protocol in PROTOCOLS:
+            plan = {**settings, "batch": batch, "protocol.name": protocol}
+            contenders[f"kedge, {protocol}"] = kedge_step(name, plan, device)
+        setting = f"resnet18, batch {batch}, bf16, compiled, CUDA graph"
+        rows += compare(
+            "training", setting, contenders, rounds=20, items=batch, repeats=100, device=device
+        )
+        write("training-h200", rows)
+        if batch == 128:
+            standard, masked = contenders["kedge, standard"], contenders["kedge, masked"]
+            both = {"kedge, standard": standard, "kedge, masked": masked}
+            rows += compare(
+                "training", setting, both, rounds=30, items=batch, repeats=100, device=device
+            )
+            images = load_sets(data).train
+            assert images is not None
+            against = {"kedge, masked": masked, "plain script": plain_step(images)}
+            setting = "resnet18, batch 128, plain script float32 eager, 2 + 2 workers"
+            rows += compare(
+                "training", setting, against, rounds=6, items=batch, repeats=100, device=device
+            )
+            write("training-h200", rows)
+    write_runs("training-runs-h200", whole_runs(name, {**settings, "epochs": 15}, device))
+
+
+def on_a_cpu() -> None:
+    """Steps in turns, and whole runs."""
+    device = torch.device("cpu")
+    write_runs("training-runs-cpu", whole_runs("shapes-small", {}, device))
+    contenders = {
+        f"kedge, {protocol}": kedge_step("shapes-small", {"protocol.name": protocol}, device)
+        for protocol in PROTOCOLS
+    }
+    rows = compare(
+        "training", "shapes-small, eager, fp32", contenders, rounds=40, items=64, repeats=4
+    )
+    write("training-cpu", rows)
+
+
+if __name__ == "__main__":
+    if torch.cuda.is_available():
+        on_a_gpu(sys.argv[1])
+    else:
+        on_a_cpu()

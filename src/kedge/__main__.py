@@ -1,0 +1,7 @@
+"""`python -m kedge` is `kedge`."""
+
+import sys
+
+from kedge.cli import main
+
+sys.exit(main())

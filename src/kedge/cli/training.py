@@ -1,0 +1,184 @@
+"""`kedge train`."""
+
+import argparse
+import difflib
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kedge.errors import OptionError
+from kedge.training.recipe import Recipe
+from kedge.training.recipe_files import load_recipe, settings, shipped, to_yaml
+
+# What everyone sets has a short name.
+SHORT = {
+    "data": "data.name",
+    "network": "network.name",
+    "protocol": "protocol.name",
+    "target": "protocol.target",
+    "alpha": "protocol.alpha",
+    "lr": "optimiser.lr",
+}
+EXAMPLES = """\
+examples:
+  kedge train                                             shapes on a CPU, in less than a minute
+  kedge train --recipe cifar10-resnet18 --data pack:cifar10.npz --epochs 60
+  kedge train --data imagefolder:pictures --protocol standard --data.size 64
+  kedge train --from my_net.pth --network timm:resnet50 --data imagefolder:pictures
+  kedge train --resume runs/shapes-small-masked-label-seed0
+  torchrun --nproc-per-node 8 -m kedge train --recipe imagenet-swinv2-t --data imagenet:/imagenet
+"""
+
+
+def add(commands: Any, name: str) -> None:
+    """Tell the parser of `kedge` about this command."""
+    parser = commands.add_parser(
+        name,
+        help="train a model: standard, anchored, or anchored with masked references",
+        description="Train a model as a recipe says, and leave all about it in a run folder.",
+        epilog=EXAMPLES + "\n" + _describe_recipes() + "\n" + _describe_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="kedge train [--recipe NAME_OR_FILE] [--SETTING VALUE ...] [options]",
+    )
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME_OR_FILE",
+        help="a shipped recipe or a YAML file; default: shapes-small, and finetune with --from",
+    )
+    parser.add_argument(
+        "--output", metavar="FOLDER", type=Path, help="the run folder; default: under runs/"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="FOLDER_OR_FILE",
+        type=Path,
+        help="start from a trained network: a Kedge folder, .safetensors or a saved state_dict;"
+        " it is anchored exactly",
+    )
+    parser.add_argument(
+        "--resume", metavar="FOLDER", type=Path, help="go on with the run in this folder"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
+    parser.add_argument(
+        "--print-recipe", action="store_true", help="show the resolved recipe, and stop"
+    )
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Train, or show what would be trained."""
+    overrides = parse_overrides(rest)
+    if options.resume is not None:
+        return _resume(options, overrides)
+    name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
+    recipe = load_recipe(name, overrides)
+    if options.print_recipe:
+        print(to_yaml(recipe), end="")
+        return 0
+    from kedge.training.loop import train
+
+    folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
+    outcome = train(recipe, folder, start=options.start, device=options.device, quiet=options.quiet)
+    return 0 if outcome.finished else 130
+
+
+def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from kedge.training.loop import recipe_of, train
+
+    for name, given in (
+        ("--recipe", options.recipe),
+        ("--output", options.output),
+        ("--from", options.start),
+        *((f"--{setting}", True) for setting in overrides),
+    ):
+        if given is not None:
+            raise OptionError(
+                f"expected --resume alone, found {name} beside it: a run goes on with the settings"
+                " it began with."
+            )
+    if options.print_recipe:
+        print(to_yaml(recipe_of(options.resume)), end="")
+        return 0
+    outcome = train(None, options.resume, resume=True, device=options.device, quiet=options.quiet)
+    return 0 if outcome.finished else 130
+
+
+def parse_overrides(words: list[str]) -> dict[str, Any]:
+    """`--optimiser.lr 0.05 --epochs=3` as settings by dotted name; values are YAML.
+
+    Example:
+        >>> parse_overrides(["--lr", "0.05", "--epochs=3", "--schedule.milestones", "[0.5]"])
+        {'optimiser.lr': 0.05, 'epochs': 3, 'schedule.milestones': [0.5]}
+    """
+    found: dict[str, Any] = {}
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("--"):
+            raise OptionError(f"expected a setting such as --epochs 10, found {word!r}.")
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            if not waiting or waiting[0].startswith("--"):
+                raise OptionError(_missing_value(name))
+            value = waiting.pop(0)
+        try:
+            found[SHORT.get(name, name.replace("-", "_"))] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            found[SHORT.get(name, name.replace("-", "_"))] = value
+    return found
+
+
+def _missing_value(name: str) -> str:
+    known = [*SHORT, *settings(), "print-recipe", "quiet", "resume", "from", "recipe", "output"]
+    near = difflib.get_close_matches(name, known, n=1)
+    if name.replace("-", "_") not in known and near:
+        return f"no such option: --{name} (did you mean --{near[0]}?)."
+    return f"expected a value after --{name}, found none."
+
+
+def _name(recipe_name: str, recipe: Recipe) -> str:
+    protocol = recipe.protocol
+    target = f"-{protocol.target}" if protocol.name == "masked" else ""
+    return f"{recipe_name}-{protocol.name}{target}-seed{recipe.seed}"
+
+
+def _describe_recipes() -> str:
+    """The shipped recipes, each in a line."""
+    lines = [f"  {name:28}{load_recipe(name).about.split('. ')[0]}" for name in shipped()]
+    return "\n".join(["recipes:", *lines]).replace("%", "%%") + "\n"
+
+
+def _describe_settings() -> str:
+    """Every setting of a recipe: name, default, meaning."""
+    lines = [
+        "settings of a recipe, each also an option (--NAME VALUE):",
+        *textwrap.wrap(
+            "in short: " + ", ".join(f"--{short} for --{name}" for short, name in SHORT.items()),
+            96,
+            initial_indent="  ",
+            subsequent_indent="  ",
+        ),
+    ]
+    for name, field in settings().items():
+        if name == "about":
+            continue
+        default = field.default if not callable(field.default_factory) else field.default_factory()
+        among = field.metadata["among"]
+        about = field.metadata["about"]
+        choices = f" ({' | '.join(among)})" if among else ""
+        text = f"{about}{choices}  [{_shown(default)}]".strip()
+        wrapped = textwrap.wrap(text, 66) or [""]
+        lines += [f"  {name:28}{wrapped[0]}", *(" " * 30 + line for line in wrapped[1:])]
+    return "\n".join(lines).replace("%", "%%") + "\n"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

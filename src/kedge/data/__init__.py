@@ -1,0 +1,1 @@
+"""Image sets, and what becomes of them on the way to the network."""

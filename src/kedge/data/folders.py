@@ -1,0 +1,185 @@
+"""Folders of image files, one folder for each class, read when a picture is asked for."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kedge.data.decoding import EXTENSIONS, decode
+from kedge.data.images import ImageSet, Sets
+from kedge.data.splits import stratified
+from kedge.errors import DataError
+
+TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that is there
+SPLIT_SEED = 0
+
+
+class FileReader:
+    """Pictures in files below one folder.
+
+    Args:
+        folder: Where the files are.
+        names: Their paths within it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], names: list[str]) -> None:
+        self.folder = os.fspath(folder)
+        # One array: a million strings would be copied into every worker as they are counted.
+        self._names = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, number: int) -> Tensor:
+        path = self.path(number)
+        return decode(path, path)
+
+    def path(self, number: int) -> str:
+        """Where that picture is."""
+        return os.path.join(self.folder, os.fsdecode(bytes(self._names[number])))
+
+
+def load_folder(path: str) -> Sets:
+    """The sets of a folder: `train` and `test` in it, or its classes less a fifth to test on.
+
+    A fixed fifth of the pictures, of every class in proportion, is cut off where the folder has no
+    `train`. Each class keeps at least one picture for training.
+    """
+    top = _check_folder(path)
+    folders = _list_folders(top)
+    if "train" in folders:
+        tests = [name for name in TEST_FOLDERS if name in folders]
+        return _pair(top, tests[0] if tests else None)
+    if folders and set(folders) <= set(TEST_FOLDERS):
+        raise DataError(
+            f"expected a folder 'train' beside {_quoted(folders)} in {top}, found none. Add it, or"
+            f" name the folder that has the class folders: imagefolder:{top / folders[0]}."
+        )
+    whole = _read_split(top, top.name, None)
+    room = len(whole) - len(set(whole.labels.tolist()))  # so that every class keeps one
+    count = min(round(len(whole) / 5), room)
+    if count == 0:
+        return Sets(whole, None)
+    kept, cut = stratified(whole.labels, count, SPLIT_SEED)
+    return Sets(whole.part(kept), whole.part(cut))
+
+
+def load_imagenet(path: str) -> Sets:
+    """The sets of a folder laid out as ImageNet is: `train` and `val`, both with class folders."""
+    top = _check_folder(path)
+    missing = [name for name in ("train", "val") if not (top / name).is_dir()]
+    if missing:
+        raise DataError(
+            f"expected folders 'train' and 'val' in {top}, found no {_quoted(missing)}. Folders"
+            f" laid out in another way may be read by imagefolder:{top}."
+        )
+    return _pair(top, "val")
+
+
+def _pair(top: Path, test_name: str | None) -> Sets:
+    train = _read_split(top / "train", top.name, None)
+    if test_name is None:
+        return Sets(train, None)
+    return Sets(train, _read_split(top / test_name, top.name, train.class_names))
+
+
+def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> ImageSet:
+    """The pictures of the class folders in `folder`, labelled by `known` classes if given."""
+    classes = _list_folders(folder)
+    _check_layout(folder, classes)
+    known = known or tuple(classes)
+    strange = [kind for kind in classes if kind not in known]
+    if strange:
+        raise DataError(
+            f"expected the classes of {folder} among the {len(known)} of training, found"
+            f" {_quoted(strange)} beside. Remove the folder, or add one to train on."
+        )
+    numbers = {kind: number for number, kind in enumerate(known)}
+    names: list[str] = []
+    labels: list[int] = []
+    for kind in classes:
+        files = list_pictures(folder / kind)
+        if not files:
+            raise DataError(
+                f"expected pictures in every class folder, found none in {folder / kind} (known"
+                f" are {' '.join(EXTENSIONS)}). Add some or remove the folder."
+            )
+        names += [os.path.join(kind, file) for file in files]
+        labels += [numbers[kind]] * len(files)
+    return ImageSet.of(name, FileReader(folder, names), torch.tensor(labels), known)
+
+
+def _check_folder(path: str) -> Path:
+    top = Path(os.path.abspath(os.path.expanduser(path)))
+    if not top.is_dir():
+        found = "a file" if top.exists() else "nothing"
+        raise DataError(
+            f"expected a folder with class folders at {top}, found {found} there. Check the path,"
+            " or download and unpack the data first."
+        )
+    return top
+
+
+def _check_layout(folder: Path, classes: list[str]) -> None:
+    loose = [name for name in _list(folder) if _is_picture(name) and (folder / name).is_file()]
+    if loose:
+        raise DataError(
+            f"expected nothing but class folders in {folder}, found {len(loose)} pictures directly"
+            f" in it, such as {loose[0]!r}. Sort them into class folders:"
+            f" {folder / 'CLASS' / loose[0]}."
+        )
+    if not classes:
+        raise DataError(
+            f"expected a folder for each class in {folder}, found no folders. Put the pictures"
+            f" into class folders: {folder / 'CLASS' / 'FILE.jpg'}."
+        )
+
+
+def _list(folder: Path) -> list[str]:
+    """What is in the folder, in an order that is the same on every file system."""
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise DataError(
+            f"cannot list {folder}: {error.strerror}. Check who may read it."
+        ) from error
+
+
+def _list_folders(folder: Path) -> list[str]:
+    return [name for name in _list(folder) if (folder / name).is_dir()]
+
+
+def list_pictures(folder: Path) -> list[str]:
+    """The paths of the pictures below `folder`, at any depth, sorted; links are followed."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            f"cannot list {error.filename}: {error.strerror}. Check who may read it."
+        ) from error
+
+    found: list[str] = []
+    seen: set[str] = set()
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
+        real = os.path.realpath(place)
+        if real in seen:  # a link that leads back up
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [
+            os.path.relpath(os.path.join(place, name), folder)
+            for name in files
+            if _is_picture(name) and not name.startswith(".")
+        ]
+    return sorted(found)
+
+
+def _is_picture(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS)
+
+
+def _quoted(names: list[str]) -> str:
+    listed = ", ".join(repr(name) for name in names[:5])
+    return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"

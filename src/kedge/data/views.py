@@ -1,0 +1,135 @@
+"""What a network is shown of a picture: of any size, one at a time, made in worker processes.
+
+All of it is torchvision's. Its transforms draw from torch's global state, so each picture seeds
+that from its own key, and puts it back.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, v2
+
+from kedge.errors import OptionError
+
+POLICIES = {
+    "randaugment": v2.RandAugment,
+    "trivialaugment": v2.TrivialAugmentWide,
+    "autoaugment": v2.AutoAugment,
+    "augmix": v2.AugMix,
+}
+
+
+class TrainView:
+    """A random view of a picture, for training.
+
+    Args:
+        size: Height and width of the view.
+        crop: "pad": the picture is brought to `size`, padded and cropped at random; "resized":
+            a random part of it is brought to `size`; "none": it is brought to `size`.
+        padding: For crop "pad".
+        flip: Left and right are exchanged in half of the pictures.
+        flip_vertically: Top and bottom likewise.
+        policy: One of torchvision's augmentation policies, by name, "pixmix", or "none".
+        policy_arguments: For the policy.
+        interpolation: "bilinear", "bicubic" or "nearest", wherever pictures are resized.
+        pictures: For PixMix: what is mixed in.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        crop: str = "none",
+        padding: int = 4,
+        flip: bool = False,
+        flip_vertically: bool = False,
+        policy: str = "none",
+        policy_arguments: dict[str, Any] | None = None,
+        interpolation: str = "bilinear",
+        pictures: Tensor | None = None,
+    ) -> None:
+        how = InterpolationMode(interpolation)
+        steps: list[Callable[..., Any]] = []
+        if crop == "resized":
+            steps.append(v2.RandomResizedCrop(size, interpolation=how, antialias=True))
+        else:
+            steps.append(Square(size, size, how))
+            if crop == "pad":
+                steps.append(v2.RandomCrop(size, padding=padding))
+        if flip:
+            steps.append(v2.RandomHorizontalFlip())
+        if flip_vertically:
+            steps.append(v2.RandomVerticalFlip())
+        arguments = policy_arguments or {}
+        try:
+            if policy == "pixmix":
+                from kedge.data.pixmix import PixMix
+
+                assert pictures is not None
+                steps.append(_Drawing(PixMix(pictures, **arguments)))
+            elif policy != "none":
+                # torchvision turns and shears tensors bilinearly at best.
+                turning = (
+                    InterpolationMode.NEAREST
+                    if interpolation == "nearest"
+                    else (InterpolationMode.BILINEAR)
+                )
+                arguments = {"interpolation": turning, **arguments}
+                steps.append(POLICIES[policy](**arguments))
+        except (TypeError, ValueError) as problem:
+            raise OptionError(f"cannot make {policy!r} with {arguments}: {problem}.") from None
+        self._steps = v2.Compose(steps)
+
+    def __call__(self, image: Tensor, key: int) -> Tensor:
+        """The view that belongs to `key`, uint8 `(3, size, size)`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(key % 2**63)
+            view: Tensor = self._steps(image)
+        return view.contiguous()
+
+
+class PlainView:
+    """The middle of a picture, for evaluation and clean references.
+
+    Args:
+        size: Height and width of the view.
+        resize: The shorter side is brought to this first.
+        interpolation: "bilinear", "bicubic" or "nearest".
+    """
+
+    def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
+        self.size = size
+        self._square = Square(size, resize or size, InterpolationMode(interpolation))
+
+    def __call__(self, image: Tensor, key: int = 0) -> Tensor:
+        """The view, uint8 `(3, size, size)`; `key` makes no difference."""
+        return self._square(image).contiguous()
+
+
+class Square:
+    """The shorter side to `resize`, then the middle `size` by `size`."""
+
+    def __init__(self, size: int, resize: int, interpolation: InterpolationMode) -> None:
+        self.size, self.resize = size, resize
+        self._steps = v2.Compose(
+            [v2.Resize(resize, interpolation=interpolation, antialias=True), v2.CenterCrop(size)]
+        )
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """Pictures that have the size already are left alone."""
+        if image.shape[-2:] == (self.size, self.size) and self.resize == self.size:
+            return image
+        view: Tensor = self._steps(image)
+        return view
+
+
+class _Drawing:
+    """A transform that takes a generator, among those that use the global state."""
+
+    def __init__(self, transform: Callable[[Tensor, torch.Generator], Tensor]) -> None:
+        self._transform = transform
+
+    def __call__(self, image: Tensor) -> Tensor:
+        return self._transform(image, torch.default_generator)

@@ -1,0 +1,103 @@
+"""Checkpoints: all that is needed to go on, written so that a kill at any moment loses nothing.
+
+A checkpoint holds weights, optimiser, average, the remembered pairs and the step. What is random
+needs no state: it depends on the seed and the step alone. The new file is written beside the old
+one, forced to disk, and takes its place in one step; the old one is kept as the one before.
+"""
+
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kedge.errors import CheckpointError
+
+FORMAT, VERSION = "kedge-checkpoint", 1
+LAST, BEFORE = "checkpoint.pt", "checkpoint-before.pt"
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Write `state` as the last checkpoint of a run; the one that was last stays as the one before.
+
+    Raises:
+        CheckpointError: If it cannot be written; what was there before is as it was.
+    """
+    last, before = folder / LAST, folder / BEFORE
+    part, aside = folder / f".{LAST}.part", folder / f".{BEFORE}.part"
+    try:
+        with open(part, "wb") as file:
+            torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if last.exists():  # a second name for it, so that there is a last one at every moment
+            aside.unlink(missing_ok=True)
+            _link(last, aside)
+            os.replace(aside, before)
+        os.replace(part, last)
+    except (OSError, RuntimeError) as problem:  # torch's writer raises RuntimeError on a full disk
+        for path in (part, aside):
+            path.unlink(missing_ok=True)
+        reason = getattr(problem, "strerror", None) or " ".join(str(problem).split())[:200]
+        raise CheckpointError(
+            f"cannot write a checkpoint to {folder}: {reason}. The checkpoints that were there are"
+            " as they were. Make room there."
+        ) from problem
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # some file systems have no links
+        shutil.copyfile(source, target)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Any], str | None]:
+    """The last checkpoint that is whole, and what was wrong with a later one, if anything was.
+
+    Raises:
+        CheckpointError: If there is none.
+    """
+    problems = []
+    for name in (LAST, BEFORE):
+        path = folder / name
+        if not path.exists():
+            problems.append(f"no {name}")
+            continue
+        try:
+            state = read_checkpoint(path)
+        except CheckpointError as problem:
+            problems.append(str(problem).rstrip("."))
+            continue
+        told = problems[0] if problems else None
+        return state, told and f"{told}; going on from {name}, step {state['step']}."
+    raise CheckpointError(
+        f"cannot go on in {folder}: expected {LAST} of a run, found {' and '.join(problems)}."
+    )
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint, verified; nothing in it can run code."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"{path.name} is damaged: {damaged} has changed.")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError:
+        raise
+    except Exception as problem:  # whatever a damaged file makes its readers raise
+        reason = " ".join(str(problem).split())[:150]
+        raise CheckpointError(
+            f"{path.name} is damaged: {type(problem).__name__}, {reason}."
+        ) from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"{path.name} is no checkpoint of Kedge's.")
+    if state.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path.name} has version {state.get('version')!r}, expected {VERSION}. Use the version"
+            " of Kedge that wrote it."
+        )
+    return state

@@ -1,0 +1,368 @@
+"""A training run, from a recipe to a run folder. Read `train` top to bottom.
+
+```
+folder/
+  recipe.yaml            every setting
+  environment.json       versions, machine, command
+  metrics.jsonl          a line for each look at the run
+  checkpoint.pt          to go on from; checkpoint-before.pt, the one before
+  model/                 what kedge.save writes, at the end
+  rows.csv               results on the test set, at the end
+```
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kedge.anchored import Anchored
+from kedge.errors import CheckpointError, DivergedError
+from kedge.nets import remembered
+from kedge.standard import Standard
+from kedge.storage import save
+from kedge.training.checkpoint import LAST, load_checkpoint, save_checkpoint
+from kedge.training.distributed import Processes, joined
+from kedge.training.interrupts import Interrupts
+from kedge.training.judging import Held, Score, judge
+from kedge.training.material import gather_material
+from kedge.training.progress import Display, Silent, Terminal
+from kedge.training.recipe import Recipe
+from kedge.training.recipe_files import make_recipe, read_yaml, to_yaml
+from kedge.training.records import Metrics, environment, write_rows, write_whole
+from kedge.training.run import Run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run.
+
+    Attributes:
+        folder: Of the run.
+        finished: False if it was interrupted; it can be resumed.
+        model: As saved, in eval mode; None if not finished.
+        rows: Results on the test set.
+    """
+
+    folder: Path
+    finished: bool
+    model: Anchored | Standard | None
+    rows: list[dict[str, Any]]
+
+
+def train(
+    recipe: Recipe | None,
+    folder: str | Path,
+    *,
+    start: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Outcome:
+    """Train a model as `recipe` says, and leave everything about it in `folder`.
+
+    Several processes started by torchrun train together; the batch is the recipe's all the same.
+
+    Args:
+        recipe: None with `resume`: it is the folder's.
+        folder: Of the run; must not hold another one.
+        start: A trained network to start from; see `make_model`.
+        resume: Go on from the last checkpoint in `folder`.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        quiet: Show nothing.
+
+    Raises:
+        DivergedError: If the loss becomes NaN or infinite; the last checkpoint stays.
+    """
+    folder = Path(folder)
+    with joined(device) as processes, _own_randomness(processes.device):
+        state, told = None, None
+        if resume:
+            state, told = load_checkpoint(folder)
+            recipe = make_recipe(state["recipe"], f"the recipe of {folder}")
+            start = state["start"]
+        assert recipe is not None
+        if processes.first and not resume:
+            open_folder(folder, recipe, processes.device)
+        processes.wait()
+
+        material = gather_material(recipe, processes)
+        run = Run(recipe, material, processes, None if start is None else Path(start).absolute())
+        if state is not None:
+            run.restore(state)
+        title = f"{recipe.protocol.name}, seed {recipe.seed}"
+        with _display(quiet or not processes.first, title, run) as display:
+            for line in (told, material.description, run.described):
+                if line is not None:
+                    display.say(line)
+            finished = _train(run, folder, display)
+            if not finished:
+                return Outcome(folder, False, None, [])
+            model = run.judged.eval()
+            rows = _finish(run, folder, display)
+        return Outcome(folder, True, model, rows)
+
+
+def _train(run: Run, folder: Path, display: Display) -> bool:
+    """All steps that are left; False if somebody interrupted."""
+    recipe, processes = run.recipe, run.processes
+    saved = time.monotonic()
+    with Interrupts() as interrupts, _metrics(run, folder) as metrics:
+        if run.done == 0 and run.source is not None:
+            _show_day_zero(run, display, metrics)
+        clock = _Clock()
+        while run.done < run.steps:
+            epoch, within = divmod(run.done, run.steps_per_epoch)
+            run.material.batches.begin(epoch, within)
+            for _ in range(within, run.steps_per_epoch):
+                run.take_step()
+                epoch_ends = run.done % run.steps_per_epoch == 0
+                if run.done % recipe.log_every == 0 or epoch_ends:
+                    _look(run, clock, display, metrics)
+                    # Processes stop together, so they ask each other; alone, one stops at once.
+                    if _anyone(interrupts.asked, processes):
+                        return _stop(run, folder, display)
+                elif interrupts.asked and processes.count == 1:
+                    return _stop(run, folder, display)
+                if epoch_ends:
+                    _end_epoch(run, clock, display, metrics)
+                due = time.monotonic() - saved >= 60 * recipe.checkpoint_minutes
+                if due and run.done < run.steps and processes.first:
+                    _save_if_possible(run, folder, display)
+                    saved = time.monotonic()
+                    clock.pause()
+    return True
+
+
+class _Clock:
+    """Images per second, leaving out what is not training."""
+
+    def __init__(self) -> None:
+        self._seconds, self._since, self._steps = 0.0, time.monotonic(), 0
+
+    def pause(self) -> None:
+        """Whatever happened since the last look does not count."""
+        self._since = time.monotonic()
+
+    def lap(self, steps: int) -> float:
+        """Steps per second since the last look."""
+        now = time.monotonic()
+        seconds, self._since = now - self._since, now
+        return steps / max(seconds, 1e-9)
+
+
+def _look(run: Run, clock: _Clock, display: Display, metrics: "Metrics | _NoMetrics") -> None:
+    """Read what the steps left on the device; stop if the loss was bad."""
+    seen, device = run.look(), run.processes.device
+    bad = run.processes.highest(
+        torch.tensor(-1 if seen.bad_step is None else seen.bad_step, device=device)
+    )
+    if bad >= 0:
+        raise _diverged(run, int(bad))
+    counts = torch.tensor([*seen.losses, seen.correct], dtype=torch.float64, device=device)
+    *losses, correct = run.processes.total(counts).tolist()
+    losses = [loss / run.processes.count for loss in losses]
+    batch = run.material.batches.cut.batch
+    speed = batch * clock.lap(len(losses))
+    loss, accuracy = sum(losses) / len(losses), correct / (batch * len(losses))
+    rate = run.rate(run.done - 1)
+    epoch = run.done / run.steps_per_epoch
+    metrics.write(
+        "train",
+        run.done,
+        epoch=round(epoch, 4),
+        loss=loss,
+        accuracy=accuracy,
+        lr=rate,
+        images_per_second=round(speed, 1),
+        **({"losses": losses} if len(losses) <= 10 else {}),
+    )
+    display.show(
+        run.done,
+        f"epoch {-(-run.done // run.steps_per_epoch)}/{run.recipe.epochs}  loss {loss:.3f} "
+        f" accuracy {100 * accuracy:.1f} %  {speed:,.0f} images/s",
+        epoch_done=run.done % run.steps_per_epoch == 0,
+    )
+
+
+def _end_epoch(run: Run, clock: _Clock, display: Display, metrics: "Metrics | _NoMetrics") -> None:
+    epoch = run.done // run.steps_per_epoch
+    last = run.done == run.steps
+    held = run.material.validation
+    if held is None or (epoch % run.recipe.validate_every and not last):
+        return
+    score = judge(run.judged, held, run.processes, precision=run.precision)
+    metrics.write("validation", run.done, epoch=epoch, **asdict(score))
+    display.say(
+        f"epoch {epoch}: validation accuracy {100 * score.accuracy:.2f} %, loss {score.loss:.4f}"
+    )
+    clock.pause()
+
+
+def _show_day_zero(run: Run, display: Display, metrics: "Metrics | _NoMetrics") -> None:
+    """A trained network predicts after anchoring what it did before; show it."""
+    held = run.material.validation or run.material.test
+    if held is None or run.source is None:
+        return
+    ours = judge(run.model, held, run.processes)
+    theirs = _score_source(run, held)
+    metrics.write("day 0", 0, **asdict(ours), source_accuracy=theirs.accuracy)
+    display.say(
+        f"day 0: accuracy {100 * ours.accuracy:.2f} % on {held.count:,} images of {held.name};"
+        f" before anchoring {100 * theirs.accuracy:.2f} %"
+    )
+
+
+def _score_source(run: Run, held: Held) -> Score:
+    assert run.source is not None
+    if isinstance(run.source, Anchored) and not len(run.source.references):
+        run.source.set_references(run.model.references)  # type: ignore[arg-type]
+    return judge(run.source.to(run.processes.device), held, run.processes)
+
+
+def _diverged(run: Run, step: int) -> DivergedError:
+    where = f"step {step + 1} (epoch {step // run.steps_per_epoch + 1})"
+    return DivergedError(
+        f"the loss became NaN or infinite at {where}, at learning rate {run.rate(step):.3g}. Try a"
+        " lower optimiser.lr, a longer schedule.warmup, optimiser.clip: 1.0, or precision: float32."
+        " The last checkpoint was not touched."
+    )
+
+
+def _anyone(asked: bool, processes: Processes) -> bool:
+    return bool(processes.highest(torch.tensor(int(asked), device=processes.device)) > 0)
+
+
+def _stop(run: Run, folder: Path, display: Display) -> bool:
+    if (bad := run.bad_step()) is not None:
+        raise _diverged(run, bad)
+    if run.processes.first:
+        save_checkpoint(folder, run.state())
+    display.say(
+        f"interrupted after step {run.done} of {run.steps}; saved. Go on with:"
+        f" kedge train --resume {folder}"
+    )
+    return False
+
+
+def _save_if_possible(run: Run, folder: Path, display: Display) -> None:
+    """A checkpoint; one that cannot be written is told, and tried again later.
+
+    Weights that went bad since the last look do not replace good ones.
+    """
+    if (bad := run.bad_step()) is not None:
+        raise _diverged(run, bad)
+    try:
+        save_checkpoint(folder, run.state())
+    except CheckpointError as problem:
+        display.say(f"{problem} Training goes on, and the next checkpoint will be tried.")
+
+
+def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
+    """Test once, and write model and rows."""
+    recipe, processes, held = run.recipe, run.processes, run.material.test
+    rows: list[dict[str, Any]] = []
+    if held is not None:
+        score = judge(run.judged, held, processes)
+        rows = rows_of(recipe, run, score)
+        display.say(f"test accuracy {100 * score.accuracy:.2f} % on {score.count:,} images")
+    if processes.first:
+        save(
+            run.judged,
+            folder / "model",
+            class_names=run.material.class_names,
+            provenance={"recipe": asdict(recipe), "steps": run.done, "rows": rows},
+        )
+        if rows:
+            write_rows(folder / "rows.csv", rows)
+        save_checkpoint(folder, run.state())
+        display.say(f"model, metrics and rows are in {folder}")
+    processes.wait()
+    return rows
+
+
+def rows_of(recipe: Recipe, run: Run, score: Score) -> list[dict[str, Any]]:
+    """A row for each metric, with all that a result must name."""
+    protocol = recipe.protocol
+    masked = protocol.name == "masked"
+    made = remembered(run.model.net)  # started from a folder, it is not the recipe's
+    common = {
+        "network": recipe.network.name if made is None else made.name,
+        "data": recipe.data.name,
+        "split": "test",
+        "protocol": protocol.name,
+        "target": protocol.target if masked else "",
+        "alpha": (protocol.alpha if protocol.every is None else 1 / protocol.every)
+        if masked
+        else "",
+        "scope": protocol.scope if masked else "",
+        "references": protocol.references if protocol.anchored else "",
+        "reference_policy": getattr(run.judged, "reference_policy", None) or "",
+        "k": 1 if protocol.anchored else "",
+        "start": "" if run.start is None else str(run.start),
+        "epochs": recipe.epochs,
+        "seed": recipe.seed,
+        "count": score.count,
+    }
+    values = {"top1": score.accuracy, "nll": score.loss}
+    return [{**common, "metric": name, "value": value} for name, value in values.items()]
+
+
+def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
+    """Make a run folder; one that holds a run already is refused."""
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"cannot train into {folder}: expected a folder, found a file.")
+    if (folder / LAST).exists() or (folder / "model").exists():
+        raise CheckpointError(
+            f"cannot train into {folder}: it holds a run already. Go on with it: kedge train"
+            f" --resume {folder}. Or choose another --output."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
+    write_whole(folder / "recipe.yaml", to_yaml(recipe))
+    write_whole(folder / "environment.json", json.dumps(environment(device), indent=2) + "\n")
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe of a run folder."""
+    return make_recipe(read_yaml(folder / "recipe.yaml"), f"the recipe of {folder}")
+
+
+class _NoMetrics:
+    """For all processes but the first."""
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        pass
+
+
+@contextmanager
+def _metrics(run: Run, folder: Path) -> "Iterator[Metrics | _NoMetrics]":
+    if not run.processes.first:
+        yield _NoMetrics()
+        return
+    with Metrics(folder, run.done or None) as metrics:
+        yield metrics
+
+
+@contextmanager
+def _display(quiet: bool, title: str, run: Run) -> Iterator[Display]:
+    if quiet:
+        yield Silent()
+        return
+    with Terminal(title, run.steps, run.done) as display:
+        yield display
+
+
+@contextmanager
+def _own_randomness(device: torch.device) -> Iterator[None]:
+    """The global state of torch, which dropout uses, is put back at the end."""
+    cuda = [device.index] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        yield

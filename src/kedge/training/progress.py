@@ -1,0 +1,108 @@
+"""What a person sees of a run: a live bar on a terminal, plain lines elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+SECONDS_BETWEEN_LINES = 30
+
+
+class Display(Protocol):
+    """Whoever wants to be told how a run goes."""
+
+    def say(self, text: str) -> None:
+        """Something worth a line."""
+        ...
+
+    def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
+        """Where the run is, and how it does."""
+        ...
+
+
+class Silent:
+    """Tells nothing: for all processes but the first, and for tests."""
+
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
+        """Nothing."""
+
+
+class Terminal:
+    """A bar with epoch, speed, loss and time left; or, when piped, a line now and then.
+
+    Args:
+        title: Of the bar.
+        steps: Of the run.
+        done: Steps that were done before.
+        console: Where to write.
+    """
+
+    def __init__(
+        self, title: str, steps: int, done: int = 0, console: Console | None = None
+    ) -> None:
+        self._console = console or Console(highlight=False)
+        self._title, self._steps, self._done = title, steps, done
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._began = self._last_line = time.monotonic()
+
+    def __enter__(self) -> "Terminal":
+        self._began = self._last_line = time.monotonic()
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[text]}"),
+                console=self._console,
+            )
+            self._task = self._bar.add_task(
+                self._title, total=self._steps, completed=self._done, text=""
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """A line, above the bar if there is one."""
+        (self._bar.console if self._bar is not None else self._console).print(text, soft_wrap=True)
+
+    def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
+        """Move the bar; or write a line, at the end of an epoch or when half a minute is over."""
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, text=text)
+            return
+        if epoch_done or now - self._last_line > SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            left = (now - self._began) / max(1, step - self._done) * (self._steps - step)
+            self.say(f"{self._title} step {step}/{self._steps}  {text}  {_clock(left)} left")
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

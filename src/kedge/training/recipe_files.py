@@ -1,0 +1,261 @@
+"""Recipes from YAML files, names and dotted overrides; every mistake is told at once."""
+
+import dataclasses
+import difflib
+import operator
+import types
+import typing
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kedge.errors import RecipeError, check_option
+from kedge.training.recipe import Recipe
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes that come with Kedge, by name."""
+    folder = Path(str(resources.files("kedge"))) / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_recipe(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of a shipped name or a YAML file, with some settings replaced.
+
+    Args:
+        source: Such as "cifar10-resnet18", or "my.yaml".
+        overrides: By dotted name: `{"optimiser.lr": 0.05}`.
+
+    Raises:
+        RecipeError: With all mistakes of the file and the overrides.
+    """
+    values = read_yaml(find_recipe(source))
+    for dotted, value in (overrides or {}).items():
+        _replace(values, dotted, value)
+    where = str(source) if not overrides else f"{source} with {len(overrides)} override(s)"
+    return make_recipe(values, where)
+
+
+def find_recipe(source: str | Path) -> Path:
+    """The file of a recipe: a shipped name, or the path of a YAML file."""
+    known = shipped()
+    if str(source) in known:
+        return known[str(source)]
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml") or path.exists():
+        return path
+    check_option("the recipe", str(source), known)
+    raise AssertionError
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings of a file, on top of those of its `base`, if it has one."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise RecipeError(f"cannot read the recipe {path}: {reason}.") from None
+    except (yaml.YAMLError, RecursionError) as problem:
+        reason = " ".join(str(problem).split())
+        raise RecipeError(f"cannot read the recipe {path}: not YAML ({reason}).") from None
+    values = {} if values is None else values
+    if not isinstance(values, dict):
+        raise RecipeError(
+            f"cannot read the recipe {path}: expected settings such as 'epochs: 10', found"
+            f" {type(values).__name__}."
+        )
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise RecipeError(f"cannot read the recipe {path}: expected a name for base, found {base}.")
+    beside = path.parent / base
+    under = find_recipe(beside if beside.is_file() else base)
+    if under.resolve() == path.resolve():
+        raise RecipeError(f"cannot read the recipe {path}: it is its own base.")
+    return _merged(read_yaml(under), values)
+
+
+def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
+    """A checked recipe from nested settings; settings that are left out have their defaults."""
+    problems: list[str] = []
+    recipe = _read(Recipe, values, "", problems)
+    if not problems:
+        assert isinstance(recipe, Recipe)
+        problems += _contradictions(recipe)
+    if problems:
+        count = "one mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+        raise RecipeError(f"{where} has {count}: " + "; ".join(problems) + ".")
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The recipe with every setting, as YAML that makes it again."""
+    return yaml.safe_dump(
+        dataclasses.asdict(recipe), sort_keys=False, allow_unicode=True, width=100
+    )
+
+
+def settings(kind: type = Recipe, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
+    """Every setting by its dotted name."""
+    found: dict[str, dataclasses.Field[Any]] = {}
+    hints = typing.get_type_hints(kind)
+    for each in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(hints[each.name]):
+            found |= settings(hints[each.name], f"{prefix}{each.name}.")
+        else:
+            found[prefix + each.name] = each
+    return found
+
+
+def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(under)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        # What is passed on to a network or a policy belongs to it, and is replaced as a whole.
+        whole = key in ("arguments", "policy_arguments")
+        result[key] = _merged(result[key], value) if both and not whole else value
+    return result
+
+
+def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
+    *groups, last = dotted.split(".")
+    for group in groups:
+        inner = values.setdefault(group, {})
+        if not isinstance(inner, dict):  # told as a mistake when read
+            return
+        values = inner
+    values[last] = value
+
+
+def _read(kind: type, values: Any, prefix: str, problems: list[str]) -> object:
+    if not isinstance(values, Mapping):
+        name = prefix.rstrip(".") or "the recipe"
+        first = next(iter(settings(kind)))
+        problems.append(f"{name}: expected settings such as {prefix}{first}, found {values!r}")
+        return None
+    hints = typing.get_type_hints(kind)
+    fields = {each.name: each for each in dataclasses.fields(kind)}
+    taken: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in fields:
+            problems.append(_unknown(f"{prefix}{name}", prefix, list(fields)))
+        elif dataclasses.is_dataclass(hints[name]):
+            taken[name] = _read(hints[name], value, f"{prefix}{name}.", problems)
+        else:
+            problem, converted = _convert(value, hints[name])
+            problem = problem or _limits(converted, fields[name].metadata)
+            if problem:
+                problems.append(f"{prefix}{name}: expected {problem}, found {value!r}")
+            taken[name] = converted
+    return None if problems else kind(**taken)
+
+
+def _unknown(name: str, prefix: str, known: list[str]) -> str:
+    last = name.removeprefix(prefix)
+    everywhere = settings()
+    near = difflib.get_close_matches(last, known, n=1)
+    if near:
+        return f"{name}: no such setting (did you mean {prefix}{near[0]}?)"
+    elsewhere = [dotted for dotted in everywhere if dotted.split(".")[-1] == last]
+    near = elsewhere or difflib.get_close_matches(name, list(everywhere), n=1)
+    return f"{name}: no such setting" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def _convert(value: Any, hint: Any) -> tuple[str, Any]:
+    """What was expected, if `value` is not it, and the value in its type."""
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return "", None
+        (hint,) = [option for option in hint.__args__ if option is not type(None)]
+    if hint is bool:
+        return ("" if isinstance(value, bool) else "true or false"), value
+    if hint is int:
+        fine = isinstance(value, int) and not isinstance(value, bool)
+        return ("" if fine else "a whole number"), value
+    if hint is float:
+        number = _number(value)
+        return ("" if number is not None else "a number"), number
+    if hint is str:
+        return ("" if isinstance(value, str) else "a text"), value
+    if typing.get_origin(hint) is dict:
+        fine = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+        return ("" if fine else "settings such as {name: value}"), value
+    assert hint == list[float]
+    numbers = [_number(item) for item in value] if isinstance(value, list) else [None]
+    return ("" if None not in numbers else "numbers such as [0.3, 0.6]"), numbers
+
+
+def _number(value: Any) -> float | None:
+    """A float; also from '1e-4', which YAML takes for a text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None  # refuses NaN as well
+
+
+def _limits(value: Any, meta: Mapping[str, Any]) -> str:
+    if value is None:
+        return ""
+    if meta["among"] and value not in meta["among"]:
+        near = difflib.get_close_matches(str(value), meta["among"], n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        return f"one of {', '.join(meta['among'])}{hint}"
+    limits: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
+        ("least", "at least", operator.ge),
+        ("above", "more than", operator.gt),
+        ("most", "at most", operator.le),
+        ("below", "less than", operator.lt),
+    )
+    for name, words, holds in limits:
+        if meta[name] is not None and not holds(value, meta[name]):
+            return f"{words} {meta[name]}"
+    return ""
+
+
+def _contradictions(recipe: Recipe) -> list[str]:
+    """Settings that are fine alone and not together."""
+    problems = []
+    protocol, data, augment = recipe.protocol, recipe.data, recipe.augment
+    if protocol.name == "masked" and protocol.target is None:
+        problems.append(
+            "protocol.target: expected label (the authors' code) or uniform (the paper's text),"
+            " found neither; they are opposite mechanisms, so there is no default"
+        )
+    if protocol.every is not None and protocol.scope == "sample":
+        problems.append("protocol.every: expected scope: batch with it, found sample; use alpha")
+    if (data.mean is None) != (data.std is None):
+        problems.append("data.mean, data.std: expected both or neither, found one")
+    for name, values in (("mean", data.mean), ("std", data.std)):
+        if values is not None and len(values) != 3:
+            problems.append(
+                f"data.{name}: expected a number for each of 3 channels, found {values}"
+            )
+    if any(not 0 < share < 1 for share in recipe.schedule.milestones):
+        problems.append(
+            "schedule.milestones: expected shares of the budget between 0 and 1, found"
+            f" {recipe.schedule.milestones}"
+        )
+    if len(recipe.optimiser.betas) != 2:
+        problems.append(f"optimiser.betas: expected two, found {recipe.optimiser.betas}")
+    if augment.mixing_set is not None and augment.policy != "pixmix":
+        problems.append(
+            f"augment.mixing_set: expected policy: pixmix with it, found {augment.policy}"
+        )
+    if data.validation >= 1 and data.validation != int(data.validation):
+        problems.append(
+            f"data.validation: expected a share below 1 or a whole number, found {data.validation}"
+        )
+    if "num_classes" in recipe.network.arguments or "in_chans" in recipe.network.arguments:
+        problems.append(
+            "network.arguments: expected neither num_classes nor in_chans; the data decide them"
+        )
+    return problems

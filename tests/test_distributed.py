@@ -1,0 +1,104 @@
+"""Several processes train as one."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from runs import losses_of, small
+
+from kedge.training import Recipe, train
+from kedge.training.records import read_metrics
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+import torch
+from kedge.training import make_recipe, train
+
+torch.set_num_threads(1)
+for name, values in json.loads(Path(sys.argv[1]).read_text()).items():
+    outcome = train(make_recipe(values), Path(sys.argv[2]) / name, quiet=True)
+    torch.save(outcome.model.state_dict(), f"{sys.argv[2]}/{name}-{os.environ['RANK']}.pt")
+"""
+
+
+def recipes(pictures: Path) -> dict[str, Recipe]:
+    vit = {
+        "network__name": "timm:vit_tiny_patch16_224",  # no BatchNorm
+        "network__arguments": {"img_size": 16, "patch_size": 4, "depth": 2},
+        "protocol__reference_set": 8,
+        "data__validation": 5,  # odd: one process has more
+        "data__limit": 8,
+        "data__workers": 0,
+        "epochs": 5,
+        "batch": 8,
+    }
+    return {
+        "resident": small(pictures, **vit),
+        "streamed": small(pictures, **vit, data__resident="never", augment__policy="augmix"),
+        "mixed": small(pictures, **vit, augment__mixup=0.3, accumulate=2, average__decay=0.9),
+        "batchnorm": small(pictures, average__decay=0.9, data__validation=4),
+    }
+
+
+@pytest.fixture(scope="module")
+def two(pictures, tmp_path_factory) -> Path:
+    """A folder with the runs of two processes."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "script.py").write_text(SCRIPT)
+    values = {name: dataclasses.asdict(recipe) for name, recipe in recipes(pictures).items()}
+    (folder / "recipes.json").write_text(json.dumps(values))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*launcher, str(folder / "script.py"), str(folder / "recipes.json"), str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.parametrize("name", ["resident", "streamed", "mixed"])
+def test_two_processes_train_as_one(pictures, tmp_path, two, name):
+    """A network without BatchNorm, references of a pool, a shared mask: the same loss curve."""
+    train(recipes(pictures)[name], tmp_path / name, quiet=True)
+    one, both = (torch.tensor(losses_of(folder / name)) for folder in (tmp_path, two))
+    assert len(one) == 5
+    assert torch.allclose(one, both, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["resident", "streamed", "mixed"])
+def test_every_image_is_judged_once_by_however_many_processes(pictures, tmp_path, two, name):
+    train(recipes(pictures)[name], tmp_path / name, quiet=True)
+    one, both = (
+        [e for e in read_metrics(folder / name / "metrics.jsonl") if e["kind"] == "validation"]
+        for folder in (tmp_path, two)
+    )
+    for a, b in zip(one, both, strict=True):
+        assert a["count"] == b["count"] == 5
+        assert a["accuracy"] == b["accuracy"]
+        assert math.isclose(a["loss"], b["loss"], rel_tol=1e-4)
+
+
+def test_processes_with_batchnorm_of_their_own_have_equal_weights(two):
+    first, second = (torch.load(two / f"batchnorm-{rank}.pt") for rank in (0, 1))
+    assert len(first) > 20
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def test_passes_of_a_step_add_up_to_its_batch(pictures, tmp_path):
+    """Without BatchNorm, accumulating gradients changes nothing but rounding."""
+    recipe = dataclasses.replace(recipes(pictures)["mixed"])
+    for passes in (1, 4):
+        train(dataclasses.replace(recipe, accumulate=passes), tmp_path / str(passes), quiet=True)
+    one, four = (torch.tensor(losses_of(tmp_path / str(passes))) for passes in (1, 4))
+    assert torch.allclose(one, four, atol=1e-5, rtol=1e-5)

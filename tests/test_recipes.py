@@ -1,0 +1,194 @@
+"""Recipes: typed, whole, and every mistake told at once."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from kedge.errors import OptionError, RecipeError
+from kedge.training.recipe import Recipe
+from kedge.training.recipe_files import load_recipe, make_recipe, settings, shipped, to_yaml
+
+SHIPPED = {
+    *("shapes-small", "digits-small", "cifar10-resnet18", "cifar100-resnet18", "cifar100-wrn40-2"),
+    *("imagenet-swinv2-t", "imagenet-swinv2-s", "imagenet-swinv2-b", "imagenet-vit-b16"),
+    "finetune",
+}
+
+
+def mistakes(text: str) -> str:
+    with pytest.raises(RecipeError) as problem:
+        make_recipe(yaml.safe_load(text), "mine.yaml")
+    assert "\n" not in str(problem.value)
+    return str(problem.value)
+
+
+def test_the_shipped_recipes_are_all_there_and_explained():
+    assert set(shipped()) == SHIPPED
+    for name in SHIPPED:
+        assert len(load_recipe(name).about) > 40, name
+
+
+def test_a_recipe_comes_back_from_its_yaml():
+    for name in SHIPPED:
+        recipe = load_recipe(name)
+        assert make_recipe(yaml.safe_load(to_yaml(recipe))) == recipe
+
+
+def test_every_setting_says_what_it_means():
+    found = settings()
+    assert len(found) > 60
+    for name, field in found.items():
+        assert field.metadata["about"] or field.metadata["among"], name
+
+
+def test_an_unknown_key_is_refused_with_the_nearest():
+    text = mistakes("{protocol: {name: standard}, optimiser: {rl: 0.1}, epoch: 3}")
+    assert "optimiser.rl: no such setting (did you mean optimiser.lr?)" in text
+    assert "epoch: no such setting (did you mean epochs?)" in text
+
+
+def test_a_key_in_the_wrong_place_is_told_where_it_belongs():
+    text = mistakes("{protocol: {name: standard}, alpha: 0.1}")
+    assert "alpha: no such setting (did you mean protocol.alpha?)" in text
+
+
+def test_all_mistakes_of_a_file_are_told_at_once():
+    text = mistakes(
+        """
+        epochs: ten
+        batch: 0
+        precision: float16
+        optimiser: {lr: -1, clip: x, nesterov: 1}
+        schedule: {milestones: 0.5}
+        network: kedge:resnet18
+        data: {mean: [a, b, c], nmae: x}
+        """
+    )
+    assert text.startswith("mine.yaml has 10 mistakes: ")
+    for part in (
+        "epochs: expected a whole number, found 'ten'",
+        "batch: expected at least 1, found 0",
+        "precision: expected one of auto, float32, bfloat16 (did you mean bfloat16?), found"
+        " 'float16'",
+        "optimiser.lr: expected more than 0, found -1",
+        "optimiser.clip: expected a number, found 'x'",
+        "optimiser.nesterov: expected true or false, found 1",
+        "schedule.milestones: expected numbers such as [0.3, 0.6], found 0.5",
+        "network: expected settings such as network.name, found 'kedge:resnet18'",
+        "data.mean: expected numbers such as [0.3, 0.6], found ['a', 'b', 'c']",
+        "data.nmae: no such setting (did you mean data.name?)",
+    ):
+        assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("{}", "protocol.target: expected label .* or uniform .*no default"),
+        (
+            "{protocol: {name: masked, target: label, every: 5, scope: sample}}",
+            "protocol.every: expected scope: batch",
+        ),
+        (
+            "{protocol: {name: standard}, data: {mean: [0.5, 0.5, 0.5]}}",
+            "data.mean, data.std: expected both or neither",
+        ),
+        (
+            "{protocol: {name: standard}, schedule: {milestones: [60, 120]}}",
+            "schedule.milestones: expected shares of the budget",
+        ),
+        (
+            "{protocol: {name: standard}, optimiser: {betas: [0.9]}}",
+            "optimiser.betas: expected two",
+        ),
+        (
+            "{protocol: {name: standard}, augment: {mixing_set: x}}",
+            "augment.mixing_set: expected policy: pixmix",
+        ),
+        ("{protocol: {name: standard}, data: {validation: 1.5}}", "data.validation: expected"),
+        (
+            "{protocol: {name: standard}, network: {arguments: {num_classes: 3}}}",
+            "network.arguments: expected neither num_classes",
+        ),
+        (
+            "{protocol: {name: standard}, data: {mean: [0.5], std: [0.5]}}",
+            "data.mean: expected a number for each of 3 channels",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, told):
+    with pytest.raises(RecipeError, match=told):
+        make_recipe(yaml.safe_load(settings))
+
+
+def test_a_number_that_yaml_takes_for_a_text_is_a_number():
+    recipe = make_recipe({"protocol": {"name": "standard"}, "optimiser": {"lr": "1e-4"}})
+    assert recipe.optimiser.lr == 1e-4
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "true", "[1]", "{}"])
+def test_what_is_no_number_is_refused(value):
+    assert "optimiser.lr: expected a number" in mistakes(f"{{optimiser: {{lr: {value}}}}}")
+
+
+def test_overrides_replace_single_settings():
+    recipe = load_recipe("cifar10-resnet18", {"optimiser.lr": 0.05, "epochs": 60})
+    assert (recipe.optimiser.lr, recipe.epochs, recipe.optimiser.momentum) == (0.05, 60, 0.9)
+    with pytest.raises(RecipeError, match="override.*optimiser.rl: no such setting"):
+        load_recipe("cifar10-resnet18", {"optimiser.rl": 0.05})
+    with pytest.raises(RecipeError, match="epochs: expected a whole number"):
+        load_recipe("cifar10-resnet18", {"epochs.x": 1, "epochs": "x"})
+
+
+def test_a_recipe_builds_on_another(tmp_path):
+    (tmp_path / "under.yaml").write_text("base: cifar10-resnet18\nepochs: 7\n")
+    (tmp_path / "mine.yaml").write_text("base: under.yaml\nprotocol: {alpha: 0.5}\n")
+    recipe = load_recipe(tmp_path / "mine.yaml")
+    expected = load_recipe("cifar10-resnet18", {"epochs": 7, "protocol.alpha": 0.5})
+    assert recipe == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[1, 2]", "expected settings such as 'epochs: 10', found list"),
+        ("a: [", "not YAML"),
+        ("base: mine.yaml", "its own base"),
+        ("base: 3", "expected a name for base"),
+        ("!!python/object/apply:os.system ['true']", "not YAML"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, told):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(RecipeError, match=told):
+        load_recipe(tmp_path / "mine.yaml")
+
+
+def test_a_recipe_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(OptionError, match=r"did you mean 'cifar10-resnet18'\?"):
+        load_recipe("cifar10-resnet")
+    with pytest.raises(RecipeError, match="No such file"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+def test_settings_cannot_be_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().epochs = 3
+
+
+def test_the_papers_settings():
+    cifar = load_recipe("cifar10-resnet18")
+    assert (cifar.epochs, cifar.batch, cifar.optimiser.lr) == (200, 128, 0.1)
+    assert [round(share * 200) for share in cifar.schedule.milestones] == [60, 120, 160]
+    assert (cifar.protocol.alpha, cifar.protocol.target) == (0.25, "label")
+    assert load_recipe("cifar100-wrn40-2").network.arguments == {"dropout": 0.3}
+    swin, vit = load_recipe("imagenet-swinv2-b"), load_recipe("imagenet-vit-b16")
+    assert (swin.epochs, swin.batch, swin.protocol.alpha, swin.data.size) == (330, 1024, 0.2, 256)
+    assert (vit.epochs, vit.batch, vit.optimiser.weight_decay, vit.data.size) == (
+        330,
+        4096,
+        0.3,
+        224,
+    )
+    assert swin.protocol.references == vit.protocol.references == "batch"

@@ -1,0 +1,247 @@
+"""Runs: they learn, leave what they should, and treat data and starting points rightly."""
+
+import json
+import math
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+from runs import EVERYTHING, assert_same, losses_of, small, train_and_stop, weights_of
+from torch import nn
+
+import kedge
+from kedge.errors import CheckpointError, DataError, OptionError
+from kedge.training import load_recipe, loop, shipped, train
+from kedge.training.checkpoint import BEFORE
+from kedge.training.material import cut_sets
+from kedge.training.records import read_metrics
+
+
+@pytest.mark.parametrize("protocol", ["standard", "anchored", "masked"])
+def test_a_run_learns_and_leaves_all_it_should(pictures, tmp_path, protocol):
+    recipe = small(pictures, protocol__name=protocol, epochs=30)
+    outcome = train(recipe, tmp_path / "run", quiet=True)
+    run = tmp_path / "run"
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        *("recipe.yaml", "environment.json", "metrics.jsonl", "checkpoint.pt", "model"),
+        *("rows.csv", "tensorboard"),
+    }
+    assert outcome.finished
+    losses = losses_of(run)
+    assert len(losses) == 30 * 4
+    assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
+    (top1,) = [row["value"] for row in outcome.rows if row["metric"] == "top1"]
+    assert top1 >= 0.75  # of 4 test pictures
+    model = kedge.load(run / "model")
+    assert isinstance(model, kedge.Standard if protocol == "standard" else kedge.Anchored)
+    assert model.class_names == ("class0", "class1", "class2", "class3")
+    assert model.provenance["recipe"]["protocol"]["name"] == protocol
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["versions"]["kedge"] == kedge.__version__
+
+
+def test_a_batch_that_cannot_be_cut_is_refused(pictures, tmp_path):
+    with pytest.raises(OptionError, match=r"1 process\(es\) times 3 pass\(es\) divide evenly"):
+        train(small(pictures, accumulate=3), tmp_path / "run", quiet=True)
+
+
+def test_a_set_smaller_than_a_batch_is_one_batch(pictures, tmp_path):
+    train(small(pictures, batch=1000), tmp_path / "run", quiet=True)
+    assert len(losses_of(tmp_path / "run")) == 3
+
+
+def test_day_0_predicts_as_the_source_did(pictures, tmp_path, capsys):
+    standard = small(pictures, protocol__name="standard", data__validation=4, epochs=6)
+    train(standard, tmp_path / "source", quiet=True)
+    masked = small(pictures, data__validation=4, epochs=1)
+    train(masked, tmp_path / "tuned", start=tmp_path / "source")
+    told = capsys.readouterr().out
+    (entry,) = [
+        e for e in read_metrics(tmp_path / "tuned" / "metrics.jsonl") if e["kind"] == "day 0"
+    ]
+    source = read_metrics(tmp_path / "source" / "metrics.jsonl")[-1]
+    assert entry["accuracy"] == entry["source_accuracy"] == source["accuracy"]
+    assert math.isclose(entry["loss"], source["loss"], rel_tol=1e-5)
+    assert f"day 0: accuracy {100 * source['accuracy']:.2f} % on 4 images" in told
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "state_dict", "wrapped", "run", "model"])
+def test_a_run_starts_from_any_saved_form(pictures, tmp_path, kind):
+    train(small(pictures, protocol__name="standard", epochs=4), tmp_path / "run", quiet=True)
+    net = kedge.load(tmp_path / "run" / "model").net
+    path = {
+        "safetensors": tmp_path / "net.safetensors",
+        "state_dict": tmp_path / "net.pt",
+        "wrapped": tmp_path / "net.pth",
+        "run": tmp_path / "run",
+        "model": tmp_path / "run" / "model",
+    }[kind]
+    if kind == "safetensors":
+        safetensors.torch.save_file(net.state_dict(), path)
+    elif kind == "state_dict":
+        torch.save(net.state_dict(), path)
+    elif kind == "wrapped":
+        state = {f"module.{name}": weight for name, weight in net.state_dict().items()}
+        torch.save({"epoch": 3, "state_dict": state}, path)
+    train(small(pictures, epochs=1, data__validation=4), tmp_path / "tuned", start=path, quiet=True)
+    entry = read_metrics(tmp_path / "tuned" / "metrics.jsonl")[0]
+    assert entry["kind"] == "day 0"
+    assert entry["accuracy"] == entry["source_accuracy"] >= 0.75  # chance is 0.25
+
+
+def test_weights_that_do_not_fit_are_refused_by_name(pictures, tmp_path):
+    torch.save(kedge.nets.resnet_small(num_classes=7).state_dict(), tmp_path / "seven.pt")
+    recipe = small(pictures)
+    with pytest.raises(CheckpointError, match=r"'fc.weight' of shape \(4, 64\), found \(7, 64\)"):
+        train(recipe, tmp_path / "a", start=tmp_path / "seven.pt", quiet=True)
+    fresh = small(pictures, network__new_head=True, epochs=1)
+    assert train(fresh, tmp_path / "b", start=tmp_path / "seven.pt", quiet=True).finished
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
+    with pytest.raises(CheckpointError, match="has no 'conv1.weight'.*network.name"):
+        train(recipe, tmp_path / "c", start=tmp_path / "other.pt", quiet=True)
+    with pytest.raises(CheckpointError, match="found nothing there"):
+        train(recipe, tmp_path / "d", start=tmp_path / "none.pt", quiet=True)
+    (tmp_path / "text.pt").write_text("hello")
+    with pytest.raises(CheckpointError, match="damaged or holds more than weights"):
+        train(recipe, tmp_path / "e", start=tmp_path / "text.pt", quiet=True)
+
+
+def test_a_start_with_other_classes_is_refused(pictures, tmp_path):
+    train(small(pictures, epochs=1), tmp_path / "run", quiet=True)
+    other = tmp_path / "other"
+    shutil.copytree(pictures, other)
+    (other / "class0").rename(other / "klass0")
+    with pytest.raises(OptionError, match="class 0 is 'class0' there and 'class1' here"):
+        train(small(other), tmp_path / "tuned", start=tmp_path / "run", quiet=True)
+    with pytest.raises(OptionError, match="anchored or masked to go on from an anchored model"):
+        train(
+            small(pictures, protocol__name="standard"),
+            tmp_path / "tuned2",
+            start=tmp_path / "run",
+            quiet=True,
+        )
+
+
+def test_the_test_set_is_looked_at_once(pictures, tmp_path, monkeypatch):
+    judged = []
+
+    def counted(model, held, *arguments, **options):
+        judged.append(held.name)
+        return judge(model, held, *arguments, **options)
+
+    judge = loop.judge
+    monkeypatch.setattr(loop, "judge", counted)
+    train(small(pictures, data__validation=4), tmp_path / "run", quiet=True)
+    test = [name for name in judged if "validation" not in name]
+    assert len(judged) == 3 + 1
+    assert len(test) == 1
+    assert judged[-1] == test[0]
+
+
+def test_validation_and_limit_are_cut_from_the_training_set(pictures):
+    parts = cut_sets(small(pictures, data__validation=0.25, data__limit=8))
+    assert (len(parts.train), len(parts.validation), len(parts.test)) == (8, 4, 4)
+    rows = [set(part.rows.tolist()) for part in (parts.train, parts.validation, parts.test)]
+    assert not rows[0] & rows[1]
+    assert not rows[0] & rows[2]
+    assert not rows[1] & rows[2]
+    assert parts.train.labels.bincount().tolist() == [2, 2, 2, 2]
+    last = cut_sets(small(pictures, data__validation=5, data__validation_from="last"))
+    assert last.validation.rows.tolist() == cut_sets(small(pictures)).train.rows[-5:].tolist()
+
+
+def test_noise_is_in_the_training_labels_alone(pictures):
+    noisy = cut_sets(small(pictures, data__label_noise=0.5, data__validation=4))
+    clean = cut_sets(small(pictures, data__validation=4))
+    assert int((noisy.train.labels != clean.train.labels).sum()) == 6
+    assert torch.equal(noisy.validation.labels, clean.validation.labels)
+    assert torch.equal(noisy.test.labels, clean.test.labels)
+
+
+def test_streamed_and_resident_runs_are_the_same(pictures, tmp_path):
+    for resident in ("always", "never"):
+        recipe = small(
+            pictures,
+            augment={"crop": "none"},
+            data__resident=resident,
+            data__workers=0,
+            data__mean=[0.5] * 3,
+            data__std=[0.25] * 3,
+            protocol__reference_set=8,
+        )
+        train(recipe, tmp_path / resident, quiet=True)
+    assert_same(weights_of(tmp_path / "always"), weights_of(tmp_path / "never"))
+
+
+def test_what_cannot_stream_or_stay_is_refused(pictures, tmp_path):
+    with pytest.raises(OptionError, match="expected protocol.reference_set.*streams"):
+        train(small(pictures, data__resident="never"), tmp_path / "a", quiet=True)
+    recipe = small(pictures, data__resident="always", augment__policy="augmix")
+    with pytest.raises(OptionError, match="data.resident: auto or never"):
+        train(recipe, tmp_path / "b", quiet=True)
+    with pytest.raises(OptionError, match="reference_set of at most the 16"):
+        train(small(pictures, protocol__reference_set=99), tmp_path / "c", quiet=True)
+    recipe = small(
+        pictures,
+        augment__policy="pixmix",
+        augment__mixing_set=str(tmp_path / "none"),
+        protocol__references="batch",
+    )
+    with pytest.raises(DataError, match="expected a folder of pictures to mix"):
+        train(recipe, tmp_path / "d", quiet=True)
+
+
+def test_training_leaves_the_global_randomness_alone(pictures, tmp_path):
+    before = torch.random.get_rng_state()
+    train(small(pictures, epochs=1, **EVERYTHING), tmp_path / "run", quiet=True)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_seed_decides_everything(pictures, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(small(pictures, epochs=1, seed=seed), tmp_path / name, quiet=True)
+    assert_same(weights_of(tmp_path / "a"), weights_of(tmp_path / "b"))
+    a, c = weights_of(tmp_path / "a"), weights_of(tmp_path / "c")
+    assert not torch.equal(a["net.fc.weight"], c["net.fc.weight"])
+
+
+@pytest.mark.slow
+def test_compiled_training_equals_eager(pictures, tmp_path):
+    for execution in ("eager", "compiled"):
+        recipe = small(pictures, epochs=1, execution=execution, augment__mixup=0.2)
+        train(recipe, tmp_path / execution, quiet=True)
+    eager, compiled = (torch.tensor(losses_of(tmp_path / e)) for e in ("eager", "compiled"))
+    assert torch.allclose(eager, compiled, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_every_shipped_recipe_runs_saves_resumes_and_evaluates(
+    pictures, tmp_path, monkeypatch, name
+):
+    batch = 2 if name.startswith("imagenet") else 4
+    overrides = {
+        "data.name": f"imagefolder:{pictures}",
+        "data.validation": 4,
+        "data.limit": 3 * batch,
+        "data.workers": 0,
+        "epochs": 1,
+        "batch": batch,
+        "log_every": 1,
+    }
+    recipe = load_recipe(name, overrides)
+    start = None
+    if name == "finetune":
+        start = tmp_path / "net.pt"
+        torch.save(kedge.nets.resnet_small(num_classes=4).state_dict(), start)
+    train_and_stop(recipe, tmp_path / "run", 2, monkeypatch, start=start)
+    outcome = train(None, tmp_path / "run", resume=True, quiet=True)
+    assert outcome.finished
+    assert len(losses_of(tmp_path / "run")) == 3
+    assert {row["metric"]: row["count"] for row in outcome.rows} == {"top1": 4, "nll": 4}
+    model = kedge.load(tmp_path / "run" / "model")
+    images = torch.zeros(2, 3, recipe.data.size, recipe.data.size, dtype=torch.uint8)
+    with torch.no_grad():
+        assert model(images).shape == (2, 4)
+    assert (tmp_path / "run" / BEFORE).exists()
