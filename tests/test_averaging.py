@@ -34,7 +34,6 @@ def test_weights_and_statistics_are_those_of_torchs_average(decay, every):
     model = small_cnn()
     ours = MovingAverage(model, Average(decay=decay, every=every))
     theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-    theirs.update_parameters(model)  # the first update of torch's is a copy
     for step in range(1, 11):
         change(model)
         ours.update(step)
@@ -57,15 +56,16 @@ def test_it_follows_after_every_so_many_steps_and_not_between(every):
         assert moved == (step % every == 0)
 
 
-def test_it_starts_at_the_models_weights_and_the_share_of_the_model_is_one_less_decay():
+def test_it_starts_at_the_first_update_and_the_share_of_the_model_is_one_less_decay():
     model = nn.Linear(1, 1, bias=False)
-    model.weight.data.fill_(8.0)
     average = MovingAverage(model, Average(decay=0.75))
+    model.weight.data.fill_(8.0)
+    average.update(1)  # the weights before training mean nothing
     assert average.model.weight.item() == 8
     model.weight.data.fill_(0.0)
-    average.update(1)
-    assert average.model.weight.item() == 6
     average.update(2)
+    assert average.model.weight.item() == 6
+    average.update(3)
     assert average.model.weight.item() == 4.5
 
 

@@ -160,21 +160,25 @@ def test_streamed_pictures_are_in_the_channels_last_layout():
 
 
 @pytest.mark.parametrize("make", [resident, streamed])
-@pytest.mark.parametrize(("n", "repeats"), [(96, 2), (96, 3), (100, 3), (5, 8)])
-def test_repeated_samples_come_in_a_row_with_keys_of_their_own(make, n, repeats):
+@pytest.mark.parametrize(("n", "repeats"), [(96, 2), (96, 3), (100, 3)])
+def test_repeated_samples_come_close_together_with_keys_of_their_own(make, n, repeats):
     batch = joined(run(make(n, Cut(1), repeats=repeats), epoch=0))
-    assert len(batch.images) == n
-    assert len(batch.keys.unique()) == n
-    rows = [numbers(batch)[i : i + repeats] for i in range(0, n, repeats)]
-    assert all(len(set(row)) == 1 for row in rows)
-    assert len({row[0] for row in rows}) == len(rows) == -(-n // repeats)
+    places: dict[int, list[int]] = {}
+    for place, number in enumerate(numbers(batch)):
+        places.setdefault(number, []).append(place)
+    assert len(batch.keys) == len(batch.keys.unique()) == n
+    assert max(map(len, places.values())) == repeats
+    assert len(places) in (-(-n // repeats), -(-n // repeats) + 1)  # the last may be cut off
+    assert all(max(each) - min(each) < 2 * repeats for each in places.values())
 
 
-def test_repeated_samples_are_augmented_anew_and_their_first_view_is_that_without_repeats():
+def test_repeated_samples_are_augmented_anew_and_one_of_them_is_as_without_repeats():
     shift = Shift(2, True, True)
     batch = joined(run(resident(96, Cut(1), shift, repeats=3), epoch=0))
     plain = joined(run(resident(96, Cut(1), shift), epoch=0))
-    assert_same(Batch(*(t[::3] for t in batch)), Batch(*(t[:32] for t in plain)))
+    assert torch.isin(batch.keys, plain.keys).sum() == 32
+    for place, key in enumerate(plain.keys[:32]):  # the first third of the order is what is seen
+        assert torch.equal(batch.images[batch.keys == key][0], plain.images[place])
     assert len({tuple(image.flatten().tolist()) for image in batch.images}) > 85
 
 
@@ -213,7 +217,6 @@ def test_all_pictures_of_a_set_are_read_in_order(workers, batch):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.xfail(reason="DataLoader draws a seed for its workers from the global state")
 def test_reading_draws_nothing_from_the_global_state(workers):
     batches, before = streamed(40, Cut(20), workers=workers), torch.get_rng_state()
     list(run(batches, epoch=0))

@@ -1,5 +1,6 @@
 """Drawn numbers: the same for the same keys everywhere, uniform, and independent of each other."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -129,8 +130,8 @@ NEIGHBOURS = {
     "seeds 2^63 apart": between((0, 0, Stream.TOP), (2**63, 0, Stream.TOP)),
     "seed and epoch exchanged": between((0, 1, Stream.TOP), (1, 0, Stream.TOP)),
     **{
-        f"{stream.name} and the next": between((0, 0, stream), (0, 0, Stream(stream + 1)))
-        for stream in list(Stream)[:-1]
+        f"{one.name} and {other.name}": between((0, 0, one), (0, 0, other))
+        for one, other in itertools.pairwise(Stream)
     },
     "an image and its reference": between((0, 0, Stream.LEFT), (0, 0, Stream.REFERENCE_LEFT)),
 }

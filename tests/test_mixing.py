@@ -179,7 +179,6 @@ def test_shares_are_distributed_as_beta(alpha):
 
 
 @pytest.mark.parametrize("repeats", [2, 3])
-@pytest.mark.xfail(reason="repeated samples stand in a row, and neighbours are mixed")
 def test_a_repeated_sample_is_not_mixed_with_itself(repeats):
     samples_of_batch = epoch_order(600, seed=0, epoch=0, repeats=repeats)[:120] % 600
     partners = samples_of_batch[neighbours(120, CPU)]

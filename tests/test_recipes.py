@@ -192,3 +192,20 @@ def test_the_papers_settings():
         224,
     )
     assert swin.protocol.references == vit.protocol.references == "batch"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("data: {resize: 16}", "data.resize: expected at least data.size 32"),
+        ("augment: {crop: resized}", "protocol.references: expected clean or batch"),
+        ("augment: {policy: augmix}", "protocol.references: expected clean or batch"),
+    ],
+)
+def test_views_that_would_surprise_are_refused(settings, told):
+    values = {
+        "protocol": {"name": "anchored", "references": "augmented"},
+        **yaml.safe_load(settings),
+    }
+    with pytest.raises(RecipeError, match=told):
+        make_recipe(values)

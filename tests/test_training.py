@@ -216,10 +216,26 @@ def test_compiled_training_equals_eager(pictures, tmp_path):
     assert torch.allclose(eager, compiled, atol=1e-4, rtol=1e-4)
 
 
+SMALL = {  # the same networks on smaller pictures: a tenth of the time
+    "imagenet-swinv2-t": {"data.size": 64},
+    "imagenet-swinv2-s": {"data.size": 64},
+    "imagenet-swinv2-b": {"data.size": 64},
+    "imagenet-vit-b16": {"data.size": 32, "network.arguments": {"image_size": 32}},
+}
+
+
 @pytest.mark.parametrize("name", sorted(shipped()))
-def test_every_shipped_recipe_runs_saves_resumes_and_evaluates(
-    pictures, tmp_path, monkeypatch, name
-):
+def test_every_shipped_recipe_works(pictures, tmp_path, monkeypatch, name):
+    runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, SMALL.get(name, {}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_the_imagenet_recipes_work_at_their_own_size(pictures, tmp_path, monkeypatch, name):
+    runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, {})
+
+
+def runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, changes):
     batch = 2 if name.startswith("imagenet") else 4
     overrides = {
         "data.name": f"imagefolder:{pictures}",
@@ -229,6 +245,7 @@ def test_every_shipped_recipe_runs_saves_resumes_and_evaluates(
         "epochs": 1,
         "batch": batch,
         "log_every": 1,
+        **changes,
     }
     recipe = load_recipe(name, overrides)
     start = None

@@ -68,18 +68,20 @@ def epoch_order(samples: int, seed: int, epoch: int, repeats: int = 1) -> Tensor
         samples: In the set.
         seed: Of the run.
         epoch: From 0.
-        repeats: Each sample comes so many times in a row, each time augmented anew, and the epoch
-            stays as long: only a part of the set is seen in it (Hoffer et al. 2020).
+        repeats: Each sample comes so many times close together, each time augmented anew, and the
+            epoch stays as long: only a part of the set is seen in it (Hoffer et al. 2020). Two take
+            turns, a b a b a b: neighbours are what mixup mixes, and are never the same.
 
     Returns:
         Numbers; `number % samples` is the sample, `number // samples` tells repetitions apart.
     """
     generator = torch.Generator().manual_seed(key(seed, epoch, Stream.ORDER) % 2**63)
     order = torch.randperm(samples, generator=generator)
-    if repeats == 1:
+    if repeats == 1 or samples == 1:
         return order
-    turns = torch.arange(samples) % repeats
-    return order[: -(-samples // repeats)].repeat_interleave(repeats)[:samples] + samples * turns
+    pairs = order[: 2 * -(-samples // (2 * repeats))].view(-1, 2)
+    turns = torch.arange(samples) // 2 % repeats
+    return pairs.repeat(1, repeats).view(-1)[:samples] + samples * turns
 
 
 class Batches(Protocol):
@@ -194,6 +196,7 @@ class Streamed:
             persistent_workers=workers > 0,
             prefetch_factor=4 if workers else None,
             worker_init_fn=_ignore_interrupts,
+            generator=torch.Generator(),  # else the global one is drawn from
         )
         self._iterator: Iterator[list[Tensor]] | None = None
         n = cut.size
@@ -277,6 +280,7 @@ def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -
         batch_size=batch,
         num_workers=workers,
         worker_init_fn=_ignore_interrupts,
+        generator=torch.Generator(),
     )
     for pictures, _, _ in loader:
         yield pictures

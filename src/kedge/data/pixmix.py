@@ -206,7 +206,7 @@ def change(image: Tensor, wanted: Change | None) -> Tensor:
         case "posterize":
             changed = v2.posterize(image, bits=4 - int(share * 4))
         case "rotate":
-            changed = _move(image, angle=wanted.sign * int(share * 30))
+            changed = _move(image, angle=-wanted.sign * int(share * 30))
         case "solarize":
             changed = v2.solarize(image, threshold=256 - int(share * 256))
         case "shear_x":
@@ -215,10 +215,10 @@ def change(image: Tensor, wanted: Change | None) -> Tensor:
             changed = _move(image, shear_y=wanted.sign * share * 0.3)
         case "translate_x":
             pixels = wanted.sign * int(share * width / 3)
-            changed = functional.pad(image, (pixels, -pixels, 0, 0))
+            changed = functional.pad(image, (-pixels, pixels, 0, 0))
         case _:  # translate_y
             pixels = wanted.sign * int(share * height / 3)
-            changed = functional.pad(image, (0, 0, pixels, -pixels))
+            changed = functional.pad(image, (0, 0, -pixels, pixels))
     return changed
 
 

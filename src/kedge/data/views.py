@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
+from kedge.data.chance import Stream
+from kedge.data.chance import key as combine
+from kedge.data.pixmix import PixMix
 from kedge.errors import OptionError
 
 POLICIES = {
@@ -62,32 +65,40 @@ class TrainView:
             steps.append(v2.RandomHorizontalFlip())
         if flip_vertically:
             steps.append(v2.RandomVerticalFlip())
-        arguments = policy_arguments or {}
+        arguments = dict(policy_arguments or {})
         try:
-            if policy == "pixmix":
-                from kedge.data.pixmix import PixMix
-
-                assert pictures is not None
-                steps.append(_Drawing(PixMix(pictures, **arguments)))
-            elif policy != "none":
-                # torchvision turns and shears tensors bilinearly at best.
-                turning = (
-                    InterpolationMode.NEAREST
-                    if interpolation == "nearest"
-                    else (InterpolationMode.BILINEAR)
-                )
-                arguments = {"interpolation": turning, **arguments}
-                steps.append(POLICIES[policy](**arguments))
-        except (TypeError, ValueError) as problem:
-            raise OptionError(f"cannot make {policy!r} with {arguments}: {problem}.") from None
-        self._steps = v2.Compose(steps)
+            steps += _policy(policy, arguments, interpolation, pictures)
+            self._steps = v2.Compose(steps)
+            for trial in range(16):  # some operations do not look at what is wrong
+                self(torch.zeros(3, 8, 8, dtype=torch.uint8), trial)
+        except (TypeError, ValueError, IndexError, RuntimeError) as problem:
+            if not arguments:
+                raise
+            reason = " ".join(str(problem).split()).rstrip(".")
+            raise OptionError(f"cannot make {policy!r} with {arguments}: {reason}.") from None
 
     def __call__(self, image: Tensor, key: int) -> Tensor:
         """The view that belongs to `key`, uint8 `(3, size, size)`."""
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(key % 2**63)
+            torch.default_generator.manual_seed(combine(key, Stream.VIEW) % 2**63)
             view: Tensor = self._steps(image)
         return view.contiguous()
+
+
+def _policy(
+    policy: str, arguments: dict[str, Any], interpolation: str, pictures: Tensor | None
+) -> list[Callable[..., Any]]:
+    if policy == "none":
+        return []
+    if policy == "pixmix":
+        assert pictures is not None
+        return [_Drawing(PixMix(pictures, **arguments))]
+    if policy == "autoaugment" and "policy" in arguments:
+        arguments = {**arguments, "policy": v2.AutoAugmentPolicy(arguments["policy"])}
+    # torchvision turns and shears tensors bilinearly at best.
+    nearest, bilinear = InterpolationMode.NEAREST, InterpolationMode.BILINEAR
+    turning = nearest if interpolation == "nearest" else bilinear
+    return [POLICIES[policy](**{"interpolation": turning, **arguments})]
 
 
 class PlainView:

@@ -38,8 +38,9 @@ class MovingAverage:
         """Follow the model, after step number `step`, counted from 1."""
         if step % self._every:
             return
+        first = step == self._every  # from there on: the first weights mean nothing
         mine, theirs = (list(tensors) for tensors in zip(*self._pairs, strict=True))
-        torch._foreach_lerp_(mine, theirs, self._share)
+        torch._foreach_lerp_(mine, theirs, 1.0 if first else self._share)
         for kept, now in self._others:
             kept.copy_(now)
 

@@ -12,6 +12,7 @@ from kedge.data.batches import Batches, Cut, Resident, Streamed, read_all
 from kedge.data.chance import key
 from kedge.data.folders import FileReader, list_pictures
 from kedge.data.images import ImageSet
+from kedge.data.mixing_pictures import make_mixing_pictures
 from kedge.data.sources import load_sets
 from kedge.data.splits import flip_labels, stratified
 from kedge.data.transforms import Shift
@@ -177,6 +178,12 @@ def _cut(recipe: Recipe, samples: int, processes: Processes) -> Cut:
             f" pass(es) divide evenly, found {batch} samples ({samples} in the set). Change batch"
             " or accumulate."
         )
+    mixes = recipe.augment.mixup or recipe.augment.cutmix
+    if mixes and parts > 1 and (batch // parts) % 2:
+        raise OptionError(
+            f"expected parts of an even number of samples for mixup or CutMix, which mix in pairs,"
+            f" found {batch // parts}. Change batch or accumulate."
+        )
     return Cut(batch, processes.rank, processes.count, recipe.accumulate)
 
 
@@ -232,9 +239,8 @@ def _train_view(recipe: Recipe) -> TrainView:
 
 def _mixing_pictures(folder: str | None, size: int, seed: int) -> Tensor:
     """What PixMix mixes in: Kedge's own fractals and textures, or the pictures of a folder."""
+    size = size * 9 // 8  # 36 for 32: each image gets a random part of one
     if folder is None:
-        from kedge.data.mixing_pictures import make_mixing_pictures
-
         return make_mixing_pictures(MIXING_PICTURES, size, seed)
     names = list_pictures(Path(folder)) if Path(folder).is_dir() else []
     if not names:

@@ -65,6 +65,8 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -
         {name: value for name, value in group.items() if name != "params"}
         for group in optimiser.param_groups
     ]
-    optimiser.load_state_dict(state)
+    # torch moves the state as the groups say, so they must say so before.
+    groups = [{**was, **own} for was, own in zip(state["param_groups"], options, strict=True)]
+    optimiser.load_state_dict({**state, "param_groups": groups})
     for group, own in zip(optimiser.param_groups, options, strict=True):
         group.update(own)

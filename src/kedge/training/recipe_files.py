@@ -254,6 +254,17 @@ def _contradictions(recipe: Recipe) -> list[str]:
         problems.append(
             f"data.validation: expected a share below 1 or a whole number, found {data.validation}"
         )
+    if data.resize is not None and data.resize < data.size:
+        problems.append(
+            f"data.resize: expected at least data.size {data.size}, found {data.resize}"
+        )
+    if protocol.references == "augmented" and (
+        augment.crop == "resized" or augment.policy != "none"
+    ):
+        problems.append(
+            "protocol.references: expected clean or batch with crop: resized or a policy, found"
+            " augmented; references are padded and flipped alone"
+        )
     if "num_classes" in recipe.network.arguments or "in_chans" in recipe.network.arguments:
         problems.append(
             "network.arguments: expected neither num_classes nor in_chans; the data decide them"

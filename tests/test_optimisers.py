@@ -1,0 +1,60 @@
+"""Optimisers: which weights decay, and states that move between devices."""
+
+import pytest
+import torch
+from torch import nn
+
+import kedge
+from kedge.training.optimisers import make_optimiser, restore_optimiser, set_rate, weight_groups
+from kedge.training.recipe import Optimiser
+
+CPU = torch.device("cpu")
+
+
+def test_all_weights_decay_or_matrices_alone():
+    net = kedge.nets.create("torchvision:vit_b_16", num_classes=3, image_size=32)
+    (whole,) = weight_groups(net, Optimiser(weight_decay=0.3))
+    assert len(whole["params"]) == len(list(net.parameters()))
+    decaying, exempt = weight_groups(net, Optimiser(weight_decay=0.3, decay="matrices"))
+    assert (decaying["weight_decay"], exempt["weight_decay"]) == (0.3, 0.0)
+    left_out = {id(weight) for weight in exempt["params"]}
+    for name, weight in net.named_parameters():
+        special = name in ("class_token", "encoder.pos_embedding")
+        norm_or_bias = weight.ndim == 1
+        assert (id(weight) in left_out) == (special or norm_or_bias), name
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_an_optimiser_goes_on_from_its_state(name):
+    def steps(net, optimiser, count):
+        for number in range(count):
+            set_rate(optimiser, 0.1 / (number + 1))
+            optimiser.zero_grad()
+            net(torch.ones(1, 2)).square().sum().backward()
+            optimiser.step()
+
+    settings = Optimiser(name=name, nesterov=True)
+    torch.manual_seed(0)
+    whole, cut = nn.Linear(2, 2), nn.Linear(2, 2)
+    cut.load_state_dict(whole.state_dict())
+    first, second = (make_optimiser(net, settings, CPU) for net in (whole, cut))
+    steps(whole, first, 3)
+    steps(cut, second, 3)
+    again = make_optimiser(cut, settings, CPU)
+    restore_optimiser(again, second.state_dict())
+    steps(whole, first, 2)
+    steps(cut, again, 2)
+    assert torch.equal(whole.weight, cut.weight)
+
+
+def test_a_state_moves_as_this_devices_optimiser_wants_it():
+    """As from a CPU to a GPU: there the count of steps must lie beside the weights."""
+    net = nn.Linear(2, 2)
+    optimiser = make_optimiser(net, Optimiser(name="adamw"), CPU)
+    net(torch.ones(1, 2)).sum().backward()
+    optimiser.step()
+    other = nn.Linear(2, 2, device="meta")
+    moved = torch.optim.AdamW(other.parameters(), lr=torch.tensor(0.1), capturable=True)
+    restore_optimiser(moved, optimiser.state_dict())
+    assert all(state["step"].device.type == "meta" for state in moved.state.values())
+    assert moved.param_groups[0]["capturable"]
