@@ -12,7 +12,7 @@ help:                ## what each command does
 demo: $(READY)       ## train a standard and an anchored network on real digits and compare them (about a minute)
 	@$(RUN)/python examples/demo.py
 
-test: $(READY)       ## the tests and doctests, warnings as errors (about three minutes on two cores)
+test: $(READY)       ## the tests and doctests, warnings as errors (about five minutes on two cores)
 	$(RUN)/python -m pytest -n auto
 
 check: lint types test ## what CI runs: format, lint, strict types, tests
@@ -32,6 +32,7 @@ bench: $(READY)      ## the CPU benchmarks; results go to benchmarks/results
 	$(RUN)/python benchmarks/step.py
 	$(RUN)/python benchmarks/folded.py
 	$(RUN)/python benchmarks/transduction.py
+	$(RUN)/python benchmarks/training.py
 
 clean:               ## forget the environment
 	rm -rf .venv .tools

@@ -216,7 +216,7 @@ def on_a_cpu() -> None:
         for protocol in PROTOCOLS
     }
     rows = compare(
-        "training", "shapes-small, eager, fp32", contenders, rounds=40, items=64, repeats=4
+        "training", "shapes-small, eager, fp32", contenders, rounds=60, items=32, repeats=8
     )
     write("training-cpu", rows)
 
