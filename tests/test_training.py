@@ -11,6 +11,7 @@ from runs import EVERYTHING, assert_same, losses_of, small, train_and_stop, weig
 from torch import nn
 
 import kedge
+from kedge.data.views import POLICIES
 from kedge.errors import CheckpointError, DataError, OptionError
 from kedge.training import load_recipe, loop, shipped, train
 from kedge.training.checkpoint import BEFORE
@@ -214,6 +215,37 @@ def test_compiled_training_equals_eager(pictures, tmp_path):
         train(recipe, tmp_path / execution, quiet=True)
     eager, compiled = (torch.tensor(losses_of(tmp_path / e)) for e in ("eager", "compiled"))
     assert torch.allclose(eager, compiled, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("resident", ["auto", "never"])
+def test_a_damaged_picture_is_told_by_name_in_one_line(pictures, tmp_path, workers, resident):
+    shutil.copytree(pictures, tmp_path / "pictures")
+    for damaged in (tmp_path / "pictures").glob("*/*.png"):  # whichever is read first
+        damaged.write_bytes(damaged.read_bytes()[:200])
+    recipe = small(
+        tmp_path / "pictures",
+        data__workers=workers,
+        data__resident=resident,
+        protocol__name="standard",  # nothing is read but by the workers
+    )
+    with pytest.raises(DataError, match=r"cannot read .*/class\d/\d.png") as problem:
+        train(recipe, tmp_path / "run", quiet=True)
+    assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "pixmix", "pixmix from a folder"])
+def test_every_policy_trains(pictures, tmp_path, policy):
+    name, _, folder = policy.partition(" ")
+    recipe = small(
+        pictures,
+        augment__policy=name,
+        augment__mixing_set=str(pictures) if folder else None,
+        protocol__references="batch",
+        data__workers=0,
+        epochs=1,
+    )
+    assert train(recipe, tmp_path / "run", quiet=True).finished
 
 
 SMALL = {  # the same networks on smaller pictures: a tenth of the time

@@ -8,15 +8,16 @@ compiled and captured in a CUDA graph.
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from kedge.data.chance import Stream, key, sample_keys
 from kedge.data.images import ImageSet
 from kedge.data.transforms import Shift, gather
+from kedge.errors import KedgeError
 
 View = Callable[[Tensor, int], Tensor]
 
@@ -197,8 +198,9 @@ class Streamed:
             prefetch_factor=4 if workers else None,
             worker_init_fn=_ignore_interrupts,
             generator=torch.Generator(),  # else the global one is drawn from
+            collate_fn=_collate,
         )
-        self._iterator: Iterator[list[Tensor]] | None = None
+        self._iterator: Iterator[Any] | None = None
         n = cut.size
         self._buffers = [
             Batch(
@@ -220,7 +222,7 @@ class Streamed:
         """Copy what the workers made to where the step reads it."""
         assert self._iterator is not None
         for buffers in self._buffers:
-            for buffer, values in zip(buffers, next(self._iterator), strict=True):
+            for buffer, values in zip(buffers, _checked(next(self._iterator)), strict=True):
                 buffer.copy_(values, non_blocking=True)
 
     def batch(self, number: int) -> Batch:
@@ -259,16 +261,36 @@ class _Places:
                 yield list(zip((drawn % self._samples).tolist(), keys.tolist(), strict=True))
 
 
-class _Views(Dataset[tuple[Tensor, int, int]]):
-    """Samples by (number, key)."""
+class _Views(Dataset[tuple[Tensor, int, int] | KedgeError]):
+    """Samples by (number, key); or what is wrong with a picture, which is told, not raised here.
+
+    What a worker raises reaches the other side as pages of traceback.
+    """
 
     def __init__(self, images: ImageSet, view: View) -> None:
         self._images, self._view = images, view
 
-    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int, int]:
+    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int, int] | KedgeError:
         number, sample_key = place
-        image = self._view(self._images.read(number), sample_key)
+        try:
+            image = self._view(self._images.read(number), sample_key)
+        except KedgeError as problem:
+            return problem
         return image, int(self._images.labels[number]), sample_key
+
+
+def _collate(samples: list[Any]) -> Any:
+    """A batch; or the first problem in it."""
+    problems = [sample for sample in samples if isinstance(sample, KedgeError)]
+    return problems[0] if problems else default_collate(samples)
+
+
+def _checked(batch: Any) -> list[Tensor]:
+    """What a worker made, in the process that trains; a problem is raised here."""
+    if isinstance(batch, KedgeError):
+        raise batch
+    tensors: list[Tensor] = batch
+    return tensors
 
 
 def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -> Iterator[Tensor]:
@@ -281,6 +303,7 @@ def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -
         num_workers=workers,
         worker_init_fn=_ignore_interrupts,
         generator=torch.Generator(),
+        collate_fn=_collate,
     )
-    for pictures, _, _ in loader:
-        yield pictures
+    for values in loader:
+        yield _checked(values)[0]
