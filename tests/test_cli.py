@@ -126,6 +126,6 @@ def test_piped_output_is_plain_lines(tmp_path, capsys, monkeypatch):
     told = capsys.readouterr().out
     assert "\x1b" not in told
     assert "digits: 64 samples of 10 classes to train on, 32 to validate, 360 to test" in told
-    assert "step 4/4  epoch 2/2  loss " in told
+    assert "step 4/4 epoch 2/2 loss " in told
     assert "images/s" in told
     assert "test accuracy" in told

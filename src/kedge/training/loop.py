@@ -121,6 +121,7 @@ def _train(run: Run, folder: Path, display: Display) -> bool:
             run.material.batches.begin(epoch, within)
             for _ in range(within, run.steps_per_epoch):
                 run.take_step()
+                display.tick(run.done)
                 epoch_ends = run.done % run.steps_per_epoch == 0
                 if run.done % recipe.log_every == 0 or epoch_ends:
                     _look(run, clock, display, metrics)
@@ -184,8 +185,8 @@ def _look(run: Run, clock: _Clock, display: Display, metrics: "Metrics | _NoMetr
     )
     display.show(
         run.done,
-        f"epoch {-(-run.done // run.steps_per_epoch)}/{run.recipe.epochs}  loss {loss:.3f} "
-        f" accuracy {100 * accuracy:.1f} %  {speed:,.0f} images/s",
+        f"epoch {-(-run.done // run.steps_per_epoch)}/{run.recipe.epochs} loss {loss:.3f}"
+        f" accuracy {100 * accuracy:.1f} % {speed:,.0f} images/s",
         epoch_done=run.done % run.steps_per_epoch == 0,
     )
 

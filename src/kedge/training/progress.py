@@ -7,15 +7,15 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 SECONDS_BETWEEN_LINES = 30
+SECONDS_BETWEEN_TICKS = 0.2
 
 
 class Display(Protocol):
@@ -23,6 +23,10 @@ class Display(Protocol):
 
     def say(self, text: str) -> None:
         """Something worth a line."""
+        ...
+
+    def tick(self, step: int) -> None:
+        """Where the run is; after every step."""
         ...
 
     def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
@@ -34,6 +38,9 @@ class Silent:
     """Tells nothing: for all processes but the first, and for tests."""
 
     def say(self, text: str) -> None:
+        """Nothing."""
+
+    def tick(self, step: int) -> None:
         """Nothing."""
 
     def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
@@ -57,19 +64,19 @@ class Terminal:
         self._title, self._steps, self._done = title, steps, done
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._began = self._last_line = time.monotonic()
+        self._began = self._last_line = self._ticked = time.monotonic()
 
     def __enter__(self) -> "Terminal":
         self._began = self._last_line = time.monotonic()
         if self._console.is_terminal:
             self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[text]}"),
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+                BarColumn(None, table_column=Column(ratio=1, min_width=5)),  # gives way
+                TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),
+                TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+                TextColumn("left", table_column=Column(no_wrap=True)),
                 console=self._console,
+                expand=True,
             )
             self._task = self._bar.add_task(
                 self._title, total=self._steps, completed=self._done, text=""
@@ -90,6 +97,12 @@ class Terminal:
         """A line, above the bar if there is one."""
         (self._bar.console if self._bar is not None else self._console).print(text, soft_wrap=True)
 
+    def tick(self, step: int) -> None:
+        """Move the bar, if there is one, a few times a second."""
+        if self._bar is not None and time.monotonic() - self._ticked > SECONDS_BETWEEN_TICKS:
+            self._ticked = time.monotonic()
+            self._bar.update(self._task, completed=step)
+
     def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
         """Move the bar; or write a line, at the end of an epoch or when half a minute is over."""
         now = time.monotonic()
@@ -99,7 +112,7 @@ class Terminal:
         if epoch_done or now - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (now - self._began) / max(1, step - self._done) * (self._steps - step)
-            self.say(f"{self._title} step {step}/{self._steps}  {text}  {_clock(left)} left")
+            self.say(f"{self._title} step {step}/{self._steps} {text} {_clock(left)} left")
 
 
 def _clock(seconds: float) -> str:
