@@ -125,7 +125,26 @@ def test_piped_output_is_plain_lines(tmp_path, capsys, monkeypatch):
     assert main(["train", *words, "--output", str(tmp_path / "run"), "--batch", "32"]) == 0
     told = capsys.readouterr().out
     assert "\x1b" not in told
-    assert "digits: 64 samples of 10 classes to train on, 32 to validate, 360 to test" in told
+    assert (
+        "digits: 64 samples of 10 classes to train on (data.limit), 32 to validate, 360 to test"
+        in told
+    )
     assert "step 4/4 epoch 2/2 loss " in told
     assert "images/s" in told
     assert "test accuracy" in told
+
+
+def test_a_run_is_named_after_what_it_is(tmp_path, monkeypatch, capsys, pictures):
+    monkeypatch.chdir(tmp_path)
+    words = ["--data", f"imagefolder:{pictures}", "--data.size", "16", "--epochs", "1"]
+    assert main(["train", *words, "--quiet"]) == 0  # neither limit nor validation of shapes' own
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("shapes-small-pictures")
+    assert run.name.endswith("-masked-label-seed0")
+    assert main(["train", *words, "--quiet"]) == 2
+    assert "holds a finished run" in capsys.readouterr().err
+
+
+def test_no_command_shows_help(capsys):
+    assert main([]) == 0
+    assert "train" in capsys.readouterr().out

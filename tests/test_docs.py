@@ -67,7 +67,8 @@ def test_the_recipe_and_the_code_of_the_training_page_work(tmp_path, monkeypatch
     (tmp_path / "mine.yaml").write_text(blocks(page, "yaml")[0])
     assert load_recipe(tmp_path / "mine.yaml").data.size == 64
     monkeypatch.chdir(tmp_path)
-    exec(compile(blocks(page, "python")[0], "training.md", "exec"), {})
+    for block in blocks(page, "python"):
+        exec(compile(block, "training.md", "exec"), {})
     assert (tmp_path / "my-run" / "model" / "config.json").is_file()
 
 

@@ -61,7 +61,7 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         precision: float16
         optimiser: {lr: -1, clip: x, nesterov: 1}
         schedule: {milestones: 0.5}
-        network: kedge:resnet18
+        network: [kedge, resnet18]
         data: {mean: [a, b, c], nmae: x}
         """
     )
@@ -75,7 +75,7 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         "optimiser.clip: expected a number, found 'x'",
         "optimiser.nesterov: expected true or false, found 1",
         "schedule.milestones: expected numbers such as [0.3, 0.6], found 0.5",
-        "network: expected settings such as network.name, found 'kedge:resnet18'",
+        "network: expected settings such as network.name, found ['kedge', 'resnet18']",
         "data.mean: expected numbers such as [0.3, 0.6], found ['a', 'b', 'c']",
         "data.nmae: no such setting (did you mean data.name?)",
     ):
@@ -209,3 +209,10 @@ def test_views_that_would_surprise_are_refused(settings, told):
     }
     with pytest.raises(RecipeError, match=told):
         make_recipe(values)
+
+
+def test_a_group_may_be_given_by_its_name_alone():
+    recipe = make_recipe({"protocol": "standard", "schedule": "constant", "data": "digits"})
+    assert (recipe.protocol.name, recipe.schedule.name, recipe.data.name) == (
+        *("standard", "constant", "digits"),
+    )

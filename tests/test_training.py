@@ -13,7 +13,7 @@ from torch import nn
 import kedge
 from kedge.data.views import POLICIES
 from kedge.errors import CheckpointError, DataError, OptionError
-from kedge.training import load_recipe, loop, shipped, train
+from kedge.training import load_recipe, loop, recipe_of, shipped, train
 from kedge.training.checkpoint import BEFORE
 from kedge.training.material import cut_sets
 from kedge.training.records import read_metrics
@@ -100,7 +100,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(pictures, tmp_path):
     fresh = small(pictures, network__new_head=True, epochs=1)
     assert train(fresh, tmp_path / "b", start=tmp_path / "seven.pt", quiet=True).finished
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
-    with pytest.raises(CheckpointError, match="has no 'conv1.weight'.*network.name"):
+    with pytest.raises(CheckpointError, match="has no 'conv1.weight'.*Say which network"):
         train(recipe, tmp_path / "c", start=tmp_path / "other.pt", quiet=True)
     with pytest.raises(CheckpointError, match="found nothing there"):
         train(recipe, tmp_path / "d", start=tmp_path / "none.pt", quiet=True)
@@ -123,6 +123,29 @@ def test_a_start_with_other_classes_is_refused(pictures, tmp_path):
             start=tmp_path / "run",
             quiet=True,
         )
+
+
+def test_a_run_with_other_classes_gets_a_new_head(pictures, tmp_path):
+    train(small(pictures, protocol__name="standard", epochs=1), tmp_path / "run", quiet=True)
+    other = tmp_path / "other"
+    shutil.copytree(pictures, other)
+    shutil.rmtree(other / "class3")
+    with pytest.raises(OptionError, match=r"with 3 classes.*found 4.*--network.new_head true"):
+        train(small(other), tmp_path / "a", start=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "a").exists()  # a failed start leaves nothing
+    fresh = small(other, network__new_head=True, epochs=1)
+    outcome = train(fresh, tmp_path / "b", start=tmp_path / "run", quiet=True)
+    assert outcome.model.class_names == ("class0", "class1", "class2")
+
+
+def test_bare_weights_of_timm_are_normalised_as_timm_says(pictures, tmp_path):
+    net = kedge.nets.create("timm:resnet10t", num_classes=4)
+    torch.save(net.state_dict(), tmp_path / "net.pt")
+    recipe = small(pictures, network__name="timm:resnet10t", epochs=1)
+    train(recipe, tmp_path / "run", start=tmp_path / "net.pt", quiet=True)
+    model = kedge.load(tmp_path / "run")  # a run folder will do
+    assert model.normalise.mean == tuple(net.pretrained_cfg["mean"])
+    assert recipe_of(tmp_path / "run").data.std == list(net.pretrained_cfg["std"])
 
 
 def test_the_test_set_is_looked_at_once(pictures, tmp_path, monkeypatch):

@@ -124,7 +124,7 @@ def load(
     saved alike; where it matters, ask `isinstance(model, kedge.Anchored)`.
 
     Args:
-        folder: Written by `save`.
+        folder: Written by `save`; or a run folder, which has such a one in it.
         net: The plain network, with any weights, where it cannot be made by name.
         device: Where the model is wanted.
 
@@ -133,6 +133,8 @@ def load(
             not compute what the saved one did.
     """
     folder = Path(folder)
+    if (folder / "model" / "config.json").is_file() and not (folder / "config.json").exists():
+        folder = folder / "model"
     config = _read_config(folder)
     weights = _read_tensors(folder, config, "weights")
     examples = _read_tensors(folder, config, "examples")

@@ -18,13 +18,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="kedge",
-        description="Train, evaluate and deploy anchored vision models.",
+        description="Train anchored vision models.",
         epilog="`kedge COMMAND --help` tells more.",
     )
     parser.add_argument("--version", action="version", version=f"kedge {kedge.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
         module.add(commands, name)
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help()
+        return 0
     known, rest = parser.parse_known_args(arguments)
     try:
         code: int = COMMANDS[known.command].run(known, rest)

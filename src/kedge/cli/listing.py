@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             "torchvision:NAME": "any classifier of torchvision's",
         },
     }
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     for title, rows in tables.items():
         if options.what in (None, title):
             table = Table(title=title, title_justify="left", show_header=False, box=None)

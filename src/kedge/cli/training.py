@@ -75,6 +75,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.resume is not None:
         return _resume(options, overrides)
     name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
+    if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
+        overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)
     if options.print_recipe:
         print(to_yaml(recipe), end="")
@@ -98,7 +100,8 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         if given is not None:
             raise OptionError(
                 f"expected --resume alone, found {name} beside it: a run goes on with the settings"
-                " it began with."
+                " it began with. To train longer, start another one from it: --from"
+                f" {options.resume}."
             )
     if options.print_recipe:
         print(to_yaml(recipe_of(options.resume)), end="")
@@ -143,7 +146,11 @@ def _missing_value(name: str) -> str:
 def _name(recipe_name: str, recipe: Recipe) -> str:
     protocol = recipe.protocol
     target = f"-{protocol.target}" if protocol.name == "masked" else ""
-    return f"{recipe_name}-{protocol.name}{target}-seed{recipe.seed}"
+    data = ""
+    if recipe_name in shipped() and recipe.data.name != load_recipe(recipe_name).data.name:
+        kind, _, place = recipe.data.name.partition(":")
+        data = "-" + "".join(c if c.isalnum() else "_" for c in Path(place).stem or kind)
+    return f"{recipe_name}{data}-{protocol.name}{target}-seed{recipe.seed}"
 
 
 def _describe_recipes() -> str:
@@ -155,7 +162,8 @@ def _describe_recipes() -> str:
 def _describe_settings() -> str:
     """Every setting of a recipe: name, default, meaning."""
     lines = [
-        "settings of a recipe, each also an option (--NAME VALUE):",
+        "settings of a recipe, each also an option (--NAME VALUE); in brackets what holds where a",
+        "recipe says nothing (--print-recipe shows yours):",
         *textwrap.wrap(
             "in short: " + ", ".join(f"--{short} for --{name}" for short, name in SHORT.items()),
             96,

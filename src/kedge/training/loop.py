@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +87,20 @@ def train(
             recipe = make_recipe(state["recipe"], f"the recipe of {folder}")
             start = state["start"]
         assert recipe is not None
-        if processes.first and not resume:
-            open_folder(folder, recipe, processes.device)
-        processes.wait()
-
+        if not resume:
+            check_free(folder, recipe)
         material = gather_material(recipe, processes)
         run = Run(recipe, material, processes, None if start is None else Path(start).absolute())
         if state is not None:
             run.restore(state)
+            begun = f"going on from step {run.done} of {run.steps}"
+            told = f"{told} {begun}" if told else begun
+        elif processes.first:  # not before all is well: a failed start leaves nothing
+            open_folder(folder, run.recipe, processes.device)
+        processes.wait()
         title = f"{recipe.protocol.name}, seed {recipe.seed}"
         with _display(quiet or not processes.first, title, run) as display:
-            for line in (told, material.description, run.described):
+            for line in (material.description, run.described, told):
                 if line is not None:
                     display.say(line)
             finished = _train(run, folder, display)
@@ -314,15 +317,33 @@ def rows_of(recipe: Recipe, run: Run, score: Score) -> list[dict[str, Any]]:
     return [{**common, "metric": name, "value": value} for name, value in values.items()]
 
 
-def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
-    """Make a run folder; one that holds a run already is refused."""
+def check_free(folder: Path, recipe: Recipe) -> None:
+    """Refuse a folder that holds a run already."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"cannot train into {folder}: expected a folder, found a file.")
-    if (folder / LAST).exists() or (folder / "model").exists():
-        raise CheckpointError(
-            f"cannot train into {folder}: it holds a run already. Go on with it: kedge train"
-            f" --resume {folder}. Or choose another --output."
-        )
+    if not (folder / LAST).exists() and not (folder / "model").exists():
+        return
+    if (folder / "model").exists():
+        there = "a finished run"
+    elif _same(recipe, recipe_of(folder)):
+        there = f"this run, unfinished: go on with kedge train --resume {folder}"
+    else:
+        there = "a run with other settings"
+    raise CheckpointError(
+        f"cannot train into {folder}: it holds {there}. Choose another folder (--output), or remove"
+        " it."
+    )
+
+
+def _same(new: Recipe, old: Recipe) -> bool:
+    """Whether two recipes are equal, where the older one has its normalisation worked out."""
+    if new.data.mean is None:
+        old = replace(old, data=replace(old.data, mean=None, std=None))
+    return new == old
+
+
+def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
+    """Make a run folder, and say in it what will be trained, and where."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

@@ -23,10 +23,10 @@ from kedge.training.distributed import Processes
 from kedge.training.draws import Draws
 from kedge.training.judging import Held
 from kedge.training.recipe import Augment, Recipe
+from kedge.training.start import IMAGENET_MEAN, IMAGENET_STD
 
 RESIDENT_BYTES = 4 * 2**30  # what a set may take to be kept on the device
 MIXING_PICTURES = 300
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ def cut_sets(recipe: Recipe) -> Parts:
         )
     if settings.validation:
         amount = settings.validation if settings.validation < 1 else int(settings.validation)
+        count = round(amount * len(train)) if amount < 1 else int(amount)
+        if count >= len(train):
+            raise OptionError(
+                f"expected data.validation to leave some of the {len(train)} training pictures,"
+                f" found {settings.validation:g}. Give a share: --data.validation 0.1."
+            )
         if settings.validation_from == "last":
-            count = round(amount * len(train)) if amount < 1 else int(amount)
-            if not 0 < count < len(train):
-                raise OptionError(
-                    f"expected data.validation to leave some of {len(train)} pictures, found"
-                    f" {settings.validation}."
-                )
             kept, cut = torch.arange(len(train)).split([len(train) - count, count])
         else:
             kept, cut = stratified(train.labels, amount, seed)
@@ -314,6 +314,10 @@ def _rounded(values: Sequence[float]) -> tuple[float, ...]:
 def _describe(recipe: Recipe, parts: Parts, resident: bool) -> str:
     train = parts.train
     found = f"{train.name}: {len(train):,} samples of {train.classes} classes to train on"
+    if recipe.data.limit == len(train):
+        found += " (data.limit)"
+    if recipe.batch > len(train):
+        found += f" (fewer than the batch of {recipe.batch}: all of them are one)"
     if parts.flipped is not None:
         found += f" ({int(parts.flipped.sum())} labels flipped)"
     for images, words in ((parts.validation, "to validate"), (parts.test, "to test")):

@@ -77,6 +77,7 @@ class Terminal:
                 TextColumn("left", table_column=Column(no_wrap=True)),
                 console=self._console,
                 expand=True,
+                transient=True,  # what is said stays, and the result comes last
             )
             self._task = self._bar.add_task(
                 self._title, total=self._steps, completed=self._done, text=""
@@ -95,7 +96,8 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """A line, above the bar if there is one."""
-        (self._bar.console if self._bar is not None else self._console).print(text, soft_wrap=True)
+        console = self._bar.console if self._bar is not None else self._console
+        console.print(text, soft_wrap=True, markup=False)
 
     def tick(self, step: int) -> None:
         """Move the bar, if there is one, a few times a second."""
@@ -112,7 +114,7 @@ class Terminal:
         if epoch_done or now - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (now - self._began) / max(1, step - self._done) * (self._steps - step)
-            self.say(f"{self._title} step {step}/{self._steps} {text} {_clock(left)} left")
+            self.say(f"{self._title}: step {step}/{self._steps} {text} {_clock(left)} left")
 
 
 def _clock(seconds: float) -> str:

@@ -65,8 +65,10 @@ class Data:
     interpolation: str = setting(
         "bilinear", "where pictures are resized", among=("nearest", "bilinear", "bicubic")
     )
-    mean: list[float] | None = setting(None, "of each channel, 0 to 1; none: of the training set")
-    std: list[float] | None = setting(None, "of each channel, 0 to 1; none: of the training set")
+    mean: list[float] | None = setting(
+        None, "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams)"
+    )
+    std: list[float] | None = setting(None, "of each channel, 0 to 1; none: likewise")
     limit: int | None = setting(
         None, "train on so many samples, class-balanced; none: all", least=1
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from kedge.errors import RecipeError, check_option
+from kedge.errors import OptionError, RecipeError, check_option
 from kedge.training.recipe import Recipe
 
 
@@ -47,6 +47,12 @@ def find_recipe(source: str | Path) -> Path:
     path = Path(source)
     if path.suffix in (".yaml", ".yml") or path.exists():
         return path
+    begin = [name for name in known if name.startswith(str(source))]
+    if begin:
+        raise OptionError(
+            f"expected the recipe to be one of {', '.join(known)}, found {source!r} (did you mean"
+            f" {begin[0]!r}?)."
+        )
     check_option("the recipe", str(source), known)
     raise AssertionError
 
@@ -134,6 +140,8 @@ def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _read(kind: type, values: Any, prefix: str, problems: list[str]) -> object:
+    if isinstance(values, str) and "name" in {each.name for each in dataclasses.fields(kind)}:
+        values = {"name": values}  # `protocol: masked` is `protocol: {name: masked}`
     if not isinstance(values, Mapping):
         name = prefix.rstrip(".") or "the recipe"
         first = next(iter(settings(kind)))

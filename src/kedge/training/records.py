@@ -110,6 +110,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     """Versions, machine and command, so that a run can be understood later."""
     names = ("kedge", "torch", "torchvision", "timm", "numpy")
     cuda = device.type == "cuda"
+    started = Path(sys.argv[0]).name
     return {
         "versions": {name: metadata.version(name) for name in names if _installed(name)},
         "python": platform.python_version(),
@@ -117,7 +118,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": ["kedge" if started == "__main__.py" else started, *sys.argv[1:]],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

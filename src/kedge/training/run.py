@@ -1,6 +1,6 @@
 """The state of a run: model, optimiser, average, and how far it is."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Run:
             recipe, material.normalise, material.class_names, initial_seed(recipe), start
         )
         self.model, self.source, self.described = begun.model, begun.source, begun.described
+        self.recipe = recipe = _resolved(recipe, self.model)
         self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if isinstance(self.model, Anchored):
             assert material.stored is not None
@@ -140,6 +141,14 @@ class Run:
                 self.average.model.mark_unsettled()
         self.done = state["step"]
         self._step.begin(self.done)
+
+
+def _resolved(recipe: Recipe, model: Anchored | Standard) -> Recipe:
+    """The recipe with the normalisation that the model has."""
+    if model.normalise is None:
+        return recipe
+    mean, std = list(model.normalise.mean), list(model.normalise.std)
+    return replace(recipe, data=replace(recipe.data, mean=mean, std=std))
 
 
 def _moved(state: dict[str, Any], device: torch.device) -> dict[str, Any]:

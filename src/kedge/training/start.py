@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from kedge.anchored import Anchored, anchor
 from kedge.errors import CheckpointError, OptionError
-from kedge.nets import create
+from kedge.nets import create, remembered
 from kedge.standard import Standard, standard
 from kedge.storage import load
 from kedge.training.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from kedge.training.recipe import Recipe
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _WRAPPERS = ("state_dict", "model", "net", "model_state_dict", "model_ema")
 _PREFIXES = ("module.", "_orig_mod.", "net.")
 
@@ -66,8 +67,25 @@ def make_model(
             plain, described = source, f"trained weights of {start}"
         model = _as_asked(recipe, plain, fresh=source is None)
     model.class_names = class_names
+    if model.normalise is not None:
+        mean, std = model.normalise.mean, model.normalise.std
+        described += f", normalised by mean {mean} and std {std}"
     count = sum(weight.numel() for weight in model.parameters())
     return Start(model, source, f"{described}, {count:,} parameters")
+
+
+def _usual_normalisation(
+    recipe: Recipe,
+    net: nn.Module,
+    of_the_data: tuple[tuple[float, ...], tuple[float, ...]],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What bare weights were most likely trained with, where the recipe does not say."""
+    library = recipe.network.name.partition(":")[0]
+    if recipe.data.mean is not None or library == "kedge":
+        return of_the_data
+    settings = getattr(net, "pretrained_cfg", None) or {}
+    mean, std = settings.get("mean", IMAGENET_MEAN), settings.get("std", IMAGENET_STD)
+    return tuple(mean), tuple(std)
 
 
 def create_net(recipe: Recipe, classes: int) -> nn.Module:
@@ -100,34 +118,41 @@ def _trained(
 ) -> Anchored | Standard:
     folder = start / "model" if (start / "model" / "config.json").is_file() else start
     if folder.is_dir():
-        model = load(folder)
-        _check_classes(model, recipe, class_names, folder)
-        return model
+        return _with_classes(load(folder), recipe, class_names, folder)
     net = create_net(recipe, len(class_names))
-    fill(net, read_weights(start), start, new_head=recipe.network.new_head)
+    fill(net, read_weights(start), start, recipe.network.name, recipe.network.new_head)
     size = recipe.data.size
+    normalise = _usual_normalisation(recipe, net, normalise)
     return standard(net.eval(), normalise, image_shape=(3, size, size))
 
 
-def _check_classes(
+def _with_classes(
     model: Anchored | Standard, recipe: Recipe, class_names: tuple[str, ...], folder: Path
-) -> None:
+) -> Anchored | Standard:
+    """`model`, if its classes are those of the data; else with a new last layer, if asked for."""
     with torch.no_grad():
         shape = (2, *model.image_shape)
         example = torch.zeros(shape, dtype=torch.uint8 if model.normalise else torch.float32)
         arguments = (example, example) if isinstance(model, Anchored) else (example,)
         logits = model(*arguments)
+    made = remembered(model.net)
+    if recipe.network.new_head and isinstance(model, Standard) and made is not None:
+        net = create(made.name, **{**made.arguments, "num_classes": len(class_names)})
+        fill(net, model.net.state_dict(), folder, made.name, new_head=True)
+        own = None if model.normalise is None else (model.normalise.mean, model.normalise.std)
+        return standard(net.eval(), own, image_shape=model.image_shape)
     if logits.shape[1] != len(class_names):
         raise OptionError(
             f"expected a model with {len(class_names)} classes, as the data have, found"
-            f" {logits.shape[1]} in {folder}. Save its weights (state_dict) and start from those"
-            " with network.new_head: true."
+            f" {logits.shape[1]} in {folder}. Give it a new last layer: --network.new_head true"
+            " (standard models made by name)."
         )
     if model.class_names is not None and model.class_names != class_names:
         raise OptionError(
             f"expected the classes of {folder} to be those of the data, found"
             f" {_difference(model.class_names, class_names)}. The labels would mean other things."
         )
+    return model
 
 
 def _difference(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
@@ -147,9 +172,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return dict(safetensors.torch.load_file(path))
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as problem:  # whatever a file of another kind makes its readers raise
-        reason = " ".join(str(problem).split())[:150]
         raise CheckpointError(
-            f"cannot start from {path}: it is damaged or holds more than weights ({reason})."
+            f"cannot start from {path}: it is damaged or holds more than weights"
+            f" ({type(problem).__name__}). Save those of a network alone:"
+            " torch.save(net.state_dict(), FILE)."
         ) from None
     if isinstance(found, Mapping) and found.get("format") == CHECKPOINT_FORMAT:
         raise CheckpointError(
@@ -169,7 +195,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def fill(net: nn.Module, weights: dict[str, Tensor], where: Path, *, new_head: bool) -> None:
+def fill(
+    net: nn.Module, weights: dict[str, Tensor], where: Path, name: str, new_head: bool
+) -> None:
     """Load `weights` into `net`; all of them must fit, but for the last layer if `new_head`."""
     own = net.state_dict()
     other = [name for name in own if name in weights and own[name].shape != weights[name].shape]
@@ -183,14 +211,14 @@ def fill(net: nn.Module, weights: dict[str, Tensor], where: Path, *, new_head: b
     for names, problem in ((missing, "has no"), (unknown, "has an unknown")):
         if names:
             raise CheckpointError(
-                f"cannot start from {where}: expected the weights of {type(net).__name__}, but it"
-                f" {problem} {names[0]!r} ({len(names)} such). Set network.name to the network it"
-                " was saved from."
+                f"cannot start from {where}: expected the weights of {name}, but it {problem}"
+                f" {names[0]!r} ({len(names)} such). Say which network it is: --network"
+                " timm:resnet50, for example."
             )
     if other:
-        name = other[0]
+        odd = other[0]
         raise CheckpointError(
-            f"cannot start from {where}: expected {name!r} of shape {tuple(own[name].shape)}, found"
-            f" {tuple(weights[name].shape)}. If it has other classes, set network.new_head: true."
+            f"cannot start from {where}: expected {odd!r} of shape {tuple(own[odd].shape)}, found"
+            f" {tuple(weights[odd].shape)}. If it has other classes: --network.new_head true."
         )
     net.load_state_dict({**own, **weights})
