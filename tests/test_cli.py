@@ -148,3 +148,13 @@ def test_a_run_is_named_after_what_it_is(tmp_path, monkeypatch, capsys, pictures
 def test_no_command_shows_help(capsys):
     assert main([]) == 0
     assert "train" in capsys.readouterr().out
+
+
+def test_a_text_is_taken_as_it_is():
+    found = parse_overrides(["--data", "imagefolder:/a b #2: c", "--data.root", "none"])
+    assert found == {"data.name": "imagefolder:/a b #2: c", "data.root": None}
+
+
+def test_a_setting_below_a_setting_is_refused(capsys):
+    assert main(["train", "--epochs.foo", "3", "--print-recipe"]) == 2
+    assert "no such setting: epochs.foo" in capsys.readouterr().err

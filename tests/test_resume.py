@@ -2,6 +2,8 @@
 
 import math
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ from runs import EVERYTHING, assert_same, losses_of, small, train_and_stop, weig
 
 from kedge.cli import main
 from kedge.errors import CheckpointError, DivergedError
-from kedge.training import train
+from kedge.training import loop, train
 from kedge.training.checkpoint import BEFORE, LAST, load_checkpoint
 from kedge.training.records import Metrics, read_metrics
 
@@ -23,7 +25,7 @@ from kedge.training.records import Metrics, read_metrics
     [{}, EVERYTHING, {"protocol__references": "batch", "augment__policy": "trivialaugment"}],
     ids=["plain", "everything", "streamed"],
 )
-@pytest.mark.parametrize("stop_after", [2, 4, 7])
+@pytest.mark.parametrize("stop_after", [2, 3, 7, 9])  # 3 steps an epoch, 9 in all
 def test_a_run_that_was_cut_anywhere_ends_up_bit_identical(
     pictures, tmp_path, monkeypatch, changes, stop_after
 ):
@@ -93,6 +95,7 @@ def test_every_damage_to_a_checkpoint_is_seen(pictures, tmp_path, monkeypatch, d
         torch.save({"some": "thing"}, run / LAST)
     else:
         (run / LAST).write_bytes({"truncated": whole[:-100], "empty": b"", "text": b"hi"}[damage])
+    (run / BEFORE).unlink()
     with pytest.raises(CheckpointError, match=r"cannot go on in .*checkpoint.pt.*no checkpoint-be"):
         train(None, run, resume=True, quiet=True)
 
@@ -112,15 +115,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_checkpoint(
     ):
         train(recipe, tmp_path / "run", quiet=True)
     state, _ = load_checkpoint(tmp_path / "run")
-    assert state["step"] >= 1
     tensors = [t for t in state["model"].values() if t.is_floating_point()]
     assert all(bool(t.isfinite().all()) for t in tensors)
     assert not (tmp_path / "run" / "model").exists()
 
 
 def test_the_first_bad_step_is_named_though_one_looks_later(pictures, tmp_path, monkeypatch):
-    from kedge.training import loop
-
     take = loop.Run.take_step
 
     def poisoned(run):
@@ -145,9 +145,10 @@ def test_a_full_disk_is_told_and_training_goes_on(pictures, tmp_path, monkeypatc
     train_and_stop(recipe, run, 3, monkeypatch)
     before = (run / LAST).read_bytes()
     monkeypatch.setattr(checkpoint.torch, "save", full)
-    with pytest.raises(CheckpointError, match="No space left on device.*are as they were"):
-        train(None, run, resume=True)
-    assert "Training goes on, and the next checkpoint will be tried" in capsys.readouterr().out
+    assert train(None, run, resume=True).finished
+    told = capsys.readouterr().out
+    assert "No space left on device. The checkpoints that were there are as they were" in told
+    assert "Training goes on, and the next checkpoint will be tried" in told
     assert (run / LAST).read_bytes() == before
     assert not list(run.glob(".*"))
     monkeypatch.setattr(checkpoint.torch, "save", saved)
@@ -173,3 +174,108 @@ def test_a_run_folder_is_not_overwritten(pictures, tmp_path):
         train(small(pictures), tmp_path / "file", quiet=True)
     with pytest.raises(CheckpointError, match="cannot go on in .*no checkpoint.pt"):
         train(None, tmp_path / "none", resume=True, quiet=True)
+
+
+def test_a_termination_of_the_whole_group_saves_though_workers_are_in_it(pictures, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    words = ["--data.name", f"imagefolder:{pictures}", "--data.size", "16", "--epochs", "2000"]
+    words += [
+        "--batch",
+        "4",
+        "--data.workers",
+        "2",
+        "--data.resident",
+        "never",
+        "--output",
+        str(run),
+    ]
+    words += ["--protocol.references", "batch", "--data.validation", "0", "--checkpoint-minutes"]
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kedge", "train", *words, "0.002"],
+            stdout=file,
+            stderr=file,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + 120
+    while not (run / BEFORE).exists() and time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=60) == 130, log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert f"saved. Go on with: kedge train --resume {run}" in log.read_text()
+
+
+def test_an_interruption_after_the_last_step_loses_nothing(pictures, tmp_path, monkeypatch):
+    recipe, run = small(pictures), tmp_path / "run"
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "judge", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, run, quiet=True)
+    assert load_checkpoint(run)[0]["step"] == 12
+    assert train(None, run, resume=True, quiet=True).finished
+
+
+def test_a_run_can_be_resumed_from_before_its_first_step(pictures, tmp_path, monkeypatch):
+    recipe = small(pictures)
+    train(recipe, tmp_path / "whole", quiet=True)
+
+    def killed(run):
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "take_step", killed)
+        with pytest.raises(SystemExit):
+            train(recipe, tmp_path / "cut", quiet=True)
+    train(None, tmp_path / "cut", resume=True, quiet=True)
+    assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
+
+
+def test_weights_that_are_not_finite_replace_no_checkpoint(pictures, tmp_path, monkeypatch):
+    take = loop.Run.take_step
+
+    def spoilt(run):
+        take(run)
+        if run.done == 3:
+            with torch.no_grad():
+                next(run.model.parameters()).fill_(math.nan)
+
+    monkeypatch.setattr(loop.Run, "take_step", spoilt)
+    with pytest.raises(DivergedError, match=r"weights became NaN or infinite at step 3"):
+        train(small(pictures, checkpoint_minutes=0), tmp_path / "run", quiet=True)
+    assert load_checkpoint(tmp_path / "run")[0]["step"] == 2
+
+
+def test_a_run_goes_on_without_what_it_was_started_from(pictures, tmp_path, monkeypatch):
+    source = small(pictures, protocol__name="standard", network__name="kedge:wrn40_2", epochs=1)
+    train(source, tmp_path / "source", quiet=True)
+    for name in ("whole", "cut"):
+        (tmp_path / "copy").mkdir(exist_ok=True)
+        shutil.copytree(tmp_path / "source", tmp_path / "copy", dirs_exist_ok=True)
+        recipe, start = small(pictures, epochs=2), tmp_path / "copy"
+        if name == "whole":
+            train(recipe, tmp_path / name, start=start, quiet=True)
+        else:
+            train_and_stop(recipe, tmp_path / name, 3, monkeypatch, start=start)
+    shutil.rmtree(tmp_path / "copy")
+    outcome = train(None, tmp_path / "cut", resume=True, quiet=True)
+    assert outcome.rows[0]["network"] == "kedge:wrn40_2"
+    assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
+
+
+def test_data_that_changed_meanwhile_are_refused(pictures, tmp_path, monkeypatch):
+    shutil.copytree(pictures, tmp_path / "pictures")
+    recipe = small(tmp_path / "pictures")
+    train_and_stop(recipe, tmp_path / "run", 2, monkeypatch)
+    for kind in range(4):
+        for number in range(5):
+            place = tmp_path / "pictures" / f"class{kind}"
+            shutil.copy(place / f"{number}.png", place / f"more{number}.png")
+    with pytest.raises(CheckpointError, match=r"data this run began with \(16 .*found 32 "):
+        train(None, tmp_path / "run", resume=True, quiet=True)

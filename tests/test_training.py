@@ -27,7 +27,7 @@ def test_a_run_learns_and_leaves_all_it_should(pictures, tmp_path, protocol):
     names = {path.name for path in run.iterdir()}
     assert names == {
         *("recipe.yaml", "environment.json", "metrics.jsonl", "checkpoint.pt", "model"),
-        *("rows.csv", "tensorboard"),
+        *("checkpoint-before.pt", "rows.csv", "tensorboard"),
     }
     assert outcome.finished
     losses = losses_of(run)
@@ -146,6 +146,22 @@ def test_bare_weights_of_timm_are_normalised_as_timm_says(pictures, tmp_path):
     model = kedge.load(tmp_path / "run")  # a run folder will do
     assert model.normalise.mean == tuple(net.pretrained_cfg["mean"])
     assert recipe_of(tmp_path / "run").data.std == list(net.pretrained_cfg["std"])
+
+
+def test_before_the_first_update_of_the_average_the_model_is_what_counts(pictures, tmp_path):
+    recipe = small(pictures, average__decay=0.9, average__every=100)
+    train(recipe, tmp_path / "averaged", quiet=True)
+    train(small(pictures), tmp_path / "plain", quiet=True)
+    assert_same(weights_of(tmp_path / "averaged"), weights_of(tmp_path / "plain"))
+
+
+def test_a_start_at_another_size_is_saved_at_the_new_one(pictures, tmp_path):
+    train(small(pictures, epochs=1), tmp_path / "run", quiet=True)
+    larger = small(pictures, epochs=1, data__size=24)
+    train(larger, tmp_path / "larger", start=tmp_path / "run", quiet=True)
+    model = kedge.load(tmp_path / "larger")
+    assert model.image_shape == (3, 24, 24)
+    assert model(torch.zeros(2, 3, 24, 24, dtype=torch.uint8)).shape == (2, 4)
 
 
 def test_the_test_set_is_looked_at_once(pictures, tmp_path, monkeypatch):

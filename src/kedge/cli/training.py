@@ -10,7 +10,13 @@ import yaml
 
 from kedge.errors import OptionError
 from kedge.training.recipe import Recipe
-from kedge.training.recipe_files import load_recipe, settings, shipped, to_yaml
+from kedge.training.recipe_files import (
+    load_recipe,
+    make_recipe,
+    settings,
+    shipped,
+    to_yaml,
+)
 
 # What everyone sets has a short name.
 SHORT = {
@@ -89,7 +95,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from kedge.training.loop import recipe_of, train
+    from kedge.training.checkpoint import load_checkpoint
+    from kedge.training.loop import train
 
     for name, given in (
         ("--recipe", options.recipe),
@@ -104,7 +111,8 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
                 f" {options.resume}."
             )
     if options.print_recipe:
-        print(to_yaml(recipe_of(options.resume)), end="")
+        state, _ = load_checkpoint(options.resume)
+        print(to_yaml(make_recipe(state["recipe"])), end="")
         return 0
     outcome = train(None, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
@@ -128,11 +136,22 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
             if not waiting or waiting[0].startswith("--"):
                 raise OptionError(_missing_value(name))
             value = waiting.pop(0)
-        try:
-            found[SHORT.get(name, name.replace("-", "_"))] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            found[SHORT.get(name, name.replace("-", "_"))] = value
+        dotted = SHORT.get(name, name.replace("-", "_"))
+        found[dotted] = _value(dotted, value)
     return found
+
+
+def _value(dotted: str, text: str) -> Any:
+    """What an option stands for: a text as it is, everything else as YAML."""
+    known = settings().get(dotted)
+    if known is not None and known.type == str | None and text in ("none", "null"):
+        return None
+    if known is not None and known.type in (str, str | None):
+        return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _missing_value(name: str) -> str:

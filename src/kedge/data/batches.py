@@ -5,6 +5,7 @@ before a step, and `batch` gives the samples, by operations on the device alone,
 compiled and captured in a CUDA graph.
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -234,8 +235,9 @@ class Streamed:
 
 
 def _ignore_interrupts(worker: int) -> None:
-    """Ctrl-C reaches workers too; the process that trains decides when to stop."""
+    """Signals to the whole group, such as Ctrl-C, are for the process that trains to act on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setpgid(0, 0)
 
 
 class _Places:

@@ -40,11 +40,21 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     except (OSError, RuntimeError) as problem:  # torch's writer raises RuntimeError on a full disk
         for path in (part, aside):
             path.unlink(missing_ok=True)
-        reason = getattr(problem, "strerror", None) or " ".join(str(problem).split())[:200]
+        reason = _reason(problem)
         raise CheckpointError(
             f"cannot write a checkpoint to {folder}: {reason}. The checkpoints that were there are"
             " as they were. Make room there."
         ) from problem
+
+
+def _reason(problem: BaseException) -> str:
+    """What the system said, which torch's writer hides behind an error of its own."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return " ".join(str(problem).split())[:200]
 
 
 def _link(source: Path, target: Path) -> None:

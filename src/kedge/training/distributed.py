@@ -89,6 +89,8 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
         raise OptionError(
             f"expected a device such as auto, cpu, cuda or cuda:1, found {name!r}."
         ) from None
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"expected --device cpu or cuda, found {name!r}, which is not supported.")
     if device.type == "cuda" and not cuda:
         raise OptionError("expected a GPU for --device cuda, found none that torch can use.")
     return torch.device("cuda", local_rank) if name == "cuda" else device

@@ -12,6 +12,7 @@ folder/
 """
 
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,17 +87,25 @@ def train(
             state, told = load_checkpoint(folder)
             recipe = make_recipe(state["recipe"], f"the recipe of {folder}")
             start = state["start"]
+            recipe = _rebuilding(recipe, state)
         assert recipe is not None
         if not resume:
             check_free(folder, recipe)
         material = gather_material(recipe, processes)
-        run = Run(recipe, material, processes, None if start is None else Path(start).absolute())
+        run = Run(
+            recipe,
+            material,
+            processes,
+            None if start is None else Path(start).absolute(),
+            trained=not resume,  # a checkpoint has the weights
+        )
         if state is not None:
             run.restore(state)
             begun = f"going on from step {run.done} of {run.steps}"
             told = f"{told} {begun}" if told else begun
         elif processes.first:  # not before all is well: a failed start leaves nothing
             open_folder(folder, run.recipe, processes.device)
+            save_checkpoint(folder, run.state())  # from here on it can be killed
         processes.wait()
         title = f"{recipe.protocol.name}, seed {recipe.seed}"
         with _display(quiet or not processes.first, title, run) as display:
@@ -106,6 +115,8 @@ def train(
             finished = _train(run, folder, display)
             if not finished:
                 return Outcome(folder, False, None, [])
+            if processes.first:  # what comes now may fail too
+                _save_if_possible(run, folder, display)
             model = run.judged.eval()
             rows = _finish(run, folder, display)
         return Outcome(folder, True, model, rows)
@@ -114,7 +125,7 @@ def train(
 def _train(run: Run, folder: Path, display: Display) -> bool:
     """All steps that are left; False if somebody interrupted."""
     recipe, processes = run.recipe, run.processes
-    saved = time.monotonic()
+    saved, cpu = time.monotonic(), processes.device.type == "cpu"
     with Interrupts() as interrupts, _metrics(run, folder) as metrics:
         if run.done == 0 and run.source is not None:
             _show_day_zero(run, display, metrics)
@@ -128,18 +139,18 @@ def _train(run: Run, folder: Path, display: Display) -> bool:
                 epoch_ends = run.done % run.steps_per_epoch == 0
                 if run.done % recipe.log_every == 0 or epoch_ends:
                     _look(run, clock, display, metrics)
-                    # Processes stop together, so they ask each other; alone, one stops at once.
-                    if _anyone(interrupts.asked, processes):
-                        return _stop(run, folder, display)
-                elif interrupts.asked and processes.count == 1:
-                    return _stop(run, folder, display)
                 if epoch_ends:
                     _end_epoch(run, clock, display, metrics)
+                # Processes stop together, so they ask each other; on GPUs only now and then.
+                asking = cpu or processes.count == 1 or run.done % recipe.log_every == 0
+                if asking and _anyone(interrupts.asked, processes):
+                    return _stop(run, folder, display)
                 due = time.monotonic() - saved >= 60 * recipe.checkpoint_minutes
                 if due and run.done < run.steps and processes.first:
+                    before = time.monotonic()
                     _save_if_possible(run, folder, display)
                     saved = time.monotonic()
-                    clock.pause()
+                    clock.leave_out(saved - before)
     return True
 
 
@@ -147,11 +158,11 @@ class _Clock:
     """Images per second, leaving out what is not training."""
 
     def __init__(self) -> None:
-        self._seconds, self._since, self._steps = 0.0, time.monotonic(), 0
-
-    def pause(self) -> None:
-        """Whatever happened since the last look does not count."""
         self._since = time.monotonic()
+
+    def leave_out(self, seconds: float) -> None:
+        """What took so long was not training."""
+        self._since += seconds
 
     def lap(self, steps: int) -> float:
         """Steps per second since the last look."""
@@ -200,12 +211,13 @@ def _end_epoch(run: Run, clock: _Clock, display: Display, metrics: "Metrics | _N
     held = run.material.validation
     if held is None or (epoch % run.recipe.validate_every and not last):
         return
+    before = time.monotonic()
     score = judge(run.judged, held, run.processes, precision=run.precision)
     metrics.write("validation", run.done, epoch=epoch, **asdict(score))
     display.say(
         f"epoch {epoch}: validation accuracy {100 * score.accuracy:.2f} %, loss {score.loss:.4f}"
     )
-    clock.pause()
+    clock.leave_out(time.monotonic() - before)
 
 
 def _show_day_zero(run: Run, display: Display, metrics: "Metrics | _NoMetrics") -> None:
@@ -232,10 +244,19 @@ def _score_source(run: Run, held: Held) -> Score:
 def _diverged(run: Run, step: int) -> DivergedError:
     where = f"step {step + 1} (epoch {step // run.steps_per_epoch + 1})"
     return DivergedError(
-        f"the loss became NaN or infinite at {where}, at learning rate {run.rate(step):.3g}. Try a"
-        " lower optimiser.lr, a longer schedule.warmup, optimiser.clip: 1.0, or precision: float32."
+        f"the loss or the weights became NaN or infinite at {where}, at learning rate"
+        f" {run.rate(step):.3g}. Try a lower optimiser.lr, a longer schedule.warmup,"
+        " optimiser.clip: 1.0, or precision: float32."
         " The last checkpoint was not touched."
     )
+
+
+def _check_sound(run: Run) -> None:
+    """Refuse to go on with a loss or weights that are not finite (waits for the device)."""
+    if (bad := run.bad_step()) is not None:
+        raise _diverged(run, bad)
+    if not run.finite():
+        raise _diverged(run, run.done - 1)
 
 
 def _anyone(asked: bool, processes: Processes) -> bool:
@@ -243,13 +264,12 @@ def _anyone(asked: bool, processes: Processes) -> bool:
 
 
 def _stop(run: Run, folder: Path, display: Display) -> bool:
-    if (bad := run.bad_step()) is not None:
-        raise _diverged(run, bad)
+    _check_sound(run)
     if run.processes.first:
         save_checkpoint(folder, run.state())
     display.say(
         f"interrupted after step {run.done} of {run.steps}; saved. Go on with:"
-        f" kedge train --resume {folder}"
+        f" kedge train --resume {shlex.quote(str(folder))}"
     )
     return False
 
@@ -257,10 +277,9 @@ def _stop(run: Run, folder: Path, display: Display) -> bool:
 def _save_if_possible(run: Run, folder: Path, display: Display) -> None:
     """A checkpoint; one that cannot be written is told, and tried again later.
 
-    Weights that went bad since the last look do not replace good ones.
+    Weights that went bad do not replace good ones.
     """
-    if (bad := run.bad_step()) is not None:
-        raise _diverged(run, bad)
+    _check_sound(run)
     try:
         save_checkpoint(folder, run.state())
     except CheckpointError as problem:
@@ -284,7 +303,6 @@ def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
         )
         if rows:
             write_rows(folder / "rows.csv", rows)
-        save_checkpoint(folder, run.state())
         display.say(f"model, metrics and rows are in {folder}")
     processes.wait()
     return rows
@@ -321,18 +339,28 @@ def check_free(folder: Path, recipe: Recipe) -> None:
     """Refuse a folder that holds a run already."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"cannot train into {folder}: expected a folder, found a file.")
-    if not (folder / LAST).exists() and not (folder / "model").exists():
+    finished = (folder / "model" / "config.json").exists()
+    if not (folder / LAST).exists() and not finished:
         return
-    if (folder / "model").exists():
+    if finished:
         there = "a finished run"
     elif _same(recipe, recipe_of(folder)):
-        there = f"this run, unfinished: go on with kedge train --resume {folder}"
+        there = f"this run, unfinished: go on with kedge train --resume {shlex.quote(str(folder))}"
     else:
         there = "a run with other settings"
     raise CheckpointError(
         f"cannot train into {folder}: it holds {there}. Choose another folder (--output), or remove"
         " it."
     )
+
+
+def _rebuilding(recipe: Recipe, state: dict[str, Any]) -> Recipe:
+    """The recipe that makes the network of a checkpoint again, whatever it was started from."""
+    if state["network"] is None:
+        return recipe
+    name, arguments = state["network"]
+    arguments = {key: value for key, value in arguments.items() if key != "num_classes"}
+    return replace(recipe, network=replace(recipe.network, name=name, arguments=arguments))
 
 
 def _same(new: Recipe, old: Recipe) -> bool:

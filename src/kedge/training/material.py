@@ -1,5 +1,6 @@
 """What a run works on, made from its recipe: samples, sets to judge on, and references."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ class Material:
         normalise: Mean and standard deviation of each channel.
         class_names: Of the labels.
         description: In a line, what the data are.
+        fingerprint: Of the training labels, to know the data again.
     """
 
     batches: Batches
@@ -62,6 +64,7 @@ class Material:
     normalise: tuple[tuple[float, ...], tuple[float, ...]]
     class_names: tuple[str, ...]
     description: str
+    fingerprint: str
 
 
 def cut_sets(recipe: Recipe) -> Parts:
@@ -104,7 +107,12 @@ def cut_sets(recipe: Recipe) -> Parts:
 
 def gather_material(recipe: Recipe, processes: Processes) -> Material:
     """Everything a run of `recipe` works on."""
-    parts, settings = cut_sets(recipe), recipe.data
+    settings = recipe.data
+    if settings.download and not processes.first:
+        processes.wait()  # for the first, who fetches
+    parts = cut_sets(recipe)
+    if settings.download and processes.first:
+        processes.wait()
     device, train = processes.device, parts.train
     cut = _cut(recipe, len(train), processes)
     plain = PlainView(settings.size, settings.resize, settings.interpolation)
@@ -153,6 +161,7 @@ def gather_material(recipe: Recipe, processes: Processes) -> Material:
         normalise=_normalisation(recipe, pixels),
         class_names=train.class_names,
         description=_describe(recipe, parts, resident),
+        fingerprint=_fingerprint(train),
     )
 
 
@@ -309,6 +318,12 @@ def channel_moments(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
 
 def _rounded(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(value, 4) for value in values)
+
+
+def _fingerprint(images: ImageSet) -> str:
+    digest = hashlib.sha256(images.labels.numpy().tobytes())
+    digest.update("\n".join(images.class_names).encode())
+    return f"{len(images)} training samples, {digest.hexdigest()[:12]}"
 
 
 def _describe(recipe: Recipe, parts: Parts, resident: bool) -> str:

@@ -58,7 +58,7 @@ class Data:
     )
     root: str | None = setting(None, "where cifar10 and cifar100 lie; none: $KEDGE_DATA or ./data")
     download: bool = setting(False, "fetch cifar10 or cifar100 if they are not there")
-    size: int = setting(32, "height and width of what the network sees", least=1)
+    size: int = setting(32, "height and width of what the network sees", least=4)
     resize: int | None = setting(
         None, "for evaluation, the shorter side before the middle is taken; none: as size", least=1
     )
@@ -222,7 +222,7 @@ class Recipe:
     epochs: int = setting(10, "passes over the training set", least=1)
     batch: int = setting(128, "samples of a step, over all processes", least=1)
     accumulate: int = setting(1, "forward passes that a step's batch is cut into", least=1)
-    seed: int = setting(0, "of everything random", least=0)
+    seed: int = setting(0, "of everything random", least=0, most=2**63 - 1)
     precision: str = setting(
         "auto",
         "of the arithmetic; auto: bfloat16 on a GPU, float32 on a CPU",

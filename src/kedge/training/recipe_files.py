@@ -57,7 +57,7 @@ def find_recipe(source: str | Path) -> Path:
     raise AssertionError
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The settings of a file, on top of those of its `base`, if it has one."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -81,9 +81,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise RecipeError(f"cannot read the recipe {path}: expected a name for base, found {base}.")
     beside = path.parent / base
     under = find_recipe(beside if beside.is_file() else base)
-    if under.resolve() == path.resolve():
+    above = (*above, path.resolve())
+    if under.resolve() in above:
         raise RecipeError(f"cannot read the recipe {path}: it is its own base.")
-    return _merged(read_yaml(under), values)
+    return _merged(read_yaml(under, above), values)
 
 
 def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
@@ -133,8 +134,10 @@ def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
     *groups, last = dotted.split(".")
     for group in groups:
         inner = values.setdefault(group, {})
-        if not isinstance(inner, dict):  # told as a mistake when read
-            return
+        if isinstance(inner, str):
+            inner = values[group] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise RecipeError(f"no such setting: {dotted}; {group} is one by itself.")
         values = inner
     values[last] = value
 
@@ -252,8 +255,11 @@ def _contradictions(recipe: Recipe) -> list[str]:
             "schedule.milestones: expected shares of the budget between 0 and 1, found"
             f" {recipe.schedule.milestones}"
         )
-    if len(recipe.optimiser.betas) != 2:
-        problems.append(f"optimiser.betas: expected two, found {recipe.optimiser.betas}")
+    betas = recipe.optimiser.betas
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        problems.append(f"optimiser.betas: expected two from 0 to below 1, found {betas}")
+    if recipe.optimiser.nesterov and recipe.optimiser.momentum == 0:
+        problems.append("optimiser.nesterov: expected momentum with it, found 0")
     if augment.mixing_set is not None and augment.policy != "pixmix":
         problems.append(
             f"augment.mixing_set: expected policy: pixmix with it, found {augment.policy}"

@@ -1,6 +1,7 @@
 """What a run writes down: metrics as it goes, rows at the end, and where it ran."""
 
 import csv
+import io
 import json
 import os
 import platform
@@ -88,19 +89,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """A CSV file with a line for each result; all rows have the same columns."""
     rows = list(rows)
-    beside = path.with_name(f".{path.name}.part")
-    with open(beside, "w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, fieldnames=list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-    os.replace(beside, path)
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, fieldnames=list(rows[0]))
+    table.writeheader()
+    table.writerows(rows)
+    write_whole(path, text.getvalue())
 
 
 def write_whole(path: Path, text: str) -> None:
     """All of `text` at `path`, or what was there before."""
     beside = path.with_name(f".{path.name}.part")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_text(text, encoding="utf-8", newline="")
         os.replace(beside, path)
     except OSError as problem:
         raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem

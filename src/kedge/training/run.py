@@ -10,6 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kedge.anchored import Anchored
 from kedge.data.chance import Stream, key
+from kedge.errors import CheckpointError
+from kedge.nets import remembered
 from kedge.standard import Standard
 from kedge.training.averaging import MovingAverage
 from kedge.training.distributed import Processes
@@ -25,12 +27,21 @@ class Run:
     """Everything that changes while training, and how to write it down and take it up again."""
 
     def __init__(
-        self, recipe: Recipe, material: Material, processes: Processes, start: Path | None
+        self,
+        recipe: Recipe,
+        material: Material,
+        processes: Processes,
+        start: Path | None,
+        trained: bool = True,
     ) -> None:
         device, cuda = processes.device, processes.device.type == "cuda"
         self.recipe, self.material, self.processes, self.start = recipe, material, processes, start
         begun = make_model(
-            recipe, material.normalise, material.class_names, initial_seed(recipe), start
+            recipe,
+            material.normalise,
+            material.class_names,
+            initial_seed(recipe),
+            start if trained else None,
         )
         self.model, self.source, self.described = begun.model, begun.source, begun.described
         self.recipe = recipe = _resolved(recipe, self.model)
@@ -90,7 +101,15 @@ class Run:
     @property
     def judged(self) -> Anchored | Standard:
         """What is evaluated and saved: the average, if there is one."""
-        return self.model if self.average is None else self.average.model
+        if self.average is None or self.done < self.recipe.average.every:
+            return self.model
+        return self.average.model
+
+    @torch.no_grad()
+    def finite(self) -> bool:
+        """Whether all weights are numbers (waits for the device)."""
+        norms = torch._foreach_norm(list(self.model.parameters()))
+        return bool(torch.stack(list(norms)).isfinite().all())
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
@@ -117,9 +136,12 @@ class Run:
     def state(self) -> dict[str, Any]:
         """All that is needed to go on, as tensors and plain values."""
         recent = self.model.recent if isinstance(self.model, Anchored) else None
+        made = remembered(self.model.net)
         return {
             "recipe": asdict(self.recipe),
             "start": None if self.start is None else str(self.start),
+            "network": None if made is None else (made.name, made.arguments),
+            "data": self.material.fingerprint,
             "step": self.done,
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -129,6 +151,11 @@ class Run:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state()`."""
+        if state["data"] != self.material.fingerprint:
+            raise CheckpointError(
+                f"expected the data this run began with ({state['data']}), found"
+                f" {self.material.fingerprint}. Bring them back, or start another run."
+            )
         self.model.load_state_dict(state["model"])
         restore_optimiser(self.optimiser, state["optimiser"])
         if self.average is not None:

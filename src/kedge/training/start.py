@@ -64,9 +64,11 @@ def make_model(
             plain = standard(net, normalise, image_shape=(3, size, size))
             described = f"{recipe.network.name}, fresh weights"
         else:
-            plain, described = source, f"trained weights of {start}"
+            made = remembered(source.net)
+            name = type(source.net).__name__ if made is None else made.name
+            plain, described = source, f"{name}, trained weights of {start}"
         model = _as_asked(recipe, plain, fresh=source is None)
-    model.class_names = class_names
+    model.class_names, model.image_shape = class_names, (3, size, size)
     if model.normalise is not None:
         mean, std = model.normalise.mean, model.normalise.std
         described += f", normalised by mean {mean} and std {std}"

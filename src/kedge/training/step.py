@@ -93,7 +93,7 @@ class Step:
         self._captures = execution == "captured"
         self._graph: torch.cuda.CUDAGraph | None = None
         self._run = self._first = 0
-        room = recipe.log_every
+        room = min(recipe.log_every, max(1, batches.samples // batches.cut.batch))
         self.number = torch.zeros((), dtype=torch.long, device=device)  # of the next step
         self._losses = torch.zeros(room, device=device)
         self._loss = torch.zeros((), device=device)
@@ -108,7 +108,7 @@ class Step:
         self._first = number
 
     def __call__(self) -> None:
-        """Train one step. At most `log_every` of them between two looks."""
+        """Train one step. At most `log_every` of them, or an epoch, between two looks."""
         self._run += 1
         if self._graph is not None:
             self._graph.replay()
