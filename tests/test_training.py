@@ -239,6 +239,20 @@ def test_training_leaves_the_global_randomness_alone(pictures, tmp_path):
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
+def test_every_step_has_a_dropout_of_its_own(pictures, tmp_path, monkeypatch):
+    seeds, take = [], loop.Run.take_step
+
+    def watched(run):
+        take(run)
+        seeds.append(torch.initial_seed())
+
+    monkeypatch.setattr(loop.Run, "take_step", watched)
+    for name in ("a", "b"):
+        train(small(pictures, epochs=2), tmp_path / name, quiet=True)
+    assert len(set(seeds)) == 8  # of 2 runs of 8 steps
+    assert seeds[:8] == seeds[8:]
+
+
 def test_the_seed_decides_everything(pictures, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         train(small(pictures, epochs=1, seed=seed), tmp_path / name, quiet=True)

@@ -44,6 +44,8 @@ class Run:
             start if trained else None,
         )
         self.model, self.source, self.described = begun.model, begun.source, begun.described
+        if not trained:
+            self.described = self.described.replace("fresh weights", "weights of the checkpoint")
         self.recipe = recipe = _resolved(recipe, self.model)
         self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if isinstance(self.model, Anchored):
