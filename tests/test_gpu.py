@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import kedge
-from kedge.training import load_recipe, train
+from kedge.training import load_recipe, loop, train
 from kedge.training.distributed import Processes
 from kedge.training.material import gather_material
 from kedge.training.records import read_metrics
@@ -190,6 +190,22 @@ def test_a_captured_run_draws_what_the_cpu_draws(tmp_path):
         entries = read_metrics(tmp_path / device / "metrics.jsonl")
         curves.append(torch.tensor([x for entry in entries for x in entry.get("losses", [])]))
     assert_close(curves[0], curves[1], atol=5e-3, rtol=5e-3)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_the_whole_loop_waits_at_looks_alone(tmp_path, monkeypatch):
+    def looked(run, *arguments):
+        torch.cuda.set_sync_debug_mode(0)
+        look(run, *arguments)
+        torch.cuda.set_sync_debug_mode(2 if run.done % 8 and run.done > 4 else 0)
+
+    look = loop._look
+    monkeypatch.setattr(loop, "_look", looked)
+    recipe = small_run(log_every=5, **{"data.validation": 0})  # of 8 steps an epoch
+    try:
+        assert train(recipe, tmp_path / "run", quiet=True).finished
+    finally:
+        torch.cuda.set_sync_debug_mode(0)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")

@@ -260,6 +260,9 @@ def _check_sound(run: Run) -> None:
 
 
 def _anyone(asked: bool, processes: Processes) -> bool:
+    """Whether any process was asked to stop; alone, one need not wait for the device."""
+    if processes.count == 1:
+        return asked
     return bool(processes.highest(torch.tensor(int(asked), device=processes.device)) > 0)
 
 
