@@ -16,6 +16,7 @@ ORDER = [
     "stems",
     "references",
     "batchnorm",
+    "image_model",
     "anchored",
     "standard",
     "settling",

@@ -13,8 +13,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from kedge.anchored import Anchored, anchored_in, check_dtype, evaluating
+from kedge.anchored import Anchored, anchored_in, evaluating
 from kedge.errors import OptionError, ShapeError, StemError
+from kedge.image_model import check_dtype
 from kedge.observe import LINEAR, inputs_of, logits_of, outputs_of, relative_error, replace
 from kedge.stems import GroupedStem, Stem, assign_weight, scale_counts
 

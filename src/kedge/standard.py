@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from kedge.anchored import Anchored, ImageModel, Normalise, image_model_in, make_normaliser
+from kedge.anchored import Anchored
 from kedge.errors import OptionError, ShapeError
+from kedge.image_model import ImageModel, Normalise, image_model_in, make_normaliser
 from kedge.observe import logits_of
 
 
