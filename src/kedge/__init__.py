@@ -13,6 +13,7 @@ from kedge import nets as nets
 from kedge.anchored import Anchored as Anchored
 from kedge.anchored import anchor as anchor
 from kedge.anchored import pair as pair
+from kedge.corruptions.making import corrupt as corrupt
 from kedge.folding import fold as fold
 from kedge.masking import Draw as Draw
 from kedge.masking import ReferenceMasking as ReferenceMasking
@@ -35,6 +36,7 @@ __all__ = [
     "ReferencePool",
     "Standard",
     "anchor",
+    "corrupt",
     "errors",
     "fold",
     "load",

@@ -1,0 +1,170 @@
+"""`kedge.corrupt`: what holds for every corruption, whatever it does."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import kedge
+from kedge.corruptions.making import MAKERS, ROWS, choose_table, find_arguments, list_corruptions
+from kedge.corruptions.severities import CBAR, COMMON, EXTRA
+from kedge.errors import DataError, DtypeError, OptionError, ShapeError
+
+EVERY = [(name, table) for name in ROWS for table in ("cifar", "imagenet")]
+EVERY = [(name, table) for name, table in EVERY if getattr(ROWS[name], table) is not None]
+# These draw nothing.
+FIXED = {
+    *("defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression"),
+    *("gaussian_blur", "saturate", "circular_motion_blur"),
+}
+
+
+def photographs(count: int = 8, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
+    """Smooth pictures with edges and some noise, in mid tones."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(count, 3, 5, 5, generator=generator) * 160 + 40
+    large = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
+    large[:, :, height // 3 : height // 2] += 30
+    noise = 6 * torch.randn(count, 3, height, width, generator=generator)
+    return (large + noise).clamp(0, 255).to(torch.uint8)
+
+
+def corrupt(images, name, severity=3, table="cifar", seed=0, **options):
+    generator = torch.Generator().manual_seed(seed)
+    return kedge.corrupt(images, name, severity, table=table, generator=generator, **options)
+
+
+@pytest.mark.parametrize(("name", "table"), EVERY)
+def test_shape_and_dtype_are_kept_and_the_input_is_untouched(name, table):
+    images = photographs()
+    before = images.clone()
+    for severity in range(1, 6):
+        made = corrupt(images, name, severity, table)
+        assert made.shape == images.shape
+        assert made.dtype == torch.uint8
+        assert made.data_ptr() != images.data_ptr()
+        assert torch.equal(images, before)
+        assert not torch.equal(made, images)
+
+
+@pytest.mark.parametrize(("name", "table"), EVERY)
+def test_the_same_generator_gives_the_same_pixels(name, table):
+    images = photographs()
+    state = torch.random.get_rng_state()
+    assert torch.equal(corrupt(images, name, 4, table), corrupt(images, name, 4, table))
+    assert torch.equal(state, torch.random.get_rng_state())  # nothing else is drawn from
+    other = corrupt(images, name, 4, table, seed=1)
+    assert torch.equal(corrupt(images, name, 4, table), other) == (name in FIXED)
+
+
+@pytest.mark.parametrize(("name", "table"), EVERY)
+def test_each_image_has_its_own_randomness(name, table):
+    images = photographs(1).expand(6, -1, -1, -1).contiguous()
+    made = corrupt(images, name, 5, table)
+    different = sum(not torch.equal(made[0], other) for other in made[1:])
+    assert different == 0 if name in FIXED else different >= 4
+
+
+@pytest.mark.parametrize(("name", "table"), EVERY)
+@pytest.mark.parametrize("size", [(8, 8), (33, 20), (24, 61)])
+def test_any_size_works(name, table, size):
+    images = photographs(3, *size)
+    for severity in (1, 5):
+        assert corrupt(images, name, severity, table).shape == images.shape
+
+
+@pytest.mark.parametrize(("name", "table"), EVERY)
+def test_memory_layout_makes_no_difference(name, table):
+    images = photographs(4)
+    sparse = images.to(memory_format=torch.channels_last)
+    assert torch.equal(corrupt(images, name, 3, table), corrupt(sparse, name, 3, table))
+
+
+@pytest.mark.parametrize("name", [n for n in COMMON if n not in ("saturate", "elastic_transform")])
+@pytest.mark.parametrize("table", ["cifar", "imagenet"])
+def test_severity_rises(name, table):
+    """In mean absolute change, over enough pictures; where the constants themselves rise."""
+    images = photographs(64)
+    changes = [
+        float((corrupt(images, name, severity, table).float() - images.float()).abs().mean())
+        for severity in range(1, 6)
+    ]
+    # Some steps trade one constant for another; the ends are what the benchmark promises.
+    assert changes[4] > changes[0]
+    steps = sum(b > a for a, b in zip(changes, changes[1:], strict=False))
+    falling = {"snow": 2, "spatter": 2, "glass_blur": 2, "frost": 2, "fog": 1, "motion_blur": 1}
+    assert steps >= 4 - falling.get(name, 0)
+
+
+def test_big_batches_are_cut_and_put_together():
+    images = photographs(200)
+    made = corrupt(images, "brightness")
+    assert torch.equal(made[150:], corrupt(images[150:], "brightness"))
+    noisy = corrupt(images, "gaussian_noise").float() - images.float()
+    first, last = noisy[:64].std(), noisy[-64:].std()
+    assert float(first) == pytest.approx(float(last), rel=0.05)
+
+
+def test_no_images_give_none():
+    assert corrupt(photographs(0), "fog").shape == (0, 3, 32, 32)
+
+
+def test_half_precision_around_it_changes_nothing():
+    images = photographs()
+    for name in ("gaussian_blur", "zoom_blur", "fog", "pinch_and_twirl"):
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = corrupt(images, name)
+        assert torch.equal(inside, corrupt(images, name))
+
+
+def test_the_table_belongs_to_the_size_unless_said():
+    assert choose_table((32, 32)) == choose_table((64, 64)) == "cifar"
+    assert choose_table((224, 224)) == choose_table((32, 65)) == "imagenet"
+    assert choose_table((224, 224), "cifar") == "cifar"
+    images = photographs(2)
+    usual = kedge.corrupt(images, "contrast", 3)
+    assert torch.equal(usual, corrupt(images, "contrast", 3, "cifar"))
+    assert not torch.equal(usual, corrupt(images, "contrast", 3, "imagenet"))
+
+
+def test_the_lists_are_those_that_were_published():
+    assert len(COMMON) == 19
+    assert len(list_corruptions("c", "cifar")) == 19
+    assert set(list_corruptions("c", "cifar")) - set(list_corruptions("c15", "cifar")) == set(EXTRA)
+    assert len(list_corruptions("cbar", "cifar")) == len(list_corruptions("cbar", "imagenet")) == 10
+    assert len(CBAR) == 15
+    assert set(MAKERS) == set(ROWS)
+    for name, table in EVERY:
+        assert len({find_arguments(name, severity, table) for severity in range(1, 6)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "match"),
+    [
+        ({"name": "fogg"}, OptionError, r"found 'fogg' \(did you mean 'fog'\?\)"),
+        ({"severity": 6}, OptionError, "expected a severity from 1 to 5, found 6"),
+        ({"severity": 0}, OptionError, "found 0"),
+        ({"severity": True}, OptionError, "found True"),
+        ({"severity": 2.5}, OptionError, r"found 2\.5"),
+        ({"table": "cifar100"}, OptionError, "expected table to be one of .*did you mean 'cifar'"),
+        ({"name": "ripple", "table": "imagenet"}, OptionError, "expected table='cifar' for ripple"),
+        (
+            {"name": "perlin_noise", "table": "cifar"},
+            OptionError,
+            "expected table='imagenet' for perlin_noise",
+        ),
+        (
+            {"images": photographs().float()},
+            DtypeError,
+            r"expected uint8 .*found torch\.float32",
+        ),
+        ({"images": photographs()[0]}, ShapeError, r"found \(3, 32, 32\)\. For a single one"),
+        ({"images": photographs()[:, :1]}, ShapeError, r"found \(8, 1, 32, 32\)"),
+        ({"name": "frost", "frost": "no_such_place"}, DataError, "no_such_place"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(change, kind, match):
+    arguments = {"images": photographs(), "name": "fog", "severity": 3, "table": "cifar", **change}
+    images, name = arguments.pop("images"), arguments.pop("name")
+    with pytest.raises(kind, match=match) as problem:
+        kedge.corrupt(images, name, arguments.pop("severity"), **arguments)
+    assert "\n" not in str(problem.value)
