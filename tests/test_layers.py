@@ -12,6 +12,7 @@ SOURCE = Path(kedge.__file__).parent
 ORDER = [
     "errors",
     "corruptions",
+    "metrics",
     "observe",
     "fronts",
     "stems",
@@ -36,7 +37,7 @@ ORDER = [
 PUBLIC = {
     *("Anchored", "anchor", "pair", "settle", "fold", "Draw", "ReferenceMasking", "Prediction"),
     *("predict", "residual_bank", "ReferencePool", "load", "save", "errors", "nets"),
-    *("Standard", "standard", "corrupt"),
+    *("Standard", "standard", "corrupt", "metrics"),
 }
 
 
@@ -78,7 +79,7 @@ def test_the_core_needs_torch_alone():
 def test_public_names_are_there_and_every_one_is_explained():
     listed = {name for name in vars(kedge) if not name.startswith("_")}
     modules = {name for name in listed if inspect.ismodule(getattr(kedge, name))}
-    assert listed - modules | {"errors", "nets"} == PUBLIC
+    assert listed - modules | {"errors", "metrics", "nets"} == PUBLIC
     assert set(kedge.__all__) == PUBLIC
     for name in PUBLIC:
         thing = getattr(kedge, name)

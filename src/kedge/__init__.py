@@ -9,6 +9,7 @@ use is three lines in a training loop of one's own:
 """
 
 from kedge import errors as errors
+from kedge import metrics as metrics
 from kedge import nets as nets
 from kedge.anchored import Anchored as Anchored
 from kedge.anchored import anchor as anchor
@@ -40,6 +41,7 @@ __all__ = [
     "errors",
     "fold",
     "load",
+    "metrics",
     "nets",
     "pair",
     "predict",
