@@ -11,6 +11,7 @@ KedgeError
 ├── DataError         (ValueError)    images that are missing, damaged or not what was said
 ├── RecipeError       (ValueError)    a recipe with mistakes, all of them told
 ├── CheckpointError   (ValueError)    a run that cannot be saved or taken up again
+├── OutputError       (ValueError)    a model that returns NaN, or logits for other classes
 ├── DivergedError     (ArithmeticError)  a loss that became NaN or infinite
 └── InstallError      (ImportError)   an optional library that is not installed
 ```
@@ -60,6 +61,10 @@ class RecipeError(KedgeError, ValueError):
 
 class CheckpointError(KedgeError, ValueError):
     """A run that cannot be saved, or cannot be taken up again."""
+
+
+class OutputError(KedgeError, ValueError):
+    """A model that returns NaN, or logits for other classes than the data have."""
 
 
 class DivergedError(KedgeError, ArithmeticError):

@@ -1,6 +1,7 @@
 """What belongs to a model whether it is anchored or not: its images, classes and provenance."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,6 +48,25 @@ class Normalise(nn.Module):
             )
 
 
+@dataclass(frozen=True)
+class Threshold:
+    """Up to which energy an image is taken to be like those the model was made for.
+
+    Attributes:
+        energy: Of `-logsumexp(logits)`; above it an image is out-of-distribution.
+        acceptance: Share of in-distribution images that are at most there.
+        k: How many references the logits were averaged over; 1 also for a standard model.
+        fitted_on: What the images were.
+        count: How many.
+    """
+
+    energy: float
+    acceptance: float
+    k: int
+    fitted_on: str
+    count: int
+
+
 class ImageModel(nn.Module):
     """A network, and what belongs to it whether it is anchored or not.
 
@@ -56,6 +76,7 @@ class ImageModel(nn.Module):
         normalise: Turns uint8 images into floats, where it was asked for.
         class_names: In the order of the logits, if known.
         provenance: How the model was trained, if known; saved with it.
+        threshold: Where in-distribution ends, once it was fitted; saved with it.
     """
 
     def __init__(
@@ -67,6 +88,7 @@ class ImageModel(nn.Module):
         self.normalise = normalise
         self.class_names: tuple[str, ...] | None = None
         self.provenance: dict[str, Any] = {}
+        self.threshold: Threshold | None = None
 
     def check(self, images: Tensor, what: str = "images") -> None:
         """Refuse images of a wrong rank, channel count or dtype."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kedge.anchored import Anchored
 from kedge.errors import OptionError, ShapeError, check_option
+from kedge.image_model import Threshold
 from kedge.standard import Standard, model_in
 from kedge.transduction import nearest_candidate
 
@@ -39,6 +40,9 @@ class Prediction:
             one reference.
         members: `(k, n, classes)`, the logits for each reference, where asked for.
         distance: `(n,)`, from the residual to the nearest residual of training, if transductive.
+        in_distribution: `(n,)`, whether the energy is at most the threshold that is stored with the
+            model (`kedge.fit_threshold`). None without one, or if it was fitted for another number
+            of references.
     """
 
     logits: Tensor
@@ -50,6 +54,7 @@ class Prediction:
     disagreement: Tensor | None = None
     members: Tensor | None = field(default=None, repr=False)
     distance: Tensor | None = None
+    in_distribution: Tensor | None = None
 
     def to(self, device: torch.device | str) -> "Prediction":
         """The same prediction on another device."""
@@ -137,7 +142,8 @@ def predict(
         )
     if protocol == "transductive":
         assert isinstance(inner, Anchored)
-        return _transductive(model, inner, x, k, task, rho, generator)
+        chosen = _transductive(model, inner, x, k, task, rho, generator)
+        return _judged(chosen, inner.threshold, 1)
     if protocol == "single":
         if k not in (None, 1):
             raise OptionError(f"expected k=1 with protocol='single', found {k}. Use 'marginal'.")
@@ -148,7 +154,15 @@ def predict(
     count = 0 if references is None else len(references)
     if scaling is not None and count < 2:
         raise OptionError(f"expected at least 2 references for scaling={scaling!r}, found {count}.")
-    return _marginal(model, x, references, average, scaling, task, members)
+    prediction = _marginal(model, x, references, average, scaling, task, members)
+    return _judged(prediction, inner.threshold, count or 1)
+
+
+def _judged(prediction: Prediction, threshold: Threshold | None, k: int) -> Prediction:
+    """With the verdict of the threshold, where there is one for this many references."""
+    if threshold is None or threshold.k != k or prediction.energy is None:
+        return prediction
+    return replace(prediction, in_distribution=prediction.energy <= threshold.energy)
 
 
 def _marginal(

@@ -21,6 +21,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 
 from kedge.anchored import Anchored, anchor, evaluating
 from kedge.errors import OptionError, StorageError
+from kedge.image_model import Threshold
 from kedge.nets import Architecture, create, remembered
 from kedge.observe import relative_error
 from kedge.standard import Standard, model_in, standard
@@ -93,6 +95,7 @@ def save(
         **_shape_of(model),
         "class_names": model.class_names,
         "provenance": model.provenance,
+        "threshold": None if model.threshold is None else asdict(model.threshold),
     }
     if isinstance(model, Anchored):
         config["references"] = {
@@ -110,6 +113,16 @@ def save(
     if count := config.get("references", {}).get("count"):
         _log.info("%d reference images are stored in %s. %s", count, folder, NOTE)
     return folder
+
+
+def digest_weights(model: nn.Module) -> str:
+    """Twelve letters that stand for all a model holds: weights, statistics, references."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        plain = value.detach().cpu().contiguous()
+        digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
+        digest.update(plain.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:12]
 
 
 def load(
@@ -209,6 +222,8 @@ def _rebuild(
     names = config.get("class_names")
     model.class_names = None if names is None else tuple(names)
     model.provenance = config.get("provenance") or {}
+    threshold = config.get("threshold")
+    model.threshold = None if threshold is None else Threshold(**threshold)
     return model.eval()
 
 

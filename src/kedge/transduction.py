@@ -143,8 +143,26 @@ def nearest_candidate(
             "expected a bank of training residuals for protocol='transductive', found none. Store"
             " one first: model.set_residuals(kedge.residual_bank(model, train_images))."
         )
+    scores = residual_distances(model, x, candidates, model.residuals)
+    chosen = scores.argmin(1)
+    if rho is not None:
+        near = (scores <= rho).float()
+        where = x.device if generator is None else generator.device
+        noise = torch.rand(scores.shape, device=where, generator=generator).to(x.device)
+        chosen = torch.where(near.any(1), (near * (1 + noise)).argmax(1), chosen)
+    return chosen, scores.gather(1, chosen[:, None])[:, 0]
+
+
+def residual_distances(model: Anchored, x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:
+    """`(n, k)`: how far each image's residual from each reference is from those of training.
+
+    Args:
+        model: Normalises.
+        x: Images, as the model takes them.
+        candidates: References, likewise.
+        bank: Made by `residual_bank`.
+    """
     prepared, references = model.prepare(x), model.prepare(candidates)
-    bank = model.residuals
     fits = bank.ndim == prepared.ndim and bank.shape[1] == prepared.shape[1]
     if not fits or any(b > s for b, s in zip(bank.shape[2:], prepared.shape[2:], strict=True)):
         raise ShapeError(
@@ -154,11 +172,4 @@ def nearest_candidate(
     grid = bank.shape[2:]
     flat_x, flat_r = _pooled(prepared, grid).flatten(1), _pooled(references, grid).flatten(1)
     precise = torch.promote_types(flat_x.dtype, torch.float32)
-    scores = nearest_residuals(*(t.to(precise) for t in (flat_x, flat_r, bank.flatten(1))))
-    chosen = scores.argmin(1)
-    if rho is not None:
-        near = (scores <= rho).float()
-        where = x.device if generator is None else generator.device
-        noise = torch.rand(scores.shape, device=where, generator=generator).to(x.device)
-        chosen = torch.where(near.any(1), (near * (1 + noise)).argmax(1), chosen)
-    return chosen, scores.gather(1, chosen[:, None])[:, 0]
+    return nearest_residuals(*(t.to(precise) for t in (flat_x, flat_r, bank.flatten(1))))

@@ -5,10 +5,15 @@ import sys
 from collections.abc import Sequence
 
 import kedge
-from kedge.cli import listing, training
+from kedge.cli import corruption, evaluation, listing, training
 from kedge.errors import KedgeError
 
-COMMANDS = {"train": training, "list": listing}
+COMMANDS = {
+    "train": training,
+    "evaluate": evaluation,
+    "corrupt": corruption,
+    "list": listing,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="kedge",
-        description="Train anchored vision models.",
+        description="Train and evaluate anchored vision models.",
         epilog="`kedge COMMAND --help` tells more.",
     )
     parser.add_argument("--version", action="version", version=f"kedge {kedge.__version__}")

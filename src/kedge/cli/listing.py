@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from kedge.corruptions.making import MAKERS, list_corruptions
 from kedge.nets import OWN
 from kedge.training.recipe_files import load_recipe, shipped
 
@@ -16,6 +17,7 @@ DATA = {
     "imagefolder:PATH": "a folder for each class, or train/ and test/ with such folders",
     "imagenet:PATH": "train/ and val/ with a folder for each class",
     "pack:FILE.npz[#SPLIT]": "encoded pictures in one file",
+    "pictures:PATH": "any pictures below a folder, without classes; for evaluate --ood",
     "hf:NAME_OR_FOLDER": "of the datasets library (kedge[hf])",
 }
 
@@ -24,11 +26,11 @@ def add(commands: Any, name: str) -> None:
     """Tell the parser of `kedge` about this command."""
     parser = commands.add_parser(
         name,
-        help="recipes, data sets and networks",
+        help="recipes, data sets, networks and corruptions",
         description="What Kedge knows by name.",
     )
     parser.add_argument(
-        "what", nargs="?", choices=["recipes", "data", "networks"], help="only these"
+        "what", nargs="?", choices=["recipes", "data", "networks", "corruptions"], help="only these"
     )
 
 
@@ -46,6 +48,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             "timm:NAME": "any of timm's; `timm.list_models()`",
             "torchvision:NAME": "any classifier of torchvision's",
         },
+        "corruptions": {name: _describe_corruption(name) for name in MAKERS},
     }
     console = Console(highlight=False, markup=False)
     for title, rows in tables.items():
@@ -57,3 +60,15 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
                 table.add_row(*row)
             console.print(table)
     return 0
+
+
+def _describe_corruption(name: str) -> str:
+    """In which lists it is, and what it does."""
+    if name in list_corruptions("c15", "cifar"):
+        where = "C"
+    elif name in list_corruptions("c", "cifar"):
+        where = "C, extra"
+    else:
+        tables = [t for t in ("cifar", "imagenet") if name in list_corruptions("cbar", t)]
+        where = f"C-bar, {' and '.join(tables)}"
+    return f"{where}: {(MAKERS[name].__doc__ or '').splitlines()[0]}"

@@ -78,6 +78,23 @@ def load_imagenet(path: str) -> Sets:
     return _pair(top, "val")
 
 
+def read_classes(folder: Path, name: str) -> ImageSet:
+    """All pictures of a folder that has a folder for each class."""
+    return _read_split(_check_folder(str(folder)), name, None)
+
+
+def load_pictures(path: str) -> ImageSet:
+    """All pictures below a folder, in any layout; they have no classes, all labels are 0."""
+    top = _check_folder(path)
+    names = list_pictures(top)
+    if not names:
+        raise DataError(
+            f"expected pictures in {top}, found none (known are {' '.join(EXTENSIONS)})."
+        )
+    labels = torch.zeros(len(names), dtype=torch.long)
+    return ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",))
+
+
 def _pair(top: Path, test_name: str | None) -> Sets:
     train = _read_split(top / "train", top.name, None)
     if test_name is None:

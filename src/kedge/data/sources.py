@@ -8,6 +8,7 @@
 | `imagefolder:PATH` | a folder for each class, or `train` and `test` with such folders |
 | `imagenet:PATH` | `train` and `val` with a folder for each class |
 | `pack:FILE.npz`, `pack:FILE.npz#SPLIT` | encoded pictures in one file |
+| `pictures:PATH` | any pictures below a folder, without classes; to evaluate on alone |
 | `hf:NAME` | a set of the Hugging Face hub, or a folder written by `save_to_disk` |
 """
 
@@ -16,6 +17,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kedge.data.folders import load_folder, load_imagenet
+from kedge.data.folders import load_folder, load_imagenet, load_pictures
 from kedge.data.hub import load_hub
 from kedge.data.images import ImageSet, Sets
 from kedge.data.packs import load_pack
@@ -76,6 +78,27 @@ def load_sets(name: str, *, root: str | None = None, download: bool = False) -> 
     if kind == "digits":
         return load_digits()
     return load_cifar(kind, root, download)
+
+
+def load_whole(name: str, *, root: str | None = None, download: bool = False) -> ImageSet:
+    """One set to evaluate on: the test set of a name; all of it where it has no split of its own.
+
+    `pictures:PATH` is every picture below a folder, without classes.
+    """
+    kind, _, path = name.partition(":")
+    if kind == "pictures" and path:
+        return load_pictures(path)
+    sets = load_sets(name, root=root, download=download)
+    if sets.test is None:
+        assert sets.train is not None
+        return sets.train
+    train, test = sets.train, sets.test
+    if kind == "imagefolder" and train is not None and train.source is test.source:  # cut by us
+        rows = torch.cat([train.rows, test.rows])
+        labels = torch.cat([train.labels, test.labels])
+        order = rows.argsort()
+        return replace(test, rows=rows[order], labels=labels[order])
+    return test
 
 
 def _describe_unknown(name: str) -> str:

@@ -24,9 +24,11 @@ import torch
 
 from kedge.anchored import Anchored
 from kedge.errors import CheckpointError, DivergedError
+from kedge.files import write_whole
 from kedge.nets import remembered
+from kedge.rows import Row, make_row, write_rows
 from kedge.standard import Standard
-from kedge.storage import save
+from kedge.storage import digest_weights, save
 from kedge.training.checkpoint import LAST, load_checkpoint, save_checkpoint
 from kedge.training.distributed import Processes, joined
 from kedge.training.interrupts import Interrupts
@@ -35,7 +37,7 @@ from kedge.training.material import gather_material
 from kedge.training.progress import Display, Silent, Terminal
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import make_recipe, read_yaml, to_yaml
-from kedge.training.records import Metrics, environment, write_rows, write_whole
+from kedge.training.records import Metrics, environment
 from kedge.training.run import Run
 
 
@@ -292,50 +294,67 @@ def _save_if_possible(run: Run, folder: Path, display: Display) -> None:
 def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
     """Test once, and write model and rows."""
     recipe, processes, held = run.recipe, run.processes, run.material.test
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     if held is not None:
         score = judge(run.judged, held, processes)
-        rows = rows_of(recipe, run, score)
+        rows = rows_of(recipe, run, score, folder.name)
         display.say(f"test accuracy {100 * score.accuracy:.2f} % on {score.count:,} images")
     if processes.first:
         save(
             run.judged,
             folder / "model",
             class_names=run.material.class_names,
-            provenance={"recipe": asdict(recipe), "steps": run.done, "rows": rows},
+            provenance={
+                "recipe": asdict(recipe),
+                "facts": training_facts(recipe, run),
+                "steps": run.done,
+                "rows": rows,
+            },
         )
         if rows:
-            write_rows(folder / "rows.csv", rows)
+            write_rows(folder, rows)
         display.say(f"model, metrics and rows are in {folder}")
     processes.wait()
     return rows
 
 
-def rows_of(recipe: Recipe, run: Run, score: Score) -> list[dict[str, Any]]:
+def rows_of(recipe: Recipe, run: Run, score: Score, name: str) -> list[Row]:
     """A row for each metric, with all that a result must name."""
+    common = {
+        "model": name,
+        **training_facts(recipe, run),
+        "suite": "clean",
+        "set": recipe.data.name,
+        "evaluation_seed": 0,
+        "inference": "single",
+        "k": 1 if recipe.protocol.anchored else "",
+        "precision": "float32",
+        "count": score.count,
+        "weights": digest_weights(run.judged),
+    }
+    values = {"top1": score.accuracy, "nll": score.loss}
+    return [make_row(**common, metric=metric, value=value) for metric, value in values.items()]
+
+
+def training_facts(recipe: Recipe, run: Run) -> dict[str, Any]:
+    """How a model was trained, in the columns that every row about it has."""
     protocol = recipe.protocol
     masked = protocol.name == "masked"
     made = remembered(run.model.net)  # started from a folder, it is not the recipe's
-    common = {
+    share = protocol.alpha if protocol.every is None else 1 / protocol.every
+    return {
         "network": recipe.network.name if made is None else made.name,
         "data": recipe.data.name,
-        "split": "test",
         "protocol": protocol.name,
         "target": protocol.target if masked else "",
-        "alpha": (protocol.alpha if protocol.every is None else 1 / protocol.every)
-        if masked
-        else "",
+        "alpha": share if masked else "",
         "scope": protocol.scope if masked else "",
         "references": protocol.references if protocol.anchored else "",
         "reference_policy": getattr(run.judged, "reference_policy", None) or "",
-        "k": 1 if protocol.anchored else "",
         "start": "" if run.start is None else str(run.start),
         "epochs": recipe.epochs,
         "seed": recipe.seed,
-        "count": score.count,
     }
-    values = {"top1": score.accuracy, "nll": score.loss}
-    return [{**common, "metric": name, "value": value} for name, value in values.items()]
 
 
 def check_free(folder: Path, recipe: Recipe) -> None:

@@ -1,6 +1,8 @@
 """What a person sees of a run: a live bar on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
 
@@ -55,13 +57,20 @@ class Terminal:
         steps: Of the run.
         done: Steps that were done before.
         console: Where to write.
+        what: Is counted.
     """
 
     def __init__(
-        self, title: str, steps: int, done: int = 0, console: Console | None = None
+        self,
+        title: str,
+        steps: int,
+        done: int = 0,
+        console: Console | None = None,
+        *,
+        what: str = "step",
     ) -> None:
         self._console = console or Console(highlight=False)
-        self._title, self._steps, self._done = title, steps, done
+        self._title, self._steps, self._done, self._what = title, steps, done, what
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._began = self._last_line = self._ticked = time.monotonic()
@@ -114,7 +123,17 @@ class Terminal:
         if epoch_done or now - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = now
             left = (now - self._began) / max(1, step - self._done) * (self._steps - step)
-            self.say(f"{self._title}: step {step}/{self._steps} {text} {_clock(left)} left")
+            self.say(f"{self._title}: {self._what} {step}/{self._steps} {text} {_clock(left)} left")
+
+
+@contextmanager
+def showing(quiet: bool, title: str, steps: int, what: str = "step") -> Iterator[Display]:
+    """A display; one that tells nothing if `quiet`."""
+    if quiet:
+        yield Silent()
+        return
+    with Terminal(title, steps, what=what) as display:
+        yield display
 
 
 def _clock(seconds: float) -> str:

@@ -1,12 +1,9 @@
-"""What a run writes down: metrics as it goes, rows at the end, and where it ran."""
+"""What a run writes down as it goes, and where it ran."""
 
-import csv
-import io
 import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kedge.errors import CheckpointError
+from kedge.files import write_whole
 
 
 class Metrics:
@@ -84,26 +81,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             entries.append(entry)
     return entries
-
-
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """A CSV file with a line for each result; all rows have the same columns."""
-    rows = list(rows)
-    text = io.StringIO(newline="")
-    table = csv.DictWriter(text, fieldnames=list(rows[0]))
-    table.writeheader()
-    table.writerows(rows)
-    write_whole(path, text.getvalue())
-
-
-def write_whole(path: Path, text: str) -> None:
-    """All of `text` at `path`, or what was there before."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(text, encoding="utf-8", newline="")
-        os.replace(beside, path)
-    except OSError as problem:
-        raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem
 
 
 def environment(device: torch.device) -> dict[str, Any]:

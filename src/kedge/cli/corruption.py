@@ -1,0 +1,74 @@
+"""`kedge corrupt`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from kedge.errors import OptionError
+
+EXAMPLES = """\
+examples:
+  kedge corrupt --sheet sheet.png                      some shapes, all corruptions, severity 1 3 5
+  kedge corrupt cat.jpg --sheet sheet.png --corruptions fog,snow --severities 1,2,3,4,5
+  kedge corrupt cat.jpg dog.jpg --corruptions fog --severities 3 --output corrupted/
+  kedge corrupt --data cifar10 --output CIFAR-10-C/    the whole test set, as .npy files
+"""
+
+
+def add(commands: Any, name: str) -> None:
+    """Tell the parser of `kedge` about this command."""
+    parser = commands.add_parser(
+        name,
+        help="corrupted copies of pictures or of a set; a contact sheet",
+        description="Corrupt pictures, or show what corruptions look like.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="kedge corrupt [PICTURES ...] [--data DATA] [--sheet FILE] [--output FOLDER]",
+    )
+    parser.add_argument("pictures", nargs="*", type=Path, help="files")
+    parser.add_argument("--data", help="the test set of this; see kedge list data")
+    parser.add_argument("--sheet", metavar="FILE.png", type=Path, help="write a contact sheet")
+    parser.add_argument(
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        help="write corrupted copies: PNG files, or for --data arrays laid out as CIFAR-10-C",
+    )
+    parser.add_argument("--corruptions", metavar="NAMES", help="comma-separated, c or cbar; all")
+    parser.add_argument("--severities", metavar="1,..,5", help="default: 1,3,5 on sheets, else all")
+    parser.add_argument("--table", choices=["cifar", "imagenet"], help="default: by image size")
+    parser.add_argument("--frost", metavar="FOLDER_OR_PACKAGE", help="photographs of frost")
+    parser.add_argument("--limit", metavar="N", type=int, help="at most so many pictures")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Write the sheet, the copies, or both."""
+    if rest:
+        raise OptionError(f"expected options of kedge corrupt, found {' '.join(rest)}.")
+    if options.sheet is None and options.output is None:
+        raise OptionError(
+            "expected --sheet FILE.png or --output FOLDER, found neither: say what to write."
+        )
+    from kedge.evaluation.copies import Copies
+
+    copies = Copies(
+        options.pictures,
+        options.data,
+        corruptions=options.corruptions,
+        severities=options.severities,
+        table=options.table,
+        frost=options.frost,
+        limit=options.limit,
+        seed=options.seed,
+        device=options.device,
+        quiet=options.quiet,
+    )
+    done = [] if options.sheet is None else [copies.write_sheet(options.sheet)]
+    done += [] if options.output is None else [copies.write(options.output)]
+    if not options.quiet:
+        print("\n".join(done))
+    return 0

@@ -1,0 +1,128 @@
+"""The numbers of an evaluation that a person wants to see first."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Row = dict[str, Any]
+Rows = list[Row]
+Column = tuple[str, str, str, float]  # title, metric, scaling, factor
+
+_SETS: tuple[Column, ...] = (
+    ("top-1 %", "top1", "", 100),
+    ("NLL", "nll", "", 1),
+    ("ECE", "ece", "", 1),
+    ("smooth ECE", "smooth_ece", "", 1),
+    ("scaled", "smooth_ece", "temperature", 1),
+)
+
+
+def show_summary(rows: Rows, console: Console | None = None) -> None:
+    """Print a table for each kind of suite."""
+    console = console or Console(highlight=False, markup=False)
+    tables = [_sets(rows), _severities(rows), _detection(rows)]
+    for table in tables:
+        if table is not None:
+            console.print(table)
+            console.print()
+    for row in rows:
+        if row["metric"] == "mce" and row["inference"] == "single":
+            console.print(f"mCE {100 * row['value']:.1f} % ({row['estimator']})", soft_wrap=True)
+    if any(row["std"] != "" for row in rows):
+        console.print("±: standard deviation over references", style="dim")
+
+
+def _sets(rows: Rows) -> Table | None:
+    """Accuracy and calibration of each set, corrupted ones in the mean."""
+    shown = [
+        row
+        for row in rows
+        if (row["suite"] in ("clean", "shift") or _is_mean(row))
+        and row["severity"] in ("", "all")
+        and row["reference"] == ""
+    ]
+    found = {row["metric"] + row["scaling"] for row in shown}
+    columns = [column for column in _SETS if column[1] + column[2] in found]
+    return _table("set", shown, _title, columns, lambda row, column: True)
+
+
+def _severities(rows: Rows) -> Table | None:
+    """Accuracy by severity."""
+    shown = [row for row in rows if row["metric"] == "top1" and _is_mean(row)]
+    shown = [row for row in shown if row["severity"] != "all"]
+    severities = sorted({row["severity"] for row in shown})
+    columns: list[Column] = [(str(severity), "top1", "", 100) for severity in severities]
+    return _table(
+        "top-1 %, severity",
+        shown,
+        _title,
+        columns,
+        lambda row, column: str(row["severity"]) == column,
+    )
+
+
+def _detection(rows: Rows) -> Table | None:
+    """AUROC of each score on each set of other pictures."""
+    shown = [row for row in rows if row["metric"] == "auroc"]
+    names = list(dict.fromkeys(row["score"] for row in shown))
+    short = {"mutual_information": "mutual inf.", "residual_distance": "residual"}
+    titles = {name: short.get(name, name.replace("_", " ")) for name in names}
+    columns: list[Column] = [(title, "auroc", "", 100) for title in titles.values()]
+    return _table(
+        "AUROC %",
+        shown,
+        lambda row: str(row["set"]),
+        columns,
+        lambda row, column: titles[row["score"]] == column,
+    )
+
+
+def _table(
+    first: str,
+    rows: Rows,
+    title: Callable[[Row], str],
+    columns: list[Column],
+    belongs: Callable[[Row, str], bool],
+) -> Table | None:
+    """A line for each set and inference."""
+    if not rows:
+        return None
+    several = any(row["inference"] == "marginal" for row in rows)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    if several:
+        table.add_column("refs", justify="right")
+    for name, *_ in columns:
+        table.add_column(name, justify="right")
+    for place in dict.fromkeys((title(row), row["inference"], row["k"]) for row in rows):
+        mine = [row for row in rows if (title(row), row["inference"], row["k"]) == place]
+        cells = [
+            _cell([row for row in mine if belongs(row, name)], metric, scaling, factor)
+            for name, metric, scaling, factor in columns
+        ]
+        table.add_row(place[0], *([str(place[2])] if several else []), *cells)
+    return table
+
+
+def _is_mean(row: Row) -> bool:
+    return str(row["corruption"]).startswith("mean of")
+
+
+def _title(row: Row) -> str:
+    if not row["corruption"]:
+        return str(row["set"])
+    which = str(row["corruption"]).removeprefix("mean of ")
+    return f"{'C-bar' if row['suite'] == 'cbar' else 'corrupted'} ({which})"
+
+
+def _cell(rows: Rows, metric: str, scaling: str, factor: float) -> str:
+    row = next((r for r in rows if r["metric"] == metric and r["scaling"] == scaling), None)
+    if row is None:
+        return ""
+    digits = 1 if factor == 100 else 3
+    text = f"{factor * row['value']:.{digits}f}"
+    if row["std"] != "":
+        text += f"±{factor * row['std']:.{digits}f}"
+    return text

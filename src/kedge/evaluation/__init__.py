@@ -1,0 +1,1 @@
+"""Evaluation: model and data to rows. `running.evaluate` is the way in."""

@@ -1,0 +1,145 @@
+"""What is kept of a model's answer to an image: a few numbers, from which all metrics follow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed
+
+from kedge.errors import OutputError
+from kedge.training.distributed import Processes
+
+Values = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The answers to all images of a set, in their order.
+
+    Attributes:
+        single: From each reference on its own: each value `(references, n)`.
+        marginal: From the mean of the logits over all references, `(1, n)`; None with one.
+    """
+
+    single: Values
+    marginal: Values | None
+
+    @property
+    def count(self) -> int:
+        """Images."""
+        return self.single["confidence"].shape[1]
+
+
+def observe(
+    members: Tensor, labels: Tensor | None, temperatures: tuple[float, float] | None = None
+) -> tuple[Values, Values | None]:
+    """The numbers to keep, from logits `(references, n, classes)`; on their device.
+
+    Args:
+        members: Logits from each reference.
+        labels: None where the images belong to no class.
+        temperatures: To divide logits by, for single references and for their mean; adds the values
+            of scaled predictions under names that end in `@temperature`.
+    """
+    single = _values(members, labels, None if temperatures is None else temperatures[0])
+    if len(members) == 1:
+        return single, None
+    mean = members.mean(0, keepdim=True)
+    marginal = _values(mean, labels, None if temperatures is None else temperatures[1])
+    probs = members.softmax(-1)
+    average = probs.mean(0)
+    marginal["spread"] = probs.std(0).mean(-1)[None]
+    surplus = _entropy(average) - _entropy(probs).mean(0)
+    marginal["mutual_information"] = surplus.clamp_min(0)[None]
+    return single, marginal
+
+
+def _values(logits: Tensor, labels: Tensor | None, temperature: float | None) -> Values:
+    top, prediction = logits.max(-1)
+    values = {
+        "prediction": prediction,
+        "energy": -logits.logsumexp(-1),
+        "max_logit": -top,
+        **_confidence(logits, labels),
+    }
+    values["max_softmax"] = -values["confidence"]
+    values["entropy"] = _entropy(logits.softmax(-1))
+    if labels is not None:
+        own = logits.gather(-1, labels.expand(len(logits), -1)[..., None])
+        # Ties count against the model: another class with the same logit comes first.
+        before = (logits > own).sum(-1) + ((logits == own).sum(-1) - 1)
+        values["top1"] = (prediction == labels).float()
+        values["top5"] = (before < 5).float()
+        if temperature is not None:
+            scaled = _confidence(logits / temperature, labels)
+            values |= {f"{name}@temperature": value for name, value in scaled.items()}
+    return values
+
+
+def _confidence(logits: Tensor, labels: Tensor | None) -> Values:
+    logs = logits.log_softmax(-1)
+    probs = logs.exp()
+    values = {"confidence": probs.amax(-1).clamp_max(1)}
+    if labels is not None:
+        place = labels.expand(len(logits), -1)[..., None]
+        values["nll"] = -logs.gather(-1, place)[..., 0]
+        own = probs.gather(-1, place)[..., 0]
+        values["brier"] = probs.square().sum(-1) - 2 * own + 1
+    return values
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    surprise: Tensor = torch.special.xlogy(probs, probs)
+    return -surprise.sum(-1)
+
+
+def collect(
+    parts: Sequence[tuple[Values, Values | None]],
+    numbers: Tensor,
+    count: int,
+    processes: Processes,
+    what: str,
+) -> Outcomes:
+    """The outcomes of a whole set from those of batches, of every process.
+
+    Args:
+        parts: In the order of `numbers`.
+        numbers: Which images of the set this process had.
+        count: Images of the set.
+        processes: This one and the others.
+        what: The set, for messages.
+
+    Raises:
+        OutputError: If any logit was NaN or infinite.
+    """
+    single = {name: torch.cat([part[0][name] for part in parts], 1).cpu() for name in _names(parts)}
+    marginal = None
+    if parts and parts[0][1] is not None:
+        names = list(parts[0][1])
+        marginal = {name: torch.cat([p[1][name] for p in parts], 1).cpu() for name in names}  # type: ignore[index]
+    if processes.count > 1:
+        gathered: list[tuple[Tensor, Values, Values | None]] = [None] * processes.count  # type: ignore[list-item]
+        distributed.all_gather_object(gathered, (numbers, single, marginal))
+        held = [part for part in gathered if len(part[0])]
+        numbers = torch.cat([part[0] for part in held])
+        single = {name: torch.cat([p[1][name] for p in held], 1) for name in held[0][1]}
+        if held[0][2] is not None:
+            marginal = {name: torch.cat([p[2][name] for p in held], 1) for name in held[0][2]}  # type: ignore[index]
+    order = numbers.argsort()
+    assert len(order) == count
+    single = {name: value[:, order] for name, value in single.items()}
+    if marginal is not None:
+        marginal = {name: value[:, order] for name, value in marginal.items()}
+    bad = ~single["energy"].isfinite()
+    if bool(bad.any()):
+        place = int(bad.any(0).nonzero()[0, 0])
+        raise OutputError(
+            f"expected finite logits, found NaN or infinity for {int(bad.any(0).sum())} of"
+            f" {count} images of {what}, first for number {place}. Check the weights, and"
+            " --precision float32."
+        )
+    return Outcomes(single, marginal)
+
+
+def _names(parts: Sequence[tuple[Values, Values | None]]) -> list[str]:
+    return list(parts[0][0]) if parts else []

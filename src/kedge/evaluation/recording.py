@@ -1,0 +1,225 @@
+"""Rows as they come: what is there already, what is new, and the folder that keeps them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kedge import metrics
+from kedge.errors import CheckpointError, OptionError
+from kedge.evaluation.measures import (
+    DISTANCE,
+    MARGINAL_SCORES,
+    SCORES,
+    Measure,
+    measure_accuracy,
+    measure_calibration,
+    measure_detection,
+    measure_references,
+)
+from kedge.evaluation.outcomes import Outcomes, Values
+from kedge.evaluation.plan import Choices, Unit
+from kedge.evaluation.subject import Subject
+from kedge.evaluation.summary import Errors, summarise
+from kedge.rows import MODEL, Row, make_row, merge, read_rows, write_rows
+
+_SETTINGS = (*MODEL[:3], "limit", "evaluation_seed", "precision", "weights")
+_UNIT = ("suite", "set", "source", "table", "corruption", "severity")
+# By these a recorded unit is known; whoever has them has all of their kind.
+_ACCURACY, _CALIBRATION, _SCALED = ("top1", ""), ("smooth_ece", ""), ("smooth_ece", "temperature")
+
+
+class Recording:
+    """The rows of one evaluation.
+
+    Args:
+        subject: Who is evaluated.
+        choices: What is looked at.
+        common: Columns that all rows have.
+        fits: Whether there is a validation set.
+        acceptance: Share of in-distribution data that the threshold accepts.
+        baseline: For mCE.
+        folder: Where rows are kept, if anywhere.
+        writes: Whether this process is the one that writes.
+        again: Forget what is there already.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        choices: Choices,
+        common: dict[str, Any],
+        *,
+        fits: bool,
+        acceptance: float,
+        baseline: tuple[str, Errors] | None,
+        folder: Path | None,
+        writes: bool,
+        again: bool,
+    ) -> None:
+        self._subject, self._choices, self._common = subject, choices, common
+        self._fits, self._acceptance, self._baseline = fits, acceptance, baseline
+        self._folder, self._writes = folder, writes
+        self.calibrates = "calibration" in choices.suites
+        self._threshold: tuple[float, str] | None = None
+        self._rows: list[Row] = []
+        if folder is not None:
+            if folder.exists() and not folder.is_dir():
+                raise OptionError(f"expected a folder for the rows, found a file at {folder}.")
+            self._rows = read_rows(folder)
+            if writes:
+                _make(folder)
+        mine = [row for row in self._rows if self._is_mine(row)]
+        self._there = set() if again else {_mark(row) for row in mine}
+
+    def has(self, unit: Unit) -> bool:
+        """Whether all that is asked about a unit is there already."""
+        about = tuple(str(value) for value in unit.columns().values())
+        return all(
+            (*about, inference, str(k), metric, scaling) in self._there
+            for inference, k in self._inferences()
+            for metric, scaling in self._wanted(unit)
+        )
+
+    def fitted(self, energies: Tensor, unit: Unit) -> None:
+        """Take the threshold from a validation set."""
+        self._set_threshold(energies, unit.set, unit)
+
+    def add(
+        self,
+        unit: Unit,
+        outcomes: Outcomes,
+        inside: Outcomes | None,
+        temperatures: tuple[float, float] | None,
+    ) -> str:
+        """Make the rows of a unit, and keep them.
+
+        Args:
+            unit: What was shown.
+            outcomes: What was seen.
+            inside: The outcomes of the clean test set, which others are told from.
+            temperatures: That were applied, if any.
+
+        Returns:
+            The result in a few words.
+        """
+        if unit.suite == "clean" and self._threshold is None:
+            self._set_threshold(outcomes.single["energy"][0], "the test set itself", unit)
+        found: list[Row] = []
+        for number, (inference, k) in enumerate(self._inferences()):
+            values = outcomes.single if inference == "single" else outcomes.marginal
+            assert values is not None
+            if unit.suite == "ood":
+                assert inside is not None
+                theirs = inside.single if inference == "single" else inside.marginal
+                assert theirs is not None
+                measures = self._outside(values, theirs, inference)
+            else:
+                measures = self._labelled(
+                    unit, outcomes, values, inference, temperatures is not None
+                )
+                if temperatures is not None and unit.suite == "clean" and self.calibrates:
+                    measures.append(Measure("temperature", [temperatures[number]]))
+            about = {**self._common, **unit.columns(), "count": outcomes.count}
+            found += [
+                make_row(**about, inference=inference, k=k, **measure.columns())
+                for measure in measures
+            ]
+        self._keep(found)
+        return _headline(unit, found)
+
+    def finish(self) -> list[Row]:
+        """Add the summaries; all rows of this evaluation's settings."""
+        mine = [row for row in self._rows if self._is_mine(row)]
+        self._keep(summarise(mine, self._baseline))
+        return [row for row in self._rows if self._is_mine(row)]
+
+    def _inferences(self) -> list[tuple[str, int | str]]:
+        if self._subject.references is None:
+            return [("single", "")]
+        if self._subject.members == 1:
+            return [("single", 1)]
+        return [("single", 1), ("marginal", self._subject.members)]
+
+    def _wanted(self, unit: Unit) -> list[tuple[str, str]]:
+        if unit.suite == "ood":
+            return [("auroc", "")]
+        wanted = [_ACCURACY]
+        if self.calibrates:
+            wanted += [_CALIBRATION, *([_SCALED] if self._fits else [])]
+        return wanted
+
+    def _labelled(
+        self, unit: Unit, outcomes: Outcomes, values: Values, inference: str, scaled: bool
+    ) -> list[Measure]:
+        assert unit.alignment is not None
+        found = list(measure_accuracy(values, len(unit.alignment.kept)))
+        if self.calibrates:
+            interval = None
+            if unit.suite in ("clean", "shift"):
+                interval = torch.Generator().manual_seed(self._choices.seed)
+            found += measure_calibration(values, interval=interval)
+            if scaled:
+                found += measure_calibration(values, "@temperature")
+        if unit.suite == "clean":
+            found += self._accepted(values, inference)
+            if inference == "marginal" and "references" in self._choices.suites:
+                found += measure_references(outcomes.single, values)
+        return found
+
+    def _outside(self, values: Values, inside: Values, inference: str) -> list[Measure]:
+        own = (DISTANCE,) if inference == "single" else MARGINAL_SCORES
+        scores = (*SCORES, *(score for score in own if score in values))
+        found = list(measure_detection(inside, values, scores))
+        return found + self._accepted(values, inference)
+
+    def _accepted(self, values: Values, inference: str) -> list[Measure]:
+        if self._threshold is None or inference != "single":
+            return []
+        value, fitted_on = self._threshold
+        shares = (values["energy"] <= value).double().mean(1).tolist()
+        how = f"threshold at {100 * self._acceptance:g} % of {fitted_on}"
+        return [Measure("accepted", shares, how, score="energy")]
+
+    def _set_threshold(self, energies: Tensor, fitted_on: str, unit: Unit) -> None:
+        value = float(metrics.threshold(energies, self._acceptance))
+        self._threshold = (value, fitted_on)
+        inference, k = self._inferences()[0]
+        how = f"accepts {100 * self._acceptance:g} % of {fitted_on}"
+        measure = Measure("threshold", [value], how, score="energy")
+        about = {**self._common, **unit.columns(), "suite": "ood", "count": len(energies)}
+        self._keep([make_row(**about, inference=inference, k=k, **measure.columns())])
+
+    def _keep(self, rows: Iterable[Row]) -> None:
+        rows = list(rows)
+        if not rows:
+            return
+        self._rows = merge(self._rows, rows)
+        if self._folder is not None and self._writes:
+            write_rows(self._folder, self._rows)
+
+    def _is_mine(self, row: Row) -> bool:
+        return all(
+            str(row[name]) == str("" if self._common.get(name) is None else self._common[name])
+            for name in _SETTINGS
+        )
+
+
+def _mark(row: Row) -> tuple[str, ...]:
+    names = (*_UNIT, "inference", "k", "metric", "scaling")
+    return tuple(str(row[name]) for name in names)
+
+
+def _headline(unit: Unit, rows: list[Row]) -> str:
+    wanted = "auroc" if unit.suite == "ood" else "top1"
+    value = next(float(row["value"]) for row in rows if row["metric"] == wanted)
+    return f"{unit.title}: {'AUROC ' if wanted == 'auroc' else ''}{100 * value:.1f} %"
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None

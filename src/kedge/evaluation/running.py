@@ -1,0 +1,217 @@
+"""An evaluation, from a model and data to rows. Read `evaluate` top to bottom."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from kedge.corruptions.making import SEVERITIES, Photographs
+from kedge.data.images import ImageSet
+from kedge.data.synthetic import SYNTHETIC
+from kedge.errors import OptionError, check_option
+from kedge.evaluation.asking import Asking
+from kedge.evaluation.classes import ClassMap
+from kedge.evaluation.plan import DEFAULT_SUITES, Choices, Unit, plan, plan_validation
+from kedge.evaluation.recording import Recording
+from kedge.evaluation.subject import Normalisation, make_subject
+from kedge.evaluation.summary import read_baseline
+from kedge.evaluation.tested import Data, load_test, load_train, load_validation, own_test
+from kedge.rows import Row
+from kedge.training.distributed import Processes, joined
+from kedge.training.progress import Display, showing
+
+
+def evaluate(
+    model: "nn.Module | str | os.PathLike[str]",
+    data: Data | None = None,
+    suites: Sequence[str] = DEFAULT_SUITES,
+    *,
+    ood: Mapping[str, str | ImageSet] | None = None,
+    shift: Mapping[str, str | ImageSet] | None = None,
+    corruption_files: str | None = None,
+    cbar_files: str | None = None,
+    corruptions: Sequence[str] | None = None,
+    severities: Sequence[int] = SEVERITIES,
+    synthetic: Sequence[str] = tuple(SYNTHETIC),
+    table: str | None = None,
+    frost: Photographs = None,
+    references: int = 5,
+    limit: int | None = None,
+    seed: int = 0,
+    validation: str | ImageSet | None = None,
+    baseline: str | None = None,
+    acceptance: float = 0.95,
+    class_map: ClassMap | None = None,
+    name: str | None = None,
+    checkpoint: Path | None = None,
+    normalise: Normalisation | None = None,
+    size: int | None = None,
+    resize: int | None = None,
+    root: str | None = None,
+    batch: int = 1000,
+    precision: str = "float32",
+    workers: int | None = None,
+    device: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    again: bool = False,
+    quiet: bool = False,
+) -> list[Row]:
+    """How good and how trustworthy a classifier is: one row for each number.
+
+    Suites: "clean"; "corruptions", the 19 of ImageNet-C made on the device, at five severities;
+    "cbar", C-bar's ten; "calibration", calibration errors of all sets that are looked at, also
+    after temperature scaling; "ood", telling other pictures from those of the data; "shift", other
+    sets with the same classes; "references", what the choice of the reference decides.
+
+    Every number of an anchored model is that from its first reference, with the standard deviation
+    over the first `references` ones; a second row (inference "marginal") has the mean of the logits
+    over all of them. This costs as many passes.
+
+    Args:
+        model: See `make_subject`: a model, a folder or a name.
+        data: A name, as for `--data`, whose test set is used; an `ImageSet`; or uint8 images and
+            labels. By default what the model was trained on.
+        suites: See above.
+        ood: Sets of other pictures, beside the synthetic ones.
+        shift: Sets with classes of the model.
+        corruption_files: A folder like CIFAR-10-C or ImageNet-C, instead of making them.
+        cbar_files: Likewise, for "cbar".
+        corruptions: Only these.
+        severities: Only these.
+        synthetic: Which built-in sets of "ood": noise, blobs, scrambled.
+        table: Constants of the corruptions, "cifar" or "imagenet"; by default by image size.
+        frost: Photographs for "frost"; see `kedge.corrupt`.
+        references: From how many stored references an anchored model is asked.
+        limit: At most so many pictures of each set, of every class in proportion.
+        seed: Of the subsets and of the corruptions.
+        validation: To fit temperature and threshold; by default that of the model's own training.
+        baseline: For mCE: "alexnet", or a folder or file with rows of another model.
+        acceptance: Share of validation data that the threshold accepts.
+        class_map: For "shift"; see `Alignment`.
+        name: What rows call the model.
+        checkpoint: Weights, for a network by name.
+        normalise: `(mean, std)`, for a network that does not say.
+        size: Of the images, likewise.
+        resize: The shorter side is brought to this, and the middle cut out.
+        root: Where CIFAR is.
+        batch: Images of a forward pass; no result depends on it.
+        precision: "float32" or "bfloat16".
+        workers: Processes that read files.
+        device: "auto", "cpu", "cuda"; by default where the model is.
+        folder: Where `rows.csv` and `rows.jsonl` are kept: rows that are there already are not
+            computed again, so that an interrupted evaluation goes on where it stopped.
+        again: Compute them again all the same.
+        quiet: Show nothing.
+
+    Returns:
+        The rows of this evaluation; see `kedge.rows`.
+    """
+    check_option("precision", precision, ["float32", "bfloat16"])
+    if type(batch) is not int or batch < 1:
+        raise OptionError(f"expected batch of at least 1, found {batch!r}.")
+    if not 0 < acceptance < 1:
+        raise OptionError(f"expected acceptance between 0 and 1, found {acceptance!r}.")
+    choices = Choices(
+        suites=tuple(suites),
+        ood=dict(ood or {}),
+        shift=dict(shift or {}),
+        corruption_files=corruption_files,
+        cbar_files=cbar_files,
+        corruptions=None if corruptions is None else tuple(corruptions),
+        severities=tuple(severities),
+        synthetic=tuple(synthetic),
+        table=table,
+        frost=frost,
+        limit=limit,
+        seed=seed,
+        class_map=class_map,
+        workers=workers,
+    )
+    choices.check()
+    relative = None if baseline is None else read_baseline(baseline)
+    with joined(_place(device, model)) as processes:
+        given = None if data is None else load_test(data, root)
+        subject = make_subject(
+            model,
+            name=name,
+            references=references,
+            checkpoint=checkpoint,
+            normalise=normalise,
+            size=size,
+            resize=resize,
+            classes=None if given is None else given.classes,
+            device=processes.device,
+        )
+        test = own_test(subject, root) if given is None else given
+        if "ood" in choices.suites:
+            subject.remember_residuals(load_train(data, subject, root), seed)
+        held = load_validation(validation, subject, test, root)
+        units = plan(subject, test.name, test, choices, processes)
+        fitting = None if held is None else plan_validation(subject, held, choices, processes)
+        common = {
+            "model": subject.name,
+            **subject.facts,
+            "data": test.name,
+            "limit": limit,
+            "evaluation_seed": seed,
+            "precision": precision,
+            "weights": subject.weights,
+        }
+        recording = Recording(
+            subject,
+            choices,
+            common,
+            fits=fitting is not None,
+            acceptance=acceptance,
+            baseline=relative,
+            folder=Path(folder) if folder is not None else None,
+            writes=processes.first,
+            again=again,
+        )
+        asking = Asking(subject, processes, seed=seed, batch=batch, precision=precision)
+        _run(asking, recording, units, fitting, quiet or not processes.first)
+        return recording.finish()
+
+
+def _run(
+    asking: Asking, recording: Recording, units: list[Unit], fitting: Unit | None, quiet: bool
+) -> None:
+    """See all units that are not recorded yet, and record them."""
+    todo = [unit for unit in units if not recording.has(unit)]
+    if not todo:
+        return
+    clean = units[0]
+    if clean not in todo and any(unit.suite == "ood" for unit in todo):
+        todo = [clean, *todo]  # what others are told from
+    looked_at = [*([] if fitting is None else [fitting]), *todo]
+    total = sum(unit.count for unit in looked_at)
+    with showing(quiet, f"evaluating {asking.subject.name}", total, "image") as display:
+        asking.tick = _ticking(display, asking.processes)
+        if len(todo) < len(units):
+            display.say(f"{len(units) - len(todo)} of {len(units)} sets are there already")
+        if fitting is not None:
+            recording.fitted(asking.fit(fitting), fitting)
+        elif recording.calibrates:
+            display.say(
+                "no validation set: no temperature scaling (give one: --validation DATA), and the"
+                " threshold is that of the test set"
+            )
+        inside = None
+        for unit in todo:
+            outcomes = asking.see(unit)
+            inside = outcomes if unit is clean else inside
+            display.show(asking.seen, recording.add(unit, outcomes, inside, asking.temperatures))
+
+
+def _place(device: str | None, model: object) -> str:
+    """Where to work: as asked for; else where the model is, if it is one already."""
+    if device is not None or not isinstance(model, nn.Module):
+        return device or "auto"
+    weights = next(iter(model.parameters()), None)
+    return "cpu" if weights is None else str(weights.device)
+
+
+def _ticking(display: Display, processes: Processes) -> Any:
+    return lambda seen: display.tick(seen * processes.count)

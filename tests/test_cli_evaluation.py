@@ -1,0 +1,195 @@
+"""`kedge evaluate` and `kedge corrupt`: what they write and print, and how they fail."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from runs import small
+
+import kedge
+from kedge.cli import main
+from kedge.rows import read_rows
+from kedge.training import train
+
+
+@pytest.fixture(scope="module")
+def trained(pictures, tmp_path_factory):
+    """A small anchored run with validation pictures."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    train(small(pictures, data__validation=4, epochs=2), folder, quiet=True)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy, so that tests do not see each other's rows."""
+    import shutil
+
+    return shutil.copytree(trained, tmp_path / "small")
+
+
+def test_a_run_is_evaluated_on_its_own_data_into_its_own_folder(run, capsys):
+    words = ["--corruptions", "fog,contrast", "--synthetic", "noise,blobs"]
+    assert main(["evaluate", str(run), *words]) == 0
+    told = capsys.readouterr().out
+    for word in ("top-1 %", "smooth ECE", "scaled", "AUROC %", "blobs", "(2 chosen)", "±"):
+        assert word in told, word
+    rows = read_rows(run)
+    assert {row["model"] for row in rows} == {"small"}
+    assert {row["protocol"] for row in rows} == {"masked"}
+    assert {row["target"] for row in rows} == {"label"}
+    assert {row["suite"] for row in rows} == {"clean", "corruptions", "ood"}
+    assert {row["scaling"] for row in rows} == {"", "temperature"}
+    assert {(row["inference"], row["k"]) for row in rows} == {("single", 1), ("marginal", 2)}
+    before = len(rows)
+    assert main(["evaluate", str(run), *words, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert len(read_rows(run)) == before
+
+
+def test_the_test_accuracy_of_training_is_measured_again_alike(run):
+    (before,) = [row for row in read_rows(run) if row["metric"] == "top1"]
+    assert main(["evaluate", str(run), "--suite", "clean", "--quiet"]) == 0
+    after = [r for r in read_rows(run) if r["metric"] == "top1" and r["inference"] == "single"]
+    assert len(after) == 1
+    assert after[0]["value"] == pytest.approx(before["value"])
+    assert after[0]["std"] != ""
+
+
+def test_all_suites_run(run, pictures, capsys):
+    words = ["--suite", "all", "--shift", f"same=imagefolder:{pictures}", "--limit", "8"]
+    words += ["--ood", f"others=pictures:{pictures}", "--severities", "1,5", "--references", "2"]
+    assert main(["evaluate", str(run), *words]) == 0
+    rows = read_rows(run)
+    assert {r["suite"] for r in rows} == {"clean", "corruptions", "cbar", "ood", "shift"}
+    means = {r["corruption"] for r in rows if r["suite"] == "cbar" and "mean" in r["corruption"]}
+    assert means == {"mean of 10"}
+    assert [r for r in rows if r["metric"] == "disagreement"]
+    frost = next(r for r in rows if r["corruption"] == "frost")
+    assert frost["source"] == "generated, procedural ice"
+
+
+def test_the_threshold_is_kept_in_the_model(run, capsys):
+    assert kedge.load(run).threshold is None
+    words = ["--suite", "ood", "--synthetic", "noise", "--accept", "0.75", "--store-threshold"]
+    assert main(["evaluate", str(run), *words]) == 0
+    assert "is stored in" in capsys.readouterr().out
+    model = kedge.load(run)
+    assert (model.threshold.acceptance, model.threshold.count) == (0.75, 4)
+    images = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
+    assert kedge.predict(model, images).in_distribution.shape == (2,)
+    # Measured again with a threshold inside, the rows are of the same weights.
+    assert main(["evaluate", str(run), *words, "--quiet"]) == 0
+
+
+def test_a_network_by_name_is_evaluated_with_its_weights(pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    net = kedge.nets.create("timm:resnet18", num_classes=4)
+    torch.save(net.state_dict(), "net.pth")
+    words = ["timm:resnet18", "--checkpoint", "net.pth", "--data", f"imagefolder:{pictures}"]
+    assert main(["evaluate", *words, "--size", "32", "--suite", "clean"]) == 0
+    rows = read_rows(tmp_path / "evaluations" / "timm-resnet18")
+    assert {row["network"] for row in rows} == {"timm:resnet18"}
+    assert {row["protocol"] for row in rows} == {"standard"}
+    assert main(["evaluate", "timm:resnet18", "--data", f"imagefolder:{pictures}"]) == 2
+    assert "expected --checkpoint FILE" in capsys.readouterr().err
+
+
+def test_a_set_written_by_corrupt_scores_as_the_one_made_on_the_fly(run, tmp_path, capsys):
+    """The same blocks, the same generators, the same pixels."""
+    folder = tmp_path / "digits-c"
+    words = ["--data", "digits", "--limit", "300", "--corruptions", "fog,spatter"]
+    assert main(["corrupt", *words, "--output", str(folder)]) == 0
+    assert "2 corruptions of 300 pictures" in capsys.readouterr().out
+    array = np.load(folder / "fog.npy")
+    assert (array.shape, array.dtype) == ((1500, 32, 32, 3), np.uint8)
+    assert np.load(folder / "labels.npy").shape == (1500,)
+    model = kedge.standard(
+        kedge.nets.create("kedge:resnet_small", num_classes=10).eval(),
+        ((0.5,) * 3, (0.5,) * 3),
+        image_shape=(3, 32, 32),
+    )
+    options = {"corruptions": ("fog", "spatter"), "limit": 300, "quiet": True}
+    made = kedge.evaluate(model, "digits", ("corruptions",), **options)
+    read = kedge.evaluate(
+        model, "digits", ("corruptions",), corruption_files=str(folder), **options
+    )
+    for metric in ("nll", "top1"):
+        a, b = ([r["value"] for r in rows if r["metric"] == metric] for rows in (made, read))
+        assert a == pytest.approx(b, abs=1e-6)
+
+
+def test_corrupt_keeps_what_is_there(tmp_path, capsys):
+    words = ["--data", "digits", "--limit", "10", "--corruptions", "contrast"]
+    assert main(["corrupt", *words, "--output", str(tmp_path), "--quiet"]) == 0
+    stamp = (tmp_path / "contrast.npy").stat().st_mtime_ns
+    assert main(["corrupt", *words, "--output", str(tmp_path)]) == 0
+    assert "is there already" in capsys.readouterr().out
+    assert (tmp_path / "contrast.npy").stat().st_mtime_ns == stamp
+
+
+def test_a_contact_sheet_shows_every_corruption(tmp_path, capsys):
+    sheet = tmp_path / "sheet.png"
+    assert main(["corrupt", "--data", "digits", "--sheet", str(sheet), "--severities", "1,5"]) == 0
+    assert "29 corruptions at 2 severities" in capsys.readouterr().out
+    with Image.open(sheet) as page:
+        assert page.height > 29 * 90
+        assert page.width > 3 * 3 * 90
+
+
+def test_pictures_are_corrupted_one_by_one(pictures, tmp_path, capsys):
+    words = [str(pictures / "class0"), "--corruptions", "fog,cbar", "--severities", "2"]
+    assert main(["corrupt", *words, "--output", str(tmp_path / "out")]) == 0
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert len(names) == 5 * 11
+    with Image.open(tmp_path / "out" / "0-fog-2.png") as made:
+        assert made.size == (40, 36)
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["evaluate", "RUN", "--suite", "clean,corruption"], "did you mean 'corruptions'"),
+        (
+            ["evaluate", "RUN", "--suite", "corruptions", "--corruptions", "fogs"],
+            "did you mean 'fog'",
+        ),
+        (["evaluate", "RUN", "--suite", "corruptions", "--severities", "6"], "1 to 5, found 6"),
+        (["evaluate", "RUN", "--data", "digits"], "the classes of digits among the model's"),
+        (["evaluate", "RUN", "--mean", "0,0,0"], "expected --mean and --std together"),
+        (["evaluate", "RUN", "--ood", "a=digits", "--ood", "a=shapes"], "found 'a' twice"),
+        (["evaluate", "RUN", "--ood", "noise=digits"], "another name for --ood noise"),
+        (["evaluate", "RUN", "--class-map", "gone.json"], "cannot read the class map gone.json"),
+        (["evaluate", "RUN", "--unknown"], "found --unknown"),
+        (["evaluate", "nowhere"], "nowhere"),
+        (["evaluate", "timm:resnet18", "--store-threshold"], "a Kedge folder to store"),
+        (["corrupt"], "expected --sheet FILE.png or --output FOLDER"),
+        (["corrupt", "--sheet", "x.gif"], "expected a .png, .jpg or .webp file"),
+        (["corrupt", "gone.jpg", "--sheet", "x.png"], "gone.jpg"),
+        (
+            ["corrupt", "--data", "digits", "--corruptions", "perlin_noise", "--sheet", "x.png"],
+            "table",
+        ),
+        (["corrupt", "--data", "digits", "--severities", "1,9", "--sheet", "x.png"], "found 9"),
+        (["corrupt", "a.png", "--data", "digits", "--sheet", "x.png"], "found both"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run, tmp_path, monkeypatch, capsys, words, match):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.json").write_text(json.dumps([]))
+    assert main([str(run) if word == "RUN" else word for word in words]) == 2
+    told = capsys.readouterr().err
+    assert match in told
+    assert told.count("\n") == 1
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_help_explains_every_suite(capsys):
+    for command in ("evaluate", "corrupt"):
+        with pytest.raises(SystemExit, match="0"):
+            main([command, "--help"])
+    told = capsys.readouterr().out
+    for word in ("references", "--corruption-files", "--store-threshold", "examples:", "torchrun"):
+        assert word in told

@@ -1,0 +1,478 @@
+"""Evaluation: rows against independent loops, resuming, processes, and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from judged import MEAN_STD, NAMES, Colours, find, make_anchored, make_set, make_standard
+from torch import nn
+
+import kedge
+from kedge import metrics
+from kedge.data.images import ImageSet, Sets
+from kedge.data.synthetic import SYNTHETIC
+from kedge.errors import DataError, KedgeError, OptionError, OutputError
+from kedge.evaluation import asking
+from kedge.evaluation.pictures import BLOCK, block_generator
+from kedge.rows import COLUMNS, read_rows
+
+FEW = ("fog", "gaussian_noise")
+
+
+def evaluate(model, data=None, suites=("clean",), **options):
+    options = {"synthetic": ("noise",), "quiet": True, "size": None, **options}
+    return kedge.evaluate(model, make_set() if data is None else data, suites, **options)
+
+
+def test_clean_numbers_are_those_of_a_loop():
+    model, data = make_standard(), make_set()
+    rows = evaluate(model, data)
+    logits = model(data.images()).detach().double()
+    probs, correct, surprise, brier = logits.softmax(1), 0, 0.0, 0.0
+    for image, label in enumerate(data.labels.tolist()):
+        correct += int(logits[image].argmax()) == label
+        surprise -= float(probs[image, label].log())
+        truth = torch.eye(4, dtype=torch.float64)[label]
+        brier += float((probs[image] - truth).square().sum())
+    assert 300 < correct < 590
+    assert find(rows, "top1")["value"] == pytest.approx(correct / 600, abs=1e-9)
+    assert find(rows, "nll")["value"] == pytest.approx(surprise / 600, abs=1e-5)
+    assert find(rows, "brier")["value"] == pytest.approx(brier / 600, abs=1e-5)
+    assert find(rows, "aurc")["value"] == pytest.approx(
+        float(metrics.aurc(probs.amax(1), logits.argmax(1) == data.labels)), abs=1e-5
+    )
+
+
+def test_top_5_counts_only_where_there_are_more_classes():
+    data = make_set()
+    ten = ImageSet.of("colours", data.images(), data.labels, [str(c) for c in range(10)])
+    rows = evaluate(make_standard(classes=10), ten)
+    logits = make_standard(classes=10)(data.images())
+    ranks = (logits > logits.gather(1, data.labels[:, None])).sum(1)
+    assert find(rows, "top5")["value"] == pytest.approx(float((ranks < 5).double().mean()))
+    assert not [row for row in evaluate(make_standard()) if row["metric"] == "top5"]
+
+
+def test_every_row_says_what_it_depends_on():
+    rows = evaluate(make_anchored(), suites=("clean", "corruptions"), corruptions=["fog"], limit=40)
+    for row in rows:
+        assert tuple(row) == COLUMNS
+        assert (row["data"], row["limit"], row["evaluation_seed"]) == ("colours", 40, 0)
+        assert row["precision"] == "float32"
+        assert len(row["weights"]) == 12
+    fog = find(rows, "top1", corruption="fog", severity=2, inference="single")
+    assert (fog["source"], fog["table"], fog["k"]) == ("generated", "cifar", 1)
+    assert fog["count"] == 40
+
+
+def test_corrupted_pictures_are_made_in_seeded_blocks():
+    """Against a loop over blocks, written from the rule."""
+    model, data = make_standard(), make_set()
+    rows = evaluate(model, data, ("corruptions",), corruptions=["gaussian_noise"], seed=7)
+    for severity in (1, 5):
+        hits = 0
+        for number in range(0, len(data), BLOCK):
+            generator = block_generator(
+                7, "gaussian_noise", severity, number // BLOCK, torch.device("cpu")
+            )
+            block = slice(number, number + BLOCK)
+            images = kedge.corrupt(
+                data.images()[block], "gaussian_noise", severity, table="cifar", generator=generator
+            )
+            hits += int((model(images).argmax(1) == data.labels[block]).sum())
+        row = find(rows, "top1", corruption="gaussian_noise", severity=severity)
+        assert row["value"] == pytest.approx(hits / len(data))
+
+
+@pytest.mark.parametrize("batch", [1, 250, 333, 5000])
+def test_no_number_depends_on_the_batch_size(batch):
+    options = {"suites": ("clean", "corruptions", "calibration", "ood"), "corruptions": FEW}
+    usual = evaluate(make_anchored(), severities=(3,), **options)
+    other = evaluate(make_anchored(), severities=(3,), batch=batch, **options)
+    for a, b in zip(usual, other, strict=True):
+        # Networks sum in another order for another batch; the pixels are the same.
+        assert a["value"] == pytest.approx(b["value"], abs=2e-4), a
+
+
+def test_another_seed_makes_other_pixels():
+    values = [
+        find(
+            evaluate(make_standard(), suites=("corruptions",), corruptions=FEW, seed=seed),
+            "nll",
+            corruption="gaussian_noise",
+            severity=5,
+        )["value"]
+        for seed in (0, 0, 1)
+    ]
+    assert values[0] == values[1] != values[2]
+
+
+def test_anchored_numbers_have_their_spread_over_references():
+    model, data = make_anchored(), make_set()
+    rows = evaluate(model, data)
+    single, mean = [], 0
+    for reference in model.references:
+        logits = model(data.images(), reference.expand(600, -1, -1, -1))
+        single.append(float((logits.argmax(1) == data.labels).double().mean()))
+        mean = mean + logits / 3
+    row = find(rows, "top1", inference="single")
+    assert row["value"] == pytest.approx(single[0])
+    assert row["std"] == pytest.approx(float(torch.tensor(single).std()), abs=1e-6)
+    assert row["std"] > 0
+    assert [float(value) for value in row["members"].split()] == pytest.approx(single, abs=1e-6)
+    several = find(rows, "top1", inference="marginal")
+    assert several["k"] == 3
+    assert several["value"] == pytest.approx(float((mean.argmax(1) == data.labels).double().mean()))
+    predicted = kedge.predict(model, data.images(), "marginal").probs
+    nll = float(-predicted.gather(1, data.labels[:, None]).log().mean())
+    assert find(rows, "nll", inference="marginal")["value"] == pytest.approx(nll, abs=1e-5)
+
+
+def test_one_reference_and_standard_models_have_no_spread():
+    for rows in (evaluate(make_anchored(), references=1), evaluate(make_standard())):
+        assert {row["inference"] for row in rows} == {"single"}
+        assert {row["std"] for row in rows} == {""}
+    assert evaluate(make_standard())[0]["k"] == ""
+
+
+def test_a_folded_network_scores_as_the_anchored_one():
+    model = make_anchored()
+    ours = evaluate(model, references=1)
+    theirs = evaluate(kedge.fold(model))
+    assert find(theirs, "top1")["value"] == find(ours, "top1")["value"]
+    assert find(theirs, "nll")["value"] == pytest.approx(find(ours, "nll")["value"], abs=1e-5)
+    assert theirs[0]["protocol"] == "folded"
+
+
+def test_a_bare_network_is_evaluated_with_its_normalisation():
+    rows = evaluate(Colours(), normalise=MEAN_STD, size=16)
+    assert find(rows, "top1")["value"] == find(evaluate(make_standard()), "top1")["value"]
+
+
+def test_images_and_labels_may_be_handed_over():
+    data = make_set()
+    rows = evaluate(make_standard(), (data.images(), data.labels))
+    assert find(rows, "top1")["value"] == find(evaluate(make_standard()), "top1")["value"]
+
+
+def test_calibration_is_measured_on_every_set_and_after_scaling():
+    model, data, held = make_standard(), make_set(), make_set(400, seed=9)
+    suites = ("clean", "corruptions", "calibration")
+    rows = evaluate(model, data, suites, corruptions=FEW, validation=held)
+    logits = model(data.images())
+    confidence, correct = logits.softmax(1).amax(1), logits.argmax(1) == data.labels
+    row = find(rows, "smooth_ece")
+    assert row["value"] == pytest.approx(float(metrics.smooth_ece(confidence, correct)), abs=1e-6)
+    assert row["low"] < row["value"] < row["high"]
+    assert find(rows, "ece")["value"] == pytest.approx(float(metrics.ece(confidence, correct)))
+    temperature = float(metrics.fit_temperature(model(held.images()), held.labels))
+    assert find(rows, "temperature")["value"] == pytest.approx(temperature, rel=1e-4)
+    scaled = (logits / temperature).softmax(1).amax(1)
+    row = find(rows, "smooth_ece", scaling="temperature")
+    assert row["value"] == pytest.approx(float(metrics.smooth_ece(scaled, correct)), abs=1e-5)
+    assert find(rows, "smooth_ece", corruption="fog", severity=5, scaling="temperature")
+    assert not [row for row in evaluate(model, data) if row["metric"] == "ece"]
+
+
+def test_detection_is_measured_on_raw_scores():
+    model, data = make_anchored(), make_set()
+    rows = evaluate(model, Sets(make_set(seed=4), data), ("ood",), ood={"other": make_set(90, 16)})
+    inside = kedge.predict(model, data.images())
+    outside = kedge.predict(model, make_set(90, 16).images())
+    row = find(rows, "auroc", set="other", score="energy", inference="single")
+    assert row["value"] == pytest.approx(
+        float(metrics.auroc(inside.energy, outside.energy)), abs=1e-6
+    )
+    scores = {row["score"] for row in rows if row["metric"] == "auroc"}
+    assert {"energy", "max_softmax", "max_logit", "entropy"} < scores
+    assert {"spread", "mutual_information", "residual_distance"} < scores
+    spread = kedge.predict(model, data.images(), "marginal").std.mean(1)
+    theirs = kedge.predict(model, make_set(90, 16).images(), "marginal").std.mean(1)
+    row = find(rows, "auroc", set="other", score="spread", inference="marginal")
+    assert row["value"] == pytest.approx(float(metrics.auroc(spread, theirs)), abs=1e-5)
+    for metric in ("aupr_in", "aupr_out", "fpr_at_95_tpr_in", "fpr_at_95_tpr_out"):
+        assert (
+            0 <= find(rows, metric, set="noise", score="energy", inference="single")["value"] <= 1
+        )
+
+
+def test_distance_to_the_residuals_of_training_finds_pictures_of_another_kind():
+    model, data = make_anchored(), make_set()
+    rows = evaluate(model, Sets(make_set(seed=4), data), ("ood",))
+    row = find(rows, "auroc", set="noise", score="residual_distance", inference="single")
+    assert row["value"] > 0.95
+
+
+def test_the_threshold_accepts_what_it_was_fitted_for():
+    model, data, held = make_standard(), make_set(), make_set(400, seed=9)
+    rows = evaluate(model, data, ("ood",), validation=held, acceptance=0.8)
+    energies = kedge.predict(model, held.images()).energy
+    threshold = find(rows, "threshold", score="energy")
+    assert threshold["value"] == pytest.approx(float(metrics.threshold(energies, 0.8)), abs=1e-5)
+    accepted = find(rows, "accepted", set="colours", score="energy")
+    assert accepted["value"] == pytest.approx(0.8, abs=0.06)
+    assert "80 % of" in accepted["estimator"]
+
+
+def test_the_references_suite_tells_what_the_choice_decides():
+    model, data = make_anchored(), make_set()
+    rows = evaluate(model, data, ("clean", "references"))
+    for number in range(3):
+        logits = model(data.images(), model.references[number].expand(600, -1, -1, -1))
+        row = find(rows, "top1 of one reference", reference=number, inference="marginal")
+        assert row["value"] == pytest.approx(
+            float((logits.argmax(1) == data.labels).double().mean())
+        )
+    p = kedge.predict(model, data.images(), "marginal")
+    row = find(rows, "disagreement", inference="marginal")
+    assert row["value"] == pytest.approx(float(p.disagreement.mean()), abs=1e-6)
+    row = find(rows, "mutual_information", inference="marginal")
+    assert row["value"] == pytest.approx(float(p.mutual_information.mean()), abs=1e-6)
+
+
+def test_summaries_are_means_under_distinct_names():
+    rows = evaluate(make_anchored(), suites=("corruptions",), limit=30, references=2)
+    cells = [r for r in rows if r["metric"] == "top1" and r["inference"] == "single"]
+    cells = {(r["corruption"], r["severity"]): r["value"] for r in cells}
+    names = {name for name, _ in cells if not name.startswith("mean of") and name}
+    assert len(names) == 19
+    extra = {"speckle_noise", "gaussian_blur", "spatter", "saturate"}
+    for title, members in (("mean of 19", names), ("mean of 15", names - extra)):
+        for severity in range(1, 6):
+            mean = sum(cells[name, severity] for name in members) / len(members)
+            assert cells[title, severity] == pytest.approx(mean)
+        whole = sum(cells[name, s] for name in members for s in range(1, 6)) / 5 / len(members)
+        assert cells[title, "all"] == pytest.approx(whole)
+    some = evaluate(make_standard(), suites=("corruptions",), limit=30, corruptions=FEW)
+    assert {r["corruption"] for r in some if "mean" in r["corruption"]} == {"mean of 2 chosen"}
+
+
+def test_mce_is_relative_to_a_named_baseline(tmp_path):
+    options = {"suites": ("corruptions",), "limit": 40}
+    plain = evaluate(make_standard(), folder=tmp_path / "plain", name="plain", **options)
+    rows = evaluate(make_anchored(), baseline=str(tmp_path / "plain"), references=2, **options)
+
+    def errors(rows):
+        wanted = [r for r in rows if r["metric"] == "top1" and r["inference"] == "single"]
+        return {(r["corruption"], r["severity"]): 1 - r["value"] for r in wanted}
+
+    ours, theirs = errors(rows), errors(plain)
+    extra = {"speckle_noise", "gaussian_blur", "spatter", "saturate"}
+    names = {name for name, _ in ours if name and "mean" not in name} - extra
+    expected = sum(
+        sum(ours[n, s] for s in range(1, 6)) / sum(theirs[n, s] for s in range(1, 6)) for n in names
+    ) / len(names)
+    row = find(rows, "mce", corruption="mean of 15", inference="single")
+    assert row["value"] == pytest.approx(expected)
+    assert row["estimator"].endswith("relative to plain")
+    with pytest.raises(DataError, match="expected rows of the suite corruptions in .*none"):
+        evaluate(make_standard(), baseline=str(tmp_path), **options)
+
+
+def stop_after(units, monkeypatch):
+    """Ctrl-C when so many units have been seen; counts them."""
+    seen, see = [], asking.Asking.see
+
+    def interrupted(self, unit):
+        if units is not None and len(seen) == units:
+            raise KeyboardInterrupt
+        seen.append(unit.title)
+        return see(self, unit)
+
+    monkeypatch.setattr(asking.Asking, "see", interrupted)
+    return seen
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    options = {"suites": ("clean", "corruptions", "calibration", "ood"), "corruptions": FEW}
+    whole = evaluate(make_anchored(), folder=tmp_path / "whole", **options)
+    with monkeypatch.context() as patch:
+        stop_after(7, patch)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(make_anchored(), folder=tmp_path / "cut", **options)
+    before = read_rows(tmp_path / "cut")
+    assert 0 < len(before) < len(whole)
+    with monkeypatch.context() as patch:
+        seen = stop_after(None, patch)
+        again = evaluate(make_anchored(), folder=tmp_path / "cut", **options)
+    # The clean set once more: others are told from it.
+    assert seen == ["colours", *(f"fog {severity}" for severity in (2, 3, 4, 5)), "noise"]
+    assert sorted(map(str, again)) == sorted(map(str, whole))
+
+
+def test_nothing_is_computed_twice_unless_asked_for(tmp_path, monkeypatch):
+    options = {"suites": ("clean", "corruptions"), "corruptions": ["fog"], "folder": tmp_path}
+    first = evaluate(make_standard(), **options)
+    seen = stop_after(None, monkeypatch)
+    assert evaluate(make_standard(), **options) == first
+    assert seen == []
+    evaluate(make_standard(), again=True, **options)
+    assert len(seen) == 6
+    evaluate(make_standard(), **{**options, "suites": ("clean", "corruptions", "calibration")})
+    assert len(seen) == 12  # calibration was not there
+    evaluate(make_standard(), **{**options, "limit": 50})
+    assert len(seen) == 18  # another subset is another measurement
+    kept = read_rows(tmp_path)
+    assert {row["limit"] for row in kept} == {"", 50}
+    assert len(kept) == len({json.dumps(row) for row in kept})
+
+
+def test_rows_of_other_weights_are_dropped(tmp_path):
+    model = make_standard()
+    evaluate(model, folder=tmp_path, name="mine", suites=("clean", "corruptions"), corruptions=FEW)
+    model.net.weight.data += 1
+    evaluate(model, folder=tmp_path, name="mine")
+    kept = read_rows(tmp_path)
+    assert len({row["weights"] for row in kept}) == 1
+    assert {row["suite"] for row in kept} <= {"clean", "ood"}
+    evaluate(make_anchored(), folder=tmp_path, name="other")
+    assert {row["model"] for row in read_rows(tmp_path)} == {"mine", "other"}
+
+
+def test_a_csv_of_rows_says_the_same_as_the_lines(tmp_path):
+    evaluate(make_anchored(), folder=tmp_path, suites=("clean", "corruptions"), corruptions=FEW)
+    lines = read_rows(tmp_path / "rows.jsonl")
+    table = read_rows(tmp_path / "rows.csv")
+    assert [{k: str(v) for k, v in row.items()} for row in lines] == [
+        {k: str(v) for k, v in row.items()} for row in table
+    ]
+
+
+SCRIPT = """
+import sys, torch
+sys.path.insert(0, sys.argv[2])
+from judged import make_anchored, make_set
+import kedge
+torch.set_num_threads(1)
+torch.manual_seed(0)
+kedge.evaluate(make_anchored(), make_set(), ("clean", "corruptions", "calibration", "ood"),
+               corruptions=["gaussian_noise"], validation=make_set(300, seed=9),
+               folder=sys.argv[1], quiet=True, device="cpu")
+"""
+
+
+def test_no_number_depends_on_how_many_processes_there_are(tmp_path):
+    here = os.path.dirname(__file__)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    for name, start in (("one", []), ("two", launcher)):
+        command = [sys.executable, *start, str(tmp_path / "script.py"), str(tmp_path / name), here]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
+        assert done.returncode == 0, done.stderr[-3000:]
+    one, two = read_rows(tmp_path / "one"), read_rows(tmp_path / "two")
+    assert len(one) == len(two) > 100
+    for a, b in zip(one, two, strict=True):
+        assert a["count"] == b["count"]
+        assert a["value"] == pytest.approx(b["value"], abs=1e-5), a
+
+
+def test_a_stored_threshold_says_yes_or_no(tmp_path):
+    model, data = make_anchored(), make_set()
+    assert kedge.predict(model, data.images()).in_distribution is None
+    threshold = kedge.fit_threshold(model, data.images(), acceptance=0.9)
+    verdict = kedge.predict(model, data.images()).in_distribution
+    assert float(verdict.double().mean()) == pytest.approx(0.9, abs=0.002)
+    kedge.save(model, tmp_path / "model", architecture=None)
+    loaded = kedge.load(tmp_path / "model", net=type(model.net)(*_plain_layers()))
+    assert loaded.threshold == threshold
+    assert torch.equal(kedge.predict(loaded, data.images()).in_distribution, verdict)
+    assert kedge.predict(model, data.images(), "marginal").in_distribution is None
+    kedge.fit_threshold(model, data.images(), acceptance=0.5, k=3)
+    verdict = kedge.predict(model, data.images(), "marginal").in_distribution
+    assert float(verdict.double().mean()) == pytest.approx(0.5, abs=0.002)
+
+
+def _plain_layers() -> list[nn.Module]:
+    from conftest import small_cnn
+
+    return list(small_cnn(classes=4))
+
+
+class Broken(nn.Module):
+    """Returns NaN for dark pictures."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(x.mean((2, 3)) + 0.45).repeat(1, 2)[:, :4]
+
+
+class Flat(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((1, 2, 3))[:, None]
+
+
+def standard(net: nn.Module) -> kedge.Standard:
+    return kedge.standard(net, MEAN_STD, image_shape=(3, 16, 16)).eval()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "kind", "match"),
+    [
+        (lambda: standard(Broken()), {}, OutputError, "found NaN or infinity for .* of 600"),
+        (lambda: standard(Flat()), {}, OutputError, r"at least two classes, found \(2, 1\)"),
+        (lambda: make_standard(7), {}, OutputError, "with 4 classes, as colours has, found 7"),
+        (make_standard, {"suites": ("claen",)}, OptionError, "did you mean 'clean'"),
+        (make_standard, {"suites": ()}, OptionError, "expected some suites"),
+        (
+            make_standard,
+            {"suites": ("corruptions",), "corruptions": ("foggy",)},
+            OptionError,
+            "found 'foggy' .did you mean 'fog'",
+        ),
+        (
+            make_standard,
+            {"suites": ("corruptions",), "severities": (6,)},
+            OptionError,
+            "expected a severity from 1 to 5, found 6",
+        ),
+        (make_standard, {"suites": ("shift",)}, OptionError, "expected shifted sets for --suite"),
+        (make_standard, {"shift": {"a": "shapes"}}, OptionError, "expected --suite shift"),
+        (make_standard, {"limit": 0}, OptionError, "expected limit of at least 1"),
+        (make_standard, {"batch": 0}, OptionError, "expected batch of at least 1"),
+        (make_standard, {"references": 0}, OptionError, "expected references of at least 1"),
+        (make_standard, {"acceptance": 1.5}, OptionError, "expected acceptance between 0 and 1"),
+        (make_standard, {"precision": "half"}, OptionError, "expected precision to be one of"),
+        (Colours, {}, OptionError, r"expected normalise=\(mean, std\) and size="),
+        (lambda: "timm:resnet18", {}, OptionError, "expected --checkpoint FILE with timm:resnet18"),
+        (lambda: "nowhere", {}, KedgeError, "nowhere"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told_in_one_line(model, options, kind, match):
+    with pytest.raises(kind, match=match) as problem:
+        evaluate(model(), **{"size": None, **options})
+    assert "\n" not in str(problem.value)
+
+
+def test_other_classes_than_the_model_has_are_refused():
+    model = make_standard()
+    model.class_names = NAMES
+    data = make_set()
+    other = ImageSet.of("pets", data.images(), data.labels, ("cat", "dog", "cow", "hen"))
+    with pytest.raises(DataError, match=r"the classes of pets among the model's .*'cat'"):
+        evaluate(model, other)
+
+
+def test_an_empty_ood_set_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"expected pictures in .*, found none"):
+        evaluate(make_standard(), suites=("ood",), ood={"empty": f"pictures:{tmp_path}"})
+
+
+def test_synthetic_sets_are_what_they_say(generator):
+    images = make_set(200).images()
+    noise = SYNTHETIC["noise"](images, generator)
+    counts = noise.flatten().bincount(minlength=256).double()
+    assert float((counts / counts.mean() - 1).abs().max()) < 0.2
+    blobs = SYNTHETIC["blobs"](images, generator)
+    assert set(blobs.unique().tolist()) == {0, 255}
+    assert float((blobs == 255).double().mean()) == pytest.approx(0.5, abs=0.05)
+    same = (blobs[..., 1:] == blobs[..., :-1]).double().mean()
+    assert float(same) > 0.75  # neighbours belong together
+    smooth = (images.float() * 0.2 + 100).to(torch.uint8)
+    scrambled = SYNTHETIC["scrambled"](smooth, generator)
+    ours, theirs = (torch.fft.rfft2(x.double()).abs().mean(0) for x in (smooth, scrambled))
+    assert torch.allclose(ours, theirs, rtol=0.1)
+    assert float((smooth.double().mean((2, 3)) - scrambled.double().mean((2, 3))).abs().max()) < 1
+    assert not torch.equal(smooth, scrambled)
