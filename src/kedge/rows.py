@@ -81,14 +81,22 @@ def read_rows(where: Path) -> list[Row]:
         ) from None
 
 
-def write_rows(folder: Path, rows: Iterable[Row]) -> None:
-    """`rows.jsonl` and `rows.csv` in `folder`, each whole or as it was."""
+def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None:
+    """`rows.jsonl` and `rows.csv` in `folder`, each whole or as it was.
+
+    Args:
+        folder: That is there.
+        rows: All of them.
+        table: Without it, `rows.csv` is left as it is.
+    """
     rows = list(rows)
     write_whole(folder / "rows.jsonl", "".join(json.dumps(_plain(row)) + "\n" for row in rows))
+    if not table:
+        return
     text = io.StringIO(newline="")
-    table = csv.DictWriter(text, fieldnames=COLUMNS)
-    table.writeheader()
-    table.writerows(rows)
+    writer = csv.DictWriter(text, fieldnames=COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
     write_whole(folder / "rows.csv", text.getvalue())
 
 

@@ -29,9 +29,10 @@ TABLES = ("cifar", "imagenet")
 SEVERITIES = (1, 2, 3, 4, 5)
 _SMALL = 64  # sides up to this have CIFAR's constants, where nobody says otherwise
 # Pixels worked on at once: on a CPU what stays near the caches, on a GPU what fills it.
-_PIXELS = {"cpu": 2**16, "cuda": 2**24}
-# These make large temporary arrays, or pay once for each call.
-_ROOM = {"zoom_blur": 4.0}
+_PIXELS = {"cpu": 2**17, "cuda": 2**24}
+# Those with large temporary arrays want less, those that pay for each call more.
+_ROOM = {"motion_blur": 0.5, "snow": 0.5, "defocus_blur": 0.5, "glass_blur": 2, "gaussian_blur": 2}
+_ROOM |= {"fog": 2, "zoom_blur": 4, "spatter": 4}
 
 MAKERS: dict[str, Callable[..., Tensor]] = {
     "gaussian_noise": noise.gaussian_noise,

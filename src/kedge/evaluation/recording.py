@@ -132,9 +132,14 @@ class Recording:
 
     def finish(self) -> list[Row]:
         """Add the summaries; all rows of this evaluation's settings."""
-        mine = [row for row in self._rows if self._is_mine(row)]
-        self._keep(summarise(mine, self._baseline))
+        self._keep(summarise(filter(self._is_mine, self._rows), self._baseline))
+        self.write_table()
         return [row for row in self._rows if self._is_mine(row)]
+
+    def write_table(self) -> None:
+        """Bring `rows.csv` up to date, which is not done after every unit."""
+        if self._folder is not None and self._writes and self._rows:
+            write_rows(self._folder, self._rows)
 
     def _inferences(self) -> list[tuple[str, int | str]]:
         if self._subject.references is None:
@@ -198,7 +203,7 @@ class Recording:
             return
         self._rows = merge(self._rows, rows)
         if self._folder is not None and self._writes:
-            write_rows(self._folder, self._rows)
+            write_rows(self._folder, self._rows, table=False)
 
     def _is_mine(self, row: Row) -> bool:
         return all(

@@ -171,7 +171,11 @@ def evaluate(
             again=again,
         )
         asking = Asking(subject, processes, seed=seed, batch=batch, precision=precision)
-        _run(asking, recording, units, fitting, quiet or not processes.first)
+        try:
+            _run(asking, recording, units, fitting, quiet or not processes.first)
+        except BaseException:
+            recording.write_table()  # of what was seen
+            raise
         return recording.finish()
 
 

@@ -70,7 +70,9 @@ class Subject:
         images = images.contiguous(memory_format=torch.channels_last)
         if isinstance(inner, Anchored):
             stored = inner.stored_references(self.members, like=images)
-            found = [self.model(images, reference.expand_as(images)) for reference in stored]
+            layout = torch.channels_last
+            views = (r.expand_as(images).contiguous(memory_format=layout) for r in stored)
+            found = [self.model(images, view) for view in views]
         else:
             found = [self.model(images)]
         return torch.stack([logits.float() for logits in found])
