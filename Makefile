@@ -33,6 +33,8 @@ bench: $(READY)      ## the CPU benchmarks; results go to benchmarks/results
 	$(RUN)/python benchmarks/folded.py
 	$(RUN)/python benchmarks/transduction.py
 	$(RUN)/python benchmarks/training.py
+	OMP_NUM_THREADS=1 $(RUN)/python benchmarks/corruptions.py
+	$(RUN)/python benchmarks/metrics.py --write
 
 clean:               ## forget the environment
 	rm -rf .venv .tools

@@ -1,5 +1,6 @@
 """What README and the other pages say is true: blocks run, files exist, figures have a source."""
 
+import argparse
 import csv
 import re
 import subprocess
@@ -8,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from kedge.cli import main
+from kedge.cli import COMMANDS, main
+from kedge.evaluation.plan import SUITES
 from kedge.training import load_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-PAGES.append(ROOT / "docs" / "training.md")
+PAGES += [ROOT / "docs" / "training.md", ROOT / "docs" / "evaluation.md"]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -70,6 +72,56 @@ def test_the_recipe_and_the_code_of_the_training_page_work(tmp_path, monkeypatch
     for block in blocks(page, "python"):
         exec(compile(block, "training.md", "exec"), {})
     assert (tmp_path / "my-run" / "model" / "config.json").is_file()
+
+
+def test_every_evaluation_command_of_the_pages_is_understood():
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    commands = [
+        re.sub(r"#.*", "", line).split() for line in lines if re.search("kedge (ev|cor)", line)
+    ]
+    assert len(commands) >= 8
+    parser = argparse.ArgumentParser()
+    subparsers = parser.add_subparsers(dest="command")
+    for name in ("evaluate", "corrupt"):
+        COMMANDS[name].add(subparsers, name)
+    for words in commands:
+        words = words[words.index("kedge") + 1 :]
+        parser.parse_args(words)  # exits where an option is unknown
+
+
+def test_the_code_of_the_evaluation_page_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks(ROOT / "docs" / "evaluation.md", "python"):
+        exec(compile(block, "evaluation.md", "exec"), names)
+    assert {row["suite"] for row in names["rows"]} == {"clean", "corruptions", "ood"}
+    assert names["foggy"].shape == (500, 3, 32, 32)
+
+
+def test_the_suites_of_the_evaluation_page_are_those_there_are():
+    text = (ROOT / "docs" / "evaluation.md").read_text().split("## Suites")[1].split("**Anch")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == SUITES
+
+
+def test_the_speeds_in_the_readme_are_those_of_the_result_files():
+    row = r"^\| ([^|]+?) \| ([\d.]+) \| ([^|]+?) \| \[.+?\]\((.+?)\)"
+    rows = re.findall(row, (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) >= 4
+    for what, times, than, path in rows:
+        with open(ROOT / path) as file:
+            found = list(csv.DictReader(file))
+        if "corruptions" in path:
+            setting = f"peer, {what.split(', ')[1]}"
+            (value,) = [
+                r["times_as_fast"]
+                for r in found
+                if (r["setting"], r["corruption"]) == (setting, "all 19")
+            ]
+        else:
+            (value,) = [r["ratio"] for r in found if (r["setting"], r["contender"]) == (what, than)]
+        assert float(f"{float(value):.2g}") == float(times), what
+    (whole,) = re.findall(r"takes ([\d.]+) core-minutes", (ROOT / "README.md").read_text())
+    assert f"{whole} core-minutes in all" in (RESULTS / "corruptions-cpu.csv").read_text()
 
 
 def test_the_costs_in_the_readme_are_those_of_the_result_files():
