@@ -122,6 +122,13 @@ def test_the_speeds_in_the_readme_are_those_of_the_result_files():
         assert float(f"{float(value):.2g}") == float(times), what
     (whole,) = re.findall(r"takes ([\d.]+) core-minutes", (ROOT / "README.md").read_text())
     assert f"{whole} core-minutes in all" in (RESULTS / "corruptions-cpu.csv").read_text()
+    with open(RESULTS / "corruptions-h200.csv") as file:
+        seconds = {row["setting"]: float(row["seconds"]) for row in csv.DictReader(file)}
+    text = (ROOT / "README.md").read_text()
+    told = re.search(r"in ([\d.]+) s, in bfloat16 in ([\d.]+) s; making them is ([\d.]+) s", text)
+    settings = [f"made and classified, {p}, second time" for p in ("float32", "bfloat16")]
+    for setting, said in zip([*settings, "made: all 29"], told.groups(), strict=True):
+        assert f"{seconds[setting]:.1f}" == said
 
 
 def test_the_costs_in_the_readme_are_those_of_the_result_files():

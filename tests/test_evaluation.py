@@ -214,7 +214,7 @@ def test_the_threshold_accepts_what_it_was_fitted_for():
     assert threshold["value"] == pytest.approx(float(metrics.threshold(energies, 0.8)), abs=1e-5)
     accepted = find(rows, "accepted", set="colours", score="energy")
     assert accepted["value"] == pytest.approx(0.8, abs=0.06)
-    assert "80 % of" in accepted["estimator"]
+    assert accepted["estimator"].startswith("threshold at 80 % of colours (400, ")
 
 
 def test_the_references_suite_tells_what_the_choice_decides():
@@ -330,6 +330,42 @@ def test_rows_of_other_weights_are_dropped(tmp_path):
     assert {row["suite"] for row in kept} <= {"clean", "ood"}
     evaluate(make_anchored(), folder=tmp_path, name="other")
     assert {row["model"] for row in read_rows(tmp_path)} == {"mine", "other"}
+
+
+def test_whatever_changes_a_number_is_measured_again(tmp_path, monkeypatch):
+    data, held = make_set(), make_set(300, seed=9)
+    suites = ("clean", "calibration", "ood")
+    options = {"suites": suites, "folder": tmp_path, "validation": held}
+    evaluate(make_standard(), data, **options)
+    seen = stop_after(None, monkeypatch)
+
+    def computes(data=data, **changes) -> int:
+        before = len(seen)
+        evaluate(make_standard(), data, **{**options, **changes})
+        return len(seen) - before
+
+    assert computes() == 0
+    assert computes(acceptance=0.9) == 2
+    assert computes(validation=make_set(299, seed=9)) == 2
+    assert computes(size=12) == 2
+    assert computes(resize=20) == 2
+    assert computes(seed=1) == 2
+    assert computes(limit=60) == 2
+    assert computes(precision="bfloat16") == 2
+    assert computes() == 0
+    other = make_set(seed=5)  # other pictures under the same name
+    assert computes(other) == 2
+    assert computes(other) == 0
+
+
+def test_rows_about_pictures_that_are_no_longer_there_are_dropped(tmp_path):
+    options = {"suites": ("clean", "corruptions"), "corruptions": FEW, "folder": tmp_path}
+    evaluate(make_standard(), **options)
+    evaluate(make_standard(), make_set(seed=5), folder=tmp_path)
+    kept = [row for row in read_rows(tmp_path) if row["suite"] == "clean"]
+    assert len({row["pictures"] for row in kept}) == 1
+    rows = evaluate(make_standard(), make_set(seed=5), **options)
+    assert len({row["pictures"] for row in rows}) == 1
 
 
 def test_a_csv_of_rows_says_the_same_as_the_lines(tmp_path):

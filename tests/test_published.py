@@ -71,7 +71,7 @@ def test_files_score_as_the_pictures_in_them(tmp_path):
         hits = (model(part.images()).argmax(1) == data.labels).double().mean()
         row = find(rows, "top1", corruption="fog", severity=severity)
         assert row["value"] == pytest.approx(float(hits))
-        assert (row["source"], row["table"]) == ("files", "")
+        assert (row["source"], row["table"]) == ("files", "c")
     assert {r["corruption"] for r in rows} == {"", "fog"}
 
 

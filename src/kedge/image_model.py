@@ -57,14 +57,12 @@ class Threshold:
         acceptance: Share of in-distribution images that are at most there.
         k: How many references the logits were averaged over; 1 also for a standard model.
         fitted_on: What the images were.
-        count: How many.
     """
 
     energy: float
     acceptance: float
     k: int
     fitted_on: str
-    count: int
 
 
 class ImageModel(nn.Module):

@@ -24,12 +24,17 @@ MODEL = (
     *("reference_policy", "start", "epochs", "seed"),
 )
 # What it was shown: a suite's set, corrupted or not, made here ("generated") or read ("files").
-SHOWN = ("suite", "set", "source", "table", "corruption", "severity", "limit", "evaluation_seed")
+SHOWN = (
+    *("suite", "set", "source", "table", "corruption", "severity", "view", "limit"),
+    "evaluation_seed",
+)
 # How it was asked: inference protocol, number of references, which one, temperature, OOD score.
 ASKED = ("inference", "k", "reference", "scaling", "score", "precision")
 # The number: of the first reference; its spread over them; an interval where there is one.
-FOUND = ("count", "metric", "estimator", "value", "std", "members", "low", "high", "weights")
-COLUMNS = (*MODEL, *SHOWN, *ASKED, *FOUND)
+FOUND = ("count", "metric", "estimator", "value", "std", "members", "low", "high")
+# Digests of the weights and of the pictures: by these it is known that a row still holds.
+HOLDS = ("weights", "pictures")
+COLUMNS = (*MODEL, *SHOWN, *ASKED, *FOUND, *HOLDS)
 _IDENTITY = (*MODEL[:3], *SHOWN, *ASKED, "metric", "estimator")
 _NUMBERS = (
     *("alpha", "epochs", "seed", "severity", "limit", "evaluation_seed", "k", "reference"),

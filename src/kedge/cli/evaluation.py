@@ -174,7 +174,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         print(f"kedge: interrupted; what was seen is in {folder}. Go on with: {again}")
         return 130
     if options.store_threshold:
-        _store_threshold(options.model, rows, options.quiet)
+        _store_threshold(options.model, rows, options.accept, options.quiet)
     if not options.quiet and _is_first():
         show_summary(rows)
         print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
@@ -200,7 +200,9 @@ def _check_storable(model: str) -> None:
         )
 
 
-def _store_threshold(model: str, rows: list[dict[str, Any]], quiet: bool) -> None:
+def _store_threshold(
+    model: str, rows: list[dict[str, Any]], acceptance: float, quiet: bool
+) -> None:
     from kedge.image_model import Threshold
     from kedge.storage import load, save
 
@@ -208,12 +210,12 @@ def _store_threshold(model: str, rows: list[dict[str, Any]], quiet: bool) -> Non
     folder = Path(model)
     folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
     loaded = load(folder)
-    words = str(row["estimator"]).split(" of ", 1)
-    share = float(words[0].split()[1]) / 100
-    loaded.threshold = Threshold(float(row["value"]), share, 1, words[1], int(row["count"]))
+    rule = str(row["estimator"])
+    fitted_on = rule.split(" % of ", 1)[1]
+    loaded.threshold = Threshold(float(row["value"]), acceptance, 1, fitted_on)
     save(loaded, folder)
     if not quiet:
-        print(f"threshold {row['value']:.4f}, which {row['estimator']}, is stored in {folder}")
+        print(f"{rule}, energy {row['value']:.4f}, is stored in {folder}")
 
 
 def _is_first() -> bool:

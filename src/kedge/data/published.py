@@ -8,6 +8,7 @@ ImageNet-C/weather/fog/3/...    also so
 ```
 """
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,6 +73,19 @@ class CorruptedFiles:
         """Refuse arrays of a wrong shape, before any of them is read."""
         for name in self._arrays:
             self._count(name, _open(self._arrays[name]))
+
+    def digest(self, name: str) -> str:
+        """Letters that change when the files of a corruption do, without reading them."""
+        places = [self._arrays[name], self.path / "labels.npy"] if self._arrays else []
+        if not places:
+            top = self._folders[name]
+            places = [top, *sorted(top.iterdir())]
+        found = hashlib.sha256(str(self.path).encode())
+        for place in places:
+            if place.exists():
+                state = place.stat()
+                found.update(f"{place.name} {state.st_size} {state.st_mtime_ns}".encode())
+        return found.hexdigest()[:12]
 
     def _count(self, name: str, pictures: Array) -> int:
         """How many pictures an array has for each severity."""

@@ -113,6 +113,8 @@ class PlainView:
     def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
         self.size = size
         self._square = Square(size, resize or size, InterpolationMode(interpolation))
+        self.described = f"{size} px" if resize in (None, size) else f"{size} of {resize} px"
+        self.described += "" if interpolation == "bilinear" else f", {interpolation}"
 
     def __call__(self, image: Tensor, key: int = 0) -> Tensor:
         """The view, uint8 `(3, size, size)`; `key` makes no difference."""

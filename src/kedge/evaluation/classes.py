@@ -1,5 +1,6 @@
 """From the model's classes to a set's: the same ones, some of them, or groups of them."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +43,10 @@ class Alignment:
         self.kept: tuple[str, ...] = theirs
         self._columns: Tensor | None = None
         self._groups: list[list[int]] | None = None
+        self.map_digest: str | None = None  # of the map, where one was followed
         if class_map is not None:
+            text = json.dumps(class_map, sort_keys=True, default=str)
+            self.map_digest = hashlib.sha256(text.encode()).hexdigest()[:6]
             self._follow(name, theirs, ours, classes, class_map)
         elif ours is None or theirs == ours:
             if len(theirs) != classes:

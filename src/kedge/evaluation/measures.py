@@ -14,7 +14,7 @@ from kedge.evaluation.outcomes import Values
 BINS = 15
 # Every calibration error here is that of the top label over the whole set.
 _BINNED = f"top label, {BINS} equal-width bins"
-_SMOOTH = "top label, reflected kernel, bandwidth as in relplot 1.0.3"
+SMOOTH = "top label, reflected kernel, bandwidth as in relplot 1.0.3"
 SCORES = ("energy", "max_softmax", "max_logit", "entropy")
 DISTANCE = "residual_distance"
 MARGINAL_SCORES = ("spread", "mutual_information")
@@ -69,18 +69,25 @@ def measure_accuracy(values: Values, classes: int) -> Iterable[Measure]:
 
 
 def measure_calibration(
-    values: Values, suffix: str = "", interval: torch.Generator | None = None
+    values: Values, interval: torch.Generator | None = None, fitted_on: str | None = None
 ) -> Iterable[Measure]:
     """How far confidence is from accuracy.
 
     Args:
         values: Outcomes.
-        suffix: "@temperature" for those of scaled logits.
         interval: A generator, for a bootstrap interval of the smooth error.
+        fitted_on: Of the logits divided by the temperature that was fitted on this set.
     """
+    suffix = "" if fitted_on is None else "@temperature"
     confidence, correct = values[f"confidence{suffix}"], values["top1"]
-    scaling = suffix.removeprefix("@")
-    make = partial(Measure, scaling=scaling)
+
+    def make(metric: str, members: list[float], estimator: str = "", **more: Any) -> Measure:
+        if fitted_on is None:
+            return Measure(metric, members, estimator, **more)
+        how = f"{estimator}; " if estimator else ""
+        how += f"fitted on {fitted_on}"
+        return Measure(metric, members, how, scaling="temperature", **more)
+
     ece = partial(metrics.ece, bins=BINS)
     rms = partial(metrics.rms_ece, bins=BINS)
     yield make("ece", _each(ece, confidence, correct), _BINNED)
@@ -90,8 +97,8 @@ def measure_calibration(
         low, high = metrics.smooth_ece_interval(confidence[0], correct[0], generator=interval)
         bounds = (float(low), float(high))
     smooth = _each(metrics.smooth_ece, confidence, correct)
-    yield make("smooth_ece", smooth, _SMOOTH, interval=bounds)
-    if suffix:
+    yield make("smooth_ece", smooth, SMOOTH, interval=bounds)
+    if fitted_on is not None:
         for name in ("nll", "brier"):
             yield make(name, values[f"{name}{suffix}"].double().mean(1).tolist())
         yield make("aurc", _each(metrics.aurc, confidence, correct))

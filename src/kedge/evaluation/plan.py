@@ -3,6 +3,7 @@
 All data are opened and checked here, so that a mistake is told before anything is computed.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from kedge.corruptions.making import (
     find_arguments,
     list_corruptions,
 )
-from kedge.data.images import ImageSet
+from kedge.data.images import ImageSet, digest
 from kedge.data.published import CorruptedFiles
 from kedge.data.sources import load_whole
 from kedge.data.splits import stratified
@@ -92,7 +93,7 @@ class Unit:
         count: How many.
         alignment: From the model's classes to its own; None if its pictures belong to no class.
         change: What is done to each block first.
-        corruption, severity, source, table: As in a row.
+        corruption, severity, source, table, view, pictures: As in a row.
     """
 
     suite: str
@@ -105,6 +106,8 @@ class Unit:
     severity: int | str = ""
     source: str = ""
     table: str = ""
+    view: str = ""
+    pictures: str = ""
 
     @property
     def title(self) -> str:
@@ -115,7 +118,7 @@ class Unit:
 
     def columns(self) -> dict[str, Any]:
         """As a row has it."""
-        names = ("suite", "set", "source", "table", "corruption", "severity")
+        names = ("suite", "set", "source", "table", "corruption", "severity", "view", "pictures")
         return {name: getattr(self, name) for name in names}
 
     def generator(self, seed: int, block: int, device: torch.device) -> torch.Generator:
@@ -149,12 +152,16 @@ class Opener:
         """
         if keep is not None and keep in self._made:
             return self._made[keep]
-        subject = self._subject
-        view = PlainView(subject.size, None if cut else subject.resize, subject.interpolation)
+        subject, view = self._subject, self.view(cut)
         made = Pictures(images, view, subject.size, self._processes, self._choices.workers)
         if keep is not None:
             self._made[keep] = made
         return made
+
+    def view(self, cut: bool = False) -> PlainView:
+        """What the model is shown of a picture."""
+        subject = self._subject
+        return PlainView(subject.size, None if cut else subject.resize, subject.interpolation)
 
     def align(self, name: str, images: ImageSet, *, mapped: bool = False) -> Alignment:
         """From the subject's classes to those of a set."""
@@ -183,7 +190,8 @@ def plan(
     alignment = opener.align(name, clean)
     clean = alignment.restrict(clean)
     open_clean = partial(opener.open, clean, keep="clean")
-    whole = partial(Unit, open=open_clean, count=len(clean))
+    view, pictures = opener.view().described, digest(clean)
+    whole = partial(Unit, open=open_clean, count=len(clean), view=view, pictures=pictures)
     units = [whole("clean", name, alignment=alignment)]
     table = choose_table((subject.size, subject.size), choices.table)
     for suite, kind, files in (
@@ -216,7 +224,16 @@ def plan(
     if "ood" in choices.suites:
         for kind, given in choices.ood.items():
             images = opener.limited(_load(given))
-            units.append(Unit("ood", kind, partial(opener.open, images), len(images)))
+            units.append(
+                Unit(
+                    "ood",
+                    kind,
+                    partial(opener.open, images),
+                    len(images),
+                    view=opener.view().described,
+                    pictures=digest(images),
+                )
+            )
         for kind in choices.synthetic:
             units.append(whole("ood", kind, change=SYNTHETIC[kind], source="generated"))
     return units
@@ -230,7 +247,8 @@ def plan_validation(
     images = opener.limited(images)
     alignment = opener.align(images.name, images)
     images = alignment.restrict(images)
-    return Unit("validation", images.name, partial(opener.open, images), len(images), alignment)
+    opened, count = partial(opener.open, images), len(images)
+    return Unit("validation", images.name, opened, count, alignment, pictures=digest(images))
 
 
 def _chosen(known: tuple[str, ...], choices: Choices, suite: str) -> tuple[str, ...]:
@@ -260,7 +278,10 @@ def _corrupting(name: str, severity: int, table: str, frost: Photographs) -> Cha
 def _source(corruption: str, frost: Photographs) -> str:
     if corruption != "frost":
         return "generated"
-    return "generated, procedural ice" if frost is None else "generated, photographs"
+    if frost is None:
+        return "generated, procedural ice"
+    where = os.fspath(frost) if isinstance(frost, str | os.PathLike) else "given"
+    return f"generated, photographs ({where})"
 
 
 def _published(
@@ -297,6 +318,9 @@ def _published(
                 corruption=corruption,
                 severity=severity,
                 source="files",
+                table=files.path.name,
+                view=opener.view(cut=True).described,
+                pictures=files.digest(corruption),
             )
 
 
@@ -304,8 +328,16 @@ def _shifted(name: str, given: "str | ImageSet", opener: Opener) -> Unit:
     images = opener.limited(_load(given))
     alignment = opener.align(name, images, mapped=True)
     images = alignment.restrict(images)
-    opened = partial(opener.open, images)
-    return Unit("shift", name, opened, len(images), alignment, source="files")
+    return Unit(
+        "shift",
+        name,
+        partial(opener.open, images),
+        len(images),
+        alignment,
+        source="files" if alignment.map_digest is None else f"files, map {alignment.map_digest}",
+        view=opener.view().described,
+        pictures=digest(images),
+    )
 
 
 def _load(given: "str | ImageSet") -> ImageSet:

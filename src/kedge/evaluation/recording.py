@@ -1,6 +1,6 @@
 """Rows as they come: what is there already, what is new, and the folder that keeps them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ from torch import Tensor
 from kedge import metrics
 from kedge.errors import CheckpointError, OptionError
 from kedge.evaluation.measures import (
+    DETECTION,
     DISTANCE,
     MARGINAL_SCORES,
     SCORES,
+    SMOOTH,
     Measure,
     measure_accuracy,
     measure_calibration,
@@ -26,9 +28,7 @@ from kedge.evaluation.summary import Errors, summarise
 from kedge.rows import MODEL, Row, make_row, merge, read_rows, write_rows
 
 _SETTINGS = (*MODEL[:3], "limit", "evaluation_seed", "precision", "weights")
-_UNIT = ("suite", "set", "source", "table", "corruption", "severity")
-# By these a recorded unit is known; whoever has them has all of their kind.
-_ACCURACY, _CALIBRATION, _SCALED = ("top1", ""), ("smooth_ece", ""), ("smooth_ece", "temperature")
+_UNIT = ("suite", "set", "source", "table", "corruption", "severity", "view", "pictures")
 
 
 class Recording:
@@ -38,7 +38,7 @@ class Recording:
         subject: Who is evaluated.
         choices: What is looked at.
         common: Columns that all rows have.
-        fits: Whether there is a validation set.
+        fitting: The validation set, if there is one.
         acceptance: Share of in-distribution data that the threshold accepts.
         baseline: For mCE.
         folder: Where rows are kept, if anywhere.
@@ -52,7 +52,7 @@ class Recording:
         choices: Choices,
         common: dict[str, Any],
         *,
-        fits: bool,
+        fitting: Unit | None,
         acceptance: float,
         baseline: tuple[str, Errors] | None,
         folder: Path | None,
@@ -60,10 +60,14 @@ class Recording:
         again: bool,
     ) -> None:
         self._subject, self._choices, self._common = subject, choices, common
-        self._fits, self._acceptance, self._baseline = fits, acceptance, baseline
+        self._acceptance, self._baseline = acceptance, baseline
+        self._fitted_on = (
+            None if fitting is None else f"{fitting.set} ({fitting.count}, {fitting.pictures[:6]})"
+        )
         self._folder, self._writes = folder, writes
         self.calibrates = "calibration" in choices.suites
-        self._threshold: tuple[float, str] | None = None
+        self._examines = "references" in choices.suites
+        self._threshold: float | None = None
         self._rows: list[Row] = []
         if folder is not None:
             if folder.exists() and not folder.is_dir():
@@ -71,21 +75,34 @@ class Recording:
             self._rows = read_rows(folder)
             if writes:
                 _make(folder)
-        mine = [row for row in self._rows if self._is_mine(row)]
-        self._there = set() if again else {_mark(row) for row in mine}
+        self._there: set[tuple[str, ...]] = set()
+        if not again:
+            self._there = {_mark(row) for row in self._rows if self._is_mine(row)}
+
+    def forget_changed(self, units: Iterable[Unit]) -> None:
+        """Drop the rows about sets whose pictures are others now, under the same name."""
+        now: dict[tuple[str, ...], set[str]] = {}
+        for unit in units:
+            now.setdefault(_place(unit.columns()), set()).add(unit.pictures)
+
+        def holds(row: Row) -> bool:
+            pictures = row["pictures"]
+            return pictures == "" or pictures in now.get(_place(row), {pictures})
+
+        self._rows = [row for row in self._rows if not self._is_mine(row) or holds(row)]
 
     def has(self, unit: Unit) -> bool:
         """Whether all that is asked about a unit is there already."""
         about = tuple(str(value) for value in unit.columns().values())
         return all(
-            (*about, inference, str(k), metric, scaling) in self._there
+            (*about, inference, str(k), *mark) in self._there
             for inference, k in self._inferences()
-            for metric, scaling in self._wanted(unit)
+            for mark in self._wanted(unit, inference)
         )
 
-    def fitted(self, energies: Tensor, unit: Unit) -> None:
-        """Take the threshold from a validation set."""
-        self._set_threshold(energies, unit.set, unit)
+    def fitted(self, energies: Tensor) -> None:
+        """Take the threshold from the energies of the validation set."""
+        self._threshold = float(metrics.threshold(energies, self._acceptance))
 
     def add(
         self,
@@ -106,7 +123,7 @@ class Recording:
             The result in a few words.
         """
         if unit.suite == "clean" and self._threshold is None:
-            self._set_threshold(outcomes.single["energy"][0], "the test set itself", unit)
+            self.fitted(outcomes.single["energy"][0])
         found: list[Row] = []
         for number, (inference, k) in enumerate(self._inferences()):
             values = outcomes.single if inference == "single" else outcomes.marginal
@@ -148,12 +165,21 @@ class Recording:
             return [("single", 1)]
         return [("single", 1), ("marginal", self._subject.members)]
 
-    def _wanted(self, unit: Unit) -> list[tuple[str, str]]:
+    def _wanted(self, unit: Unit, inference: str) -> list[tuple[str, str, str]]:
+        """Metric, scaling and estimator by which it is known that all of a kind is there."""
+        wanted = []
         if unit.suite == "ood":
-            return [("auroc", "")]
-        wanted = [_ACCURACY]
-        if self.calibrates:
-            wanted += [_CALIBRATION, *([_SCALED] if self._fits else [])]
+            wanted.append(("auroc", "", DETECTION))
+        else:
+            wanted.append(("top1", "", ""))
+            if self.calibrates:
+                wanted.append(("smooth_ece", "", SMOOTH))
+            if self.calibrates and self._fitted_on is not None:
+                wanted.append(("nll", "temperature", f"fitted on {self._fitted_on}"))
+        if unit.suite in ("clean", "ood") and inference == "single":
+            wanted.append(("accepted", "", self._rule()))
+        if unit.suite == "clean" and inference == "marginal" and self._examines:
+            wanted.append(("disagreement", "", ""))
         return wanted
 
     def _labelled(
@@ -165,12 +191,14 @@ class Recording:
             interval = None
             if unit.suite in ("clean", "shift"):
                 interval = torch.Generator().manual_seed(self._choices.seed)
-            found += measure_calibration(values, interval=interval)
+            found += measure_calibration(values, interval)
             if scaled:
-                found += measure_calibration(values, "@temperature")
+                found += measure_calibration(values, fitted_on=self._fitted_on)
         if unit.suite == "clean":
             found += self._accepted(values, inference)
-            if inference == "marginal" and "references" in self._choices.suites:
+            if self._threshold is not None and inference == "single":
+                found.append(Measure("threshold", [self._threshold], self._rule(), score="energy"))
+            if inference == "marginal" and self._examines:
                 found += measure_references(outcomes.single, values)
         return found
 
@@ -181,21 +209,15 @@ class Recording:
         return found + self._accepted(values, inference)
 
     def _accepted(self, values: Values, inference: str) -> list[Measure]:
+        """The share under the threshold, and on the clean set the threshold itself."""
         if self._threshold is None or inference != "single":
             return []
-        value, fitted_on = self._threshold
-        shares = (values["energy"] <= value).double().mean(1).tolist()
-        how = f"threshold at {100 * self._acceptance:g} % of {fitted_on}"
-        return [Measure("accepted", shares, how, score="energy")]
+        shares = (values["energy"] <= self._threshold).double().mean(1).tolist()
+        return [Measure("accepted", shares, self._rule(), score="energy")]
 
-    def _set_threshold(self, energies: Tensor, fitted_on: str, unit: Unit) -> None:
-        value = float(metrics.threshold(energies, self._acceptance))
-        self._threshold = (value, fitted_on)
-        inference, k = self._inferences()[0]
-        how = f"accepts {100 * self._acceptance:g} % of {fitted_on}"
-        measure = Measure("threshold", [value], how, score="energy")
-        about = {**self._common, **unit.columns(), "suite": "ood", "count": len(energies)}
-        self._keep([make_row(**about, inference=inference, k=k, **measure.columns())])
+    def _rule(self) -> str:
+        source = self._fitted_on or "the test set itself"
+        return f"threshold at {100 * self._acceptance:g} % of {source}"
 
     def _keep(self, rows: Iterable[Row]) -> None:
         rows = list(rows)
@@ -212,8 +234,13 @@ class Recording:
         )
 
 
+def _place(columns: Mapping[str, Any]) -> tuple[str, ...]:
+    """The set that a unit or a row is about, made here or read from files."""
+    return (columns["suite"], columns["set"], str(columns["source"]).split(",")[0])
+
+
 def _mark(row: Row) -> tuple[str, ...]:
-    names = (*_UNIT, "inference", "k", "metric", "scaling")
+    names = (*_UNIT, "inference", "k", "metric", "scaling", "estimator")
     return tuple(str(row[name]) for name in names)
 
 

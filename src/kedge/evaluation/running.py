@@ -163,13 +163,14 @@ def evaluate(
             subject,
             choices,
             common,
-            fits=fitting is not None,
+            fitting=fitting,
             acceptance=acceptance,
             baseline=relative,
             folder=Path(folder) if folder is not None else None,
             writes=processes.first,
             again=again,
         )
+        recording.forget_changed(units)
         asking = Asking(subject, processes, seed=seed, batch=batch, precision=precision)
         try:
             _run(asking, recording, units, fitting, quiet or not processes.first)
@@ -196,7 +197,7 @@ def _run(
         if len(todo) < len(units):
             display.say(f"{len(units) - len(todo)} of {len(units)} sets are there already")
         if fitting is not None:
-            recording.fitted(asking.fit(fitting), fitting)
+            recording.fitted(asking.fit(fitting))
         elif recording.calibrates:
             display.say(
                 "no validation set: no temperature scaling (give one: --validation DATA), and the"

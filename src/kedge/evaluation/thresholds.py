@@ -36,8 +36,8 @@ def fit_threshold(
         >>> import kedge
         >>> model = kedge.anchor(nn.Linear(4, 3)).set_references(torch.randn(1, 4)).eval()
         >>> threshold = fit_threshold(model, torch.randn(100, 4), acceptance=0.9)
-        >>> threshold.count, threshold.acceptance
-        (100, 0.9)
+        >>> threshold.fitted_on, threshold.acceptance
+        ('given images (100)', 0.9)
     """
     inner = model_in(model)
     if isinstance(inner, Standard) and k != 1:
@@ -49,5 +49,6 @@ def fit_threshold(
         predict(model, part, protocol, None if k == 1 else k).energy for part in images.split(batch)
     ]
     found = metrics.threshold(torch.cat(energies), acceptance)  # type: ignore[arg-type]
-    inner.threshold = Threshold(float(found), float(acceptance), k, fitted_on, len(images))
+    where = f"{fitted_on} ({len(images)})"
+    inner.threshold = Threshold(float(found), float(acceptance), k, where)
     return inner.threshold

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from kedge.anchored import Anchored
+from kedge.data.views import PlainView
 from kedge.errors import CheckpointError, DivergedError
 from kedge.files import write_whole
 from kedge.nets import remembered
@@ -320,11 +321,13 @@ def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
 
 def rows_of(recipe: Recipe, run: Run, score: Score, name: str) -> list[Row]:
     """A row for each metric, with all that a result must name."""
+    data = recipe.data
     common = {
         "model": name,
         **training_facts(recipe, run),
         "suite": "clean",
         "set": recipe.data.name,
+        "view": PlainView(data.size, data.resize, data.interpolation).described,
         "evaluation_seed": 0,
         "inference": "single",
         "k": 1 if recipe.protocol.anchored else "",
