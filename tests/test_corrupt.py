@@ -57,6 +57,14 @@ def test_the_same_generator_gives_the_same_pixels(name, table):
 
 
 @pytest.mark.parametrize(("name", "table"), EVERY)
+def test_without_a_generator_the_default_one_is_drawn_from(name, table):
+    images = photographs(2)
+    torch.manual_seed(0)
+    made = kedge.corrupt(images, name, 4, table=table)
+    assert torch.equal(made, corrupt(images, name, 4, table))
+
+
+@pytest.mark.parametrize(("name", "table"), EVERY)
 def test_each_image_has_its_own_randomness(name, table):
     images = photographs(1).expand(6, -1, -1, -1).contiguous()
     made = corrupt(images, name, 5, table)
@@ -65,7 +73,7 @@ def test_each_image_has_its_own_randomness(name, table):
 
 
 @pytest.mark.parametrize(("name", "table"), EVERY)
-@pytest.mark.parametrize("size", [(8, 8), (33, 20), (24, 61)])
+@pytest.mark.parametrize("size", [(8, 8), (33, 20), (24, 61), (1, 1), (2, 1), (1, 90)])
 def test_any_size_works(name, table, size):
     images = photographs(3, *size)
     for severity in (1, 5):
@@ -93,6 +101,17 @@ def test_severity_rises(name, table):
     steps = sum(b > a for a, b in zip(changes, changes[1:], strict=False))
     falling = {"snow": 2, "spatter": 2, "glass_blur": 2, "frost": 2, "fog": 1, "motion_blur": 1}
     assert steps >= 4 - falling.get(name, 0)
+
+
+@pytest.mark.parametrize("name", list(CBAR))
+def test_severity_of_cbar_rises(name):
+    """With the same draws, a higher number changes more."""
+    images = photographs(32)
+    for table in ("cifar", "imagenet"):
+        if getattr(ROWS[name], table) is not None:
+            made = [corrupt(images, name, severity, table).float() for severity in range(1, 6)]
+            changes = [float((m - images.float()).abs().mean()) for m in made]
+            assert changes == sorted(set(changes))
 
 
 def test_big_batches_are_cut_and_put_together():
