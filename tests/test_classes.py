@@ -35,8 +35,12 @@ def test_of_some_classes_only_their_logits_compete():
 def test_folders_named_by_number_are_classes_by_number():
     """As ImageNet-V2, whose folders sort as 0, 1, 10, 2."""
     theirs = ("0", "1", "10", "2")
-    aligned = Alignment("v2", theirs, tuple(f"n{c}" for c in range(11)), 11)
-    assert aligned.apply(torch.arange(11.0)[None]).tolist() == [[0, 1, 10, 2]]
+    for ours in (tuple(f"n{c}" for c in range(11)), None):
+        aligned = Alignment("v2", theirs, ours, 11)
+        assert aligned.apply(torch.arange(11.0)[None]).tolist() == [[0, 1, 10, 2]]
+    every = tuple(sorted(str(c) for c in range(12)))
+    aligned = Alignment("v2", every, None, 12).apply(torch.arange(12.0)[None])
+    assert aligned[0].tolist() == [float(name) for name in every]
 
 
 def test_a_group_has_the_probability_of_its_members():

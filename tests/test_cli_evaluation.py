@@ -122,6 +122,46 @@ def test_a_set_written_by_corrupt_scores_as_the_one_made_on_the_fly(run, tmp_pat
         assert a == pytest.approx(b, abs=1e-6)
 
 
+def test_corrupt_does_not_mix_or_overwrite(pictures, tmp_path, capsys):
+    words = ["corrupt", "--data", "digits", "--corruptions", "contrast"]
+    assert main([*words, "--limit", "10", "--output", str(tmp_path / "c"), "--quiet"]) == 0
+    assert main([*words, "--limit", "20", "--output", str(tmp_path / "c"), "--quiet"]) == 2
+    assert "found others in" in capsys.readouterr().err
+    assert np.load(tmp_path / "c" / "labels.npy").shape == (50,)
+    for kind in ("a", "b"):
+        (tmp_path / kind).mkdir()
+        Image.new("RGB", (40, 30), (100, 120, 140)).save(tmp_path / kind / "1.png")
+    both = [str(tmp_path / kind / "1.png") for kind in ("a", "b")]
+    words = [
+        "--corruptions",
+        "gaussian_noise",
+        "--severities",
+        "5",
+        "--output",
+        str(tmp_path / "o"),
+    ]
+    assert main(["corrupt", *both, *words]) == 0
+    made = [np.array(Image.open(file)) for file in sorted((tmp_path / "o").iterdir())]
+    assert len(made) == 2
+    assert not np.array_equal(*made)  # each its own noise
+    assert main(["corrupt", both[0], "--sheet", both[0]]) == 2
+    assert "expected another file for the sheet" in capsys.readouterr().err
+
+
+def test_a_folder_is_evaluated_whole_by_whom_it_did_not_train(run, pictures, tmp_path, monkeypatch):
+    monkeypatch.chdir(pictures.parent)
+    words = ["--suite", "clean", "--quiet"]
+    same = f"imagefolder:./{pictures.name}"  # the same data, written otherwise
+    assert main(["evaluate", str(run), "--data", same, *words]) == 0
+    (mine,) = {row["count"] for row in read_rows(run) if row["data"] == same}
+    assert mine == 4
+    torch.save(kedge.nets.create("timm:resnet18", num_classes=4).state_dict(), tmp_path / "n.pth")
+    other = ["timm:resnet18", "--checkpoint", str(tmp_path / "n.pth"), "--size", "32"]
+    words += ["--data", f"imagefolder:{pictures}", "--output", str(tmp_path / "out")]
+    assert main(["evaluate", *other, *words]) == 0
+    assert {row["count"] for row in read_rows(tmp_path / "out")} == {20}
+
+
 def test_corrupt_keeps_what_is_there(tmp_path, capsys):
     words = ["--data", "digits", "--limit", "10", "--corruptions", "contrast"]
     assert main(["corrupt", *words, "--output", str(tmp_path), "--quiet"]) == 0
@@ -160,9 +200,14 @@ def test_pictures_are_corrupted_one_by_one(pictures, tmp_path, capsys):
         (["evaluate", "RUN", "--suite", "corruptions", "--severities", "6"], "1 to 5, found 6"),
         (["evaluate", "RUN", "--data", "digits"], "the classes of digits among the model's"),
         (["evaluate", "RUN", "--mean", "0,0,0"], "expected --mean and --std together"),
+        (["evaluate", "RUN", "--mean", "0,0,0", "--std", "1,1,1"], "which has its own"),
+        (["evaluate", "RUN", "--severities", "1-5"], "expected --severities such as 1,3,5"),
+        (["corrupt", "--output", "zz"], "expected pictures or --data DATA"),
+        (["evaluate", "RUN", "--ood", "x=pictures:gone"], "expected a folder of pictures at"),
         (["evaluate", "RUN", "--ood", "a=digits", "--ood", "a=shapes"], "found 'a' twice"),
         (["evaluate", "RUN", "--ood", "noise=digits"], "another name for --ood noise"),
         (["evaluate", "RUN", "--class-map", "gone.json"], "cannot read the class map gone.json"),
+        (["evaluate", "RUN", "--suite", "clean,shift", "--shift", "a=pictures:."], "without. Name"),
         (["evaluate", "RUN", "--unknown"], "found --unknown"),
         (["evaluate", "nowhere"], "nowhere"),
         (["evaluate", "timm:resnet18", "--store-threshold"], "a Kedge folder to store"),

@@ -268,7 +268,7 @@ def test_mce_is_relative_to_a_named_baseline(tmp_path):
     row = find(rows, "mce", corruption="mean of 15", inference="single")
     assert row["value"] == pytest.approx(expected)
     assert row["estimator"].endswith("relative to plain")
-    with pytest.raises(DataError, match="expected rows of the suite corruptions in .*none"):
+    with pytest.raises(DataError, match="rows of the suite corruptions with data colours.*none"):
         evaluate(make_standard(), baseline=str(tmp_path), **options)
 
 
@@ -474,6 +474,31 @@ def standard(net: nn.Module) -> kedge.Standard:
         (Colours, {}, OptionError, r"expected normalise=\(mean, std\) and size="),
         (lambda: "timm:resnet18", {}, OptionError, "expected --checkpoint FILE with timm:resnet18"),
         (lambda: "nowhere", {}, KedgeError, "nowhere"),
+        (lambda: 3, {}, OptionError, "expected a model, a folder or a name .*found int"),
+        (make_standard, {"name": ""}, OptionError, "expected a name for the model"),
+        (make_standard, {"seed": 10**30}, OptionError, "expected a seed from 0"),
+        (make_standard, {"resize": -1}, OptionError, "expected resize of at least 1 pixel"),
+        (make_standard, {"severities": ()}, OptionError, "expected some severities"),
+        (make_standard, {"normalise": (0.5, 0.2)}, OptionError, "with three numbers each"),
+        (make_standard, {"data": [1, 2]}, OptionError, "expected data by name, .*found list"),
+        (make_standard, {"ood": "shapes"}, OptionError, "expected ood as a dictionary"),
+        (make_standard, {"ood": {"a": 3}}, OptionError, "expected a by name, .*found int"),
+        (
+            make_standard,
+            {"corruptions": ("fog",), "suites": ("cbar",)},
+            OptionError,
+            "expected the suite corruptions for fog",
+        ),
+        (make_standard, {"cbar_files": "x"}, OptionError, "the suite cbar with --cbar-files"),
+        (make_standard, {"class_map": {}}, OptionError, "the suite shift with --class-map"),
+        (
+            make_standard,
+            {"suites": ("ood",), "synthetic": ()},
+            OptionError,
+            "expected some pictures for the suite ood",
+        ),
+        (make_standard, {"suites": ("references",)}, OptionError, "with several references"),
+        (lambda: standard(nn.Sequential(nn.Flatten(), nn.Linear(7, 4))), {}, OutputError, "16 px"),
     ],
 )
 def test_what_cannot_be_evaluated_is_told_in_one_line(model, options, kind, match):
@@ -489,6 +514,122 @@ def test_other_classes_than_the_model_has_are_refused():
     other = ImageSet.of("pets", data.images(), data.labels, ("cat", "dog", "cow", "hen"))
     with pytest.raises(DataError, match=r"the classes of pets among the model's .*'cat'"):
         evaluate(model, other)
+
+
+def test_scores_do_not_depend_on_which_classes_a_set_has():
+    """A set against itself is told apart by chance, also if it has two of the four classes."""
+    model, data = make_anchored(), make_set()
+    model.class_names = NAMES
+    part = data.part((data.labels < 2).nonzero()[:, 0])
+    two = ImageSet(part.name, part.source, part.labels, NAMES[:2], part.rows)
+    rows = evaluate(model, two, ("ood",), ood={"same": part.images()})
+    for row in rows:
+        if row["metric"] == "auroc" and row["set"] == "same":
+            assert row["value"] == pytest.approx(0.5, abs=1e-6), row["score"]
+    accepted = [r["value"] for r in rows if r["metric"] == "accepted" and r["set"] != "noise"]
+    assert accepted[0] == accepted[1] == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_model_without_names_takes_those_of_the_data_it_is_tested_on():
+    """So that a set with some of the classes can be aligned by name."""
+    model, data = make_standard(), make_set()
+    part = data.part((data.labels >= 2).nonzero()[:, 0])
+    some = ImageSet(part.name, part.source, part.labels - 2, NAMES[2:], part.rows)
+    rows = evaluate(model, data, ("shift",), shift={"some": some})
+    logits = model(part.images())[:, 2:]
+    accuracy = float((logits.argmax(1) == some.labels).double().mean())
+    assert find(rows, "top1", set="some")["value"] == pytest.approx(accuracy)
+
+
+def test_labels_that_are_numbers_need_not_name_every_class():
+    data = make_set()
+    few = data.part((data.labels < 3).nonzero()[:, 0])
+    model = make_standard()
+    rows = evaluate(model, (few.images(), few.labels))
+    accuracy = float((model(few.images()).argmax(1) == few.labels).double().mean())
+    assert find(rows, "top1")["value"] == pytest.approx(accuracy)
+
+
+def test_a_function_and_a_model_of_floats_are_evaluated_too():
+    usual = find(evaluate(make_standard()), "nll")["value"]
+    data = make_set()
+    images = (data.images(), data.labels)
+    net = Colours()
+    rows = evaluate(lambda x: net(x), images, normalise=MEAN_STD)
+    assert find(rows, "nll")["value"] == pytest.approx(usual, abs=1e-5)
+    plain = kedge.standard(Colours(), image_shape=(3, 16, 16)).eval()
+    rows = evaluate(plain, images, normalise=MEAN_STD)
+    assert find(rows, "nll")["value"] == pytest.approx(usual, abs=1e-5)
+    other = evaluate(plain, images, normalise=((0, 0, 0), (1, 1, 1)))
+    assert other[0]["weights"] != rows[0]["weights"]
+
+
+def test_the_test_set_is_not_taken_for_validation():
+    data = make_set()
+    for held in (data, (data.images().clone(), data.labels), data.part(torch.arange(50))):
+        with pytest.raises(DataError, match="expected validation pictures that are not tested on"):
+            evaluate(make_standard(), data, validation=held)
+
+
+def test_only_what_was_asked_for_is_returned(tmp_path):
+    options = {"suites": ("clean", "corruptions"), "folder": tmp_path}
+    evaluate(make_standard(), corruptions=("fog", "snow"), **options)
+    rows = evaluate(make_standard(), corruptions=("contrast", "frost"), **options)
+    assert {r["corruption"] for r in rows} == {"", "contrast", "frost", "mean of 2 chosen"}
+    photographs = list(torch.randint(0, 256, (5, 3, 300, 300), dtype=torch.uint8))
+    twice = [evaluate(make_standard(), corruptions=("contrast", "frost"), **options)]
+    evaluate(make_standard(), corruptions=("contrast", "frost"), frost=photographs, **options)
+    twice.append(evaluate(make_standard(), corruptions=("contrast", "frost"), **options))
+    means = [find(r, "nll", corruption="mean of 2 chosen", severity=3)["value"] for r in twice]
+    assert means[0] == means[1]
+    clean = evaluate(make_standard(), acceptance=0.5, folder=tmp_path)
+    assert find(clean, "threshold", score="energy")["estimator"].startswith("threshold at 50 %")
+
+
+def test_a_narrower_call_does_not_drop_rows(tmp_path):
+    options = {"suites": ("corruptions",), "folder": tmp_path}
+    evaluate(make_standard(), corruptions=("fog", "snow"), **options)
+    evaluate(make_standard(), corruptions=("fog",), **options)
+    assert {"fog", "snow"} < {row["corruption"] for row in read_rows(tmp_path)}
+
+
+def test_two_evaluations_into_one_folder_keep_each_others_rows(tmp_path, monkeypatch):
+    see = asking.Asking.see
+
+    def meanwhile(self, unit):
+        if self.subject.name == "a" and unit.suite == "clean":
+            evaluate(make_standard(), folder=tmp_path, name="b")
+        return see(self, unit)
+
+    monkeypatch.setattr(asking.Asking, "see", meanwhile)
+    evaluate(make_anchored(), folder=tmp_path, name="a")
+    rows = read_rows(tmp_path)
+    assert {row["model"] for row in rows} == {"a", "b"}
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_baseline_must_be_alike(tmp_path):
+    options = {"suites": ("corruptions",), "limit": 40}
+    evaluate(make_standard(), folder=tmp_path, name="plain", **options)
+    with pytest.raises(DataError, match="evaluation_seed 3, .*found none"):
+        evaluate(make_anchored(), baseline=str(tmp_path), seed=3, **options)
+    evaluate(make_anchored(), folder=tmp_path, name="other", **options)
+    with pytest.raises(DataError, match="expected the rows of one model in .*, found other, plain"):
+        evaluate(make_anchored(), baseline=str(tmp_path), **options)
+    with pytest.raises(OptionError, match="for --baseline alexnet, found 4 classes"):
+        evaluate(make_anchored(), baseline="alexnet", **options)
+
+
+def test_batches_are_as_small_as_asked_for():
+    sizes = set()
+
+    class Counting(Colours):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sizes.add(len(x))
+            return super().forward(x)
+
+    evaluate(standard(Counting()), suites=("corruptions",), corruptions=("fog",), batch=16)
+    assert max(sizes) == 16
 
 
 def test_an_empty_ood_set_is_refused(tmp_path):

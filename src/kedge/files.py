@@ -1,6 +1,8 @@
 """Writing files so that a reader finds the old one or the new one, never half of it."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from kedge.errors import CheckpointError
@@ -8,9 +10,28 @@ from kedge.errors import CheckpointError
 
 def write_whole(path: Path, text: str) -> None:
     """All of `text` at `path`, or what was there before."""
-    beside = path.with_name(f".{path.name}.part")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         beside.write_text(text, encoding="utf-8", newline="")
         os.replace(beside, path)
     except OSError as problem:
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else who asks for it writes into `folder` meanwhile; where there are no locks, try."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        yield
+        return
+    try:
+        file = open(folder / ".lock", "w")  # noqa: SIM115, it is closed below
+    except OSError as problem:
+        raise CheckpointError(f"cannot write into {folder}: {problem.strerror}.") from problem
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -88,6 +88,7 @@ class Folded(nn.Module):
         front: As in the anchored model.
         k: How many references it averages over.
         image_shape: Of the images it takes, channels first.
+        class_names: As in the anchored model.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Folded(nn.Module):
         super().__init__()
         self.net, self.normalise, self.front = net, normalise, front
         self.k, self.image_shape = len(references), references.shape[1:]
+        self.class_names: tuple[str, ...] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits; their mean over the references."""
@@ -171,6 +173,7 @@ def _fold(anchored: Anchored, references: Tensor) -> Folded:
     folded = Folded(
         net, copy.deepcopy(anchored.normalise), copy.deepcopy(anchored.front), references
     )
+    folded.class_names = anchored.class_names
     folded.eval()
     _check_same(anchored, folded, references)
     return folded

@@ -41,6 +41,7 @@ def add(commands: Any, name: str) -> None:
     parser.add_argument("--frost", metavar="FOLDER_OR_PACKAGE", help="photographs of frost")
     parser.add_argument("--limit", metavar="N", type=int, help="at most so many pictures")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--root", metavar="FOLDER", help="where CIFAR is")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
 
@@ -53,6 +54,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise OptionError(
             "expected --sheet FILE.png or --output FOLDER, found neither: say what to write."
         )
+    if options.output is not None and not options.pictures and options.data is None:
+        raise OptionError(
+            "expected pictures or --data DATA to write copies of, found neither. A whole set:"
+            " --data shapes."
+        )
     from kedge.evaluation.copies import Copies
 
     copies = Copies(
@@ -64,6 +70,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         frost=options.frost,
         limit=options.limit,
         seed=options.seed,
+        root=options.root,
         device=options.device,
         quiet=options.quiet,
     )

@@ -39,7 +39,7 @@ def add(commands: Any, name: str) -> None:
         name,
         help="accuracy, robustness, calibration and OOD detection of any classifier",
         description="Tell how good and how trustworthy a classifier is.",
-        epilog=EXAMPLES.replace("%", "%%"),
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         usage="kedge evaluate MODEL [--data DATA] [--suite SUITES] [options]",
@@ -55,8 +55,22 @@ def add(commands: Any, name: str) -> None:
     )
     sets = parser.add_argument_group("what it is shown")
     add_argument = sets.add_argument
-    add_argument("--ood", metavar="NAME=DATA", action="append", type=_pair, default=[])
-    add_argument("--shift", metavar="NAME=DATA", action="append", type=_pair, default=[])
+    add_argument(
+        "--ood",
+        metavar="NAME=DATA",
+        action="append",
+        type=_pair,
+        default=[],
+        help="other pictures, to be told from the data; pictures:PATH needs no classes",
+    )
+    add_argument(
+        "--shift",
+        metavar="NAME=DATA",
+        action="append",
+        type=_pair,
+        default=[],
+        help="other pictures of the model's classes",
+    )
     add_argument(
         "--synthetic",
         metavar="NAMES",
@@ -64,7 +78,7 @@ def add(commands: Any, name: str) -> None:
         help="built-in OOD sets: noise,blobs,scrambled (all, by default) or none",
     )
     add_argument("--corruptions", metavar="NAMES", type=_names, help="only these")
-    add_argument("--severities", metavar="1,...,5", type=_numbers, help="only these")
+    add_argument("--severities", metavar="1,...,5", type=_names, help="only these")
     add_argument("--table", choices=["cifar", "imagenet"], help="constants; default: by size")
     add_argument("--corruption-files", metavar="FOLDER", help="CIFAR-10-C, ImageNet-C, or alike")
     add_argument("--cbar-files", metavar="FOLDER", help="CIFAR-10-C-bar, ImageNet-C-bar")
@@ -93,9 +107,9 @@ def add(commands: Any, name: str) -> None:
     add_argument("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
     add_argument("--size", type=int, help="of the images")
     add_argument("--resize", type=int, help="the shorter side, before the middle is cut out")
-    add_argument("--mean", metavar="R,G,B", type=_floats, help="normalisation, 0 to 1")
-    add_argument("--std", metavar="R,G,B", type=_floats)
-    add_argument("--batch", type=int, default=1000, help="images of a forward pass")
+    add_argument("--mean", metavar="R,G,B", type=_names, help="normalisation, 0 to 1")
+    add_argument("--std", metavar="R,G,B", type=_names, help="likewise")
+    add_argument("--batch", type=int, help="images of a forward pass")
     add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     add_argument("--workers", type=int, help="processes that read files")
     add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
@@ -144,7 +158,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             corruption_files=options.corruption_files,
             cbar_files=options.cbar_files,
             corruptions=options.corruptions,
-            severities=options.severities or (1, 2, 3, 4, 5),
+            severities=_numbers("--severities", options.severities) or (1, 2, 3, 4, 5),
             synthetic=() if synthetic == ("none",) else synthetic,
             table=options.table,
             frost=options.frost,
@@ -157,7 +171,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             class_map=None if options.class_map is None else read_class_map(options.class_map),
             name=options.name,
             checkpoint=options.checkpoint,
-            normalise=None if options.mean is None else (options.mean, options.std),
+            normalise=None if options.mean is None else _normalisation(options),
             size=options.size,
             resize=options.resize,
             root=options.root,
@@ -173,7 +187,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         again = shlex.join(["kedge", *sys.argv[1:]])
         print(f"kedge: interrupted; what was seen is in {folder}. Go on with: {again}")
         return 130
-    if options.store_threshold:
+    if options.store_threshold and _is_first():
         _store_threshold(options.model, rows, options.accept, options.quiet)
     if not options.quiet and _is_first():
         show_summary(rows)
@@ -237,12 +251,23 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in _names(text))
+def _numbers(option: str, words: tuple[str, ...] | None) -> tuple[int, ...] | None:
+    if words is None:
+        return None
+    if not all(word.isdecimal() for word in words):
+        raise OptionError(f"expected {option} such as 1,3,5, found {','.join(words)!r}.")
+    return tuple(int(word) for word in words)
 
 
-def _floats(text: str) -> tuple[float, ...]:
-    return tuple(float(number) for number in _names(text))
+def _normalisation(options: argparse.Namespace) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    try:
+        mean, std = (tuple(float(word) for word in part) for part in (options.mean, options.std))
+    except ValueError:
+        raise OptionError(
+            "expected three numbers each for --mean and --std, as in 0.5,0.5,0.5, found"
+            f" {','.join(options.mean)!r} and {','.join(options.std)!r}."
+        ) from None
+    return mean, std
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ _SETS: tuple[Column, ...] = (
 def show_summary(rows: Rows, console: Console | None = None) -> None:
     """Print a table for each kind of suite."""
     console = console or Console(highlight=False, markup=False)
-    tables = [_sets(rows), _severities(rows), _detection(rows)]
+    tables = [_sets(rows), _corruptions(rows), _severities(rows), _detection(rows)]
     for table in tables:
         if table is not None:
             console.print(table)
@@ -45,7 +45,31 @@ def _sets(rows: Rows) -> Table | None:
     ]
     found = {row["metric"] + row["scaling"] for row in shown}
     columns = [column for column in _SETS if column[1] + column[2] in found]
-    return _table("set", shown, _title, columns, lambda row, column: True)
+    counts = {_title(row): int(row["count"]) for row in shown}
+
+    def title(row: Row) -> str:
+        return f"{_title(row)}, {counts[_title(row)]:,}"
+
+    return _table("set, images", shown, title, columns, lambda row, column: True)
+
+
+def _corruptions(rows: Rows) -> Table | None:
+    """Accuracy for each corruption, from the first reference."""
+    shown = [
+        row
+        for row in rows
+        if row["metric"] == "top1"
+        and row["inference"] == "single"
+        and row["suite"] in ("corruptions", "cbar")
+        and not _is_mean(row)
+    ]
+    severities = sorted({row["severity"] for row in shown})
+    columns: list[Column] = [(str(severity), "top1", "", 100) for severity in severities]
+
+    def belongs(row: Row, column: str) -> bool:
+        return str(row["severity"]) == column
+
+    return _table("top-1 %", shown, lambda row: str(row["corruption"]), columns, belongs)
 
 
 def _severities(rows: Rows) -> Table | None:

@@ -27,7 +27,7 @@ from kedge.errors import DtypeError, OptionError, ShapeError, check_option
 
 TABLES = ("cifar", "imagenet")
 SEVERITIES = (1, 2, 3, 4, 5)
-_SMALL = 64  # sides up to this have CIFAR's constants, where nobody says otherwise
+SMALL = 64  # sides up to this have CIFAR's constants, where nobody says otherwise
 # Pixels worked on at once: on a CPU what stays near the caches, on a GPU what fills it.
 _PIXELS = {"cpu": 2**17, "cuda": 2**24}
 # Those with large temporary arrays want less, those that pay for each call more.
@@ -113,6 +113,11 @@ def corrupt(
     check_option("the corruption", name, ROWS)
     table = choose_table(images.shape[-2:], table)
     arguments = find_arguments(name, severity, table)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise OptionError(
+            f"expected a torch.Generator, found {generator!r}. Of a seed:"
+            " torch.Generator().manual_seed(seed)."
+        )
     if generator is not None and generator.device.type != images.device.type:
         raise OptionError(
             f"expected a generator on the images' device, {images.device.type}, found one on"
@@ -134,6 +139,11 @@ def corrupt(
 
 def check_images(images: Tensor) -> None:
     """Refuse what is not a batch of uint8 RGB images."""
+    if not isinstance(images, Tensor):
+        raise DtypeError(
+            f"expected a torch tensor of uint8 images, found {type(images).__name__}. Of an array:"
+            " torch.from_numpy(images)."
+        )
     if images.dtype != torch.uint8:
         raise DtypeError(
             f"expected uint8 images, found {images.dtype}. Corrupt before normalising; for images"
@@ -143,13 +153,18 @@ def check_images(images: Tensor) -> None:
         raise ShapeError(
             f"expected images of shape (n, 3, height, width), found {tuple(images.shape)}."
             + (" For a single one: images[None]." if images.ndim == 3 else "")
+            + (" Channels come second: images.permute(0, 3, 1, 2)." if _ends_in_rgb(images) else "")
         )
+
+
+def _ends_in_rgb(images: Tensor) -> bool:
+    return images.ndim == 4 and images.shape[-1] == 3
 
 
 def choose_table(size: Sequence[int], table: str | None = None) -> str:
     """The table that is asked for, or that belongs to images of this height and width."""
     if table is None:
-        return "cifar" if max(size) <= _SMALL else "imagenet"
+        return "cifar" if max(size) <= SMALL else "imagenet"
     check_option("table", table, TABLES)
     return table
 

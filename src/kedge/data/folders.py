@@ -85,7 +85,10 @@ def read_classes(folder: Path, name: str) -> ImageSet:
 
 def load_pictures(path: str) -> ImageSet:
     """All pictures below a folder, in any layout; they have no classes, all labels are 0."""
-    top = _check_folder(path)
+    top = Path(os.path.abspath(os.path.expanduser(path)))
+    if not top.is_dir():
+        found = "a file" if top.exists() else "nothing"
+        raise DataError(f"expected a folder of pictures at {top}, found {found} there.")
     names = list_pictures(top)
     if not names:
         raise DataError(

@@ -206,8 +206,9 @@ def load_cifar(name: str, root: str | None = None, download: bool = False) -> Se
             found = "damaged or missing files" if os.path.isdir(where) else "no such folder"
             found = f"no way to download it: {error}" if download else found
             raise DataError(
-                f"expected {name} in {where}, found {found}. Say where it is (--data.root FOLDER),"
-                " fetch it (--data.download true) or use a copy (--data.name pack:FILE.npz)."
+                f"expected {name} in {where}, found {found}. Say where it is (--data.root FOLDER;"
+                " --root FOLDER to evaluate), fetch it (kedge train --data.download true) or use a"
+                " copy (--data pack:FILE.npz)."
             ) from error
         images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
         sets.append(ImageSet.of(name, images, torch.tensor(part.targets), part.classes))

@@ -113,6 +113,7 @@ class PlainView:
     def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
         self.size = size
         self._square = Square(size, resize or size, InterpolationMode(interpolation))
+        self.whole = resize in (None, size)  # pictures of this size are shown as they are
         self.described = f"{size} px" if resize in (None, size) else f"{size} of {resize} px"
         self.described += "" if interpolation == "bilinear" else f", {interpolation}"
 

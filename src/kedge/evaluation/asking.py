@@ -57,10 +57,10 @@ class Asking:
             for images, labels in self._batches(pictures, unit):
                 logits = self._ask(images)
                 if unit.alignment is None:
-                    part = observe(logits, None)
+                    part = observe(logits)
                 else:
                     aligned = unit.alignment.apply(logits)
-                    part = observe(aligned, labels, self.temperatures)
+                    part = observe(logits, labels, self.temperatures, aligned)
                 if unit.suite in ("clean", "ood"):
                     distance = self.subject.measure_distance(images)
                     part[0].update({} if distance is None else {DISTANCE: distance})
@@ -75,21 +75,22 @@ class Asking:
         Returns:
             The energies of its images, from the first reference.
         """
+        assert unit.alignment is not None
         pictures = unit.open()
-        seen: list[Tensor] = []
+        device = self.processes.device
+        seen = [torch.zeros(self.subject.members, 0, self.subject.classes, device=device)]
         with self._ready():
             for images, _ in self._batches(pictures, unit):
-                logits = self._ask(images)
-                seen.append(logits if unit.alignment is None else unit.alignment.apply(logits))
+                seen.append(self._ask(images))
                 self._count(len(images))
-        empty = torch.zeros(self.subject.members, 0, self.subject.classes)
-        members = _whole(torch.cat(seen or [empty], 1), pictures, self.processes).cpu()
+        raw = _whole(torch.cat(seen, 1), pictures, self.processes).cpu()
+        members = unit.alignment.apply(raw)
         labels = _whole(pictures.labels[None, :, None], pictures, self.processes)[0, :, 0].cpu()
         if not bool(members.isfinite().all()):
             raise OutputError(f"expected finite logits, found NaN or infinity on {unit.title}.")
         fit = metrics.fit_temperature
         self.temperatures = (float(fit(members[0], labels)), float(fit(members.mean(0), labels)))
-        return -members[0].logsumexp(-1)
+        return -raw[0].logsumexp(-1)
 
     def _count(self, images: int) -> None:
         self.seen += images
@@ -111,10 +112,10 @@ class Asking:
         for block in pictures:
             waiting.append((self._changed(block, unit), block.labels))
             if sum(len(images) for images, _ in waiting) >= self._batch:
-                yield _joined(waiting)
+                yield from _joined(waiting, self._batch)
                 waiting = []
         if waiting:
-            yield _joined(waiting)
+            yield from _joined(waiting, self._batch)
 
     def _changed(self, block: Block, unit: Unit) -> Tensor:
         if unit.change is None:
@@ -128,10 +129,11 @@ def _ignore(seen: int) -> None:
     pass
 
 
-def _joined(blocks: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    if len(blocks) == 1:
-        return blocks[0]
-    return torch.cat([images for images, _ in blocks]), torch.cat([labels for _, labels in blocks])
+def _joined(blocks: list[tuple[Tensor, Tensor]], batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The images and labels of some blocks, in parts of at most a batch."""
+    images = torch.cat([images for images, _ in blocks]) if len(blocks) > 1 else blocks[0][0]
+    labels = torch.cat([labels for _, labels in blocks])
+    return zip(images.split(batch), labels.split(batch), strict=True)
 
 
 def _whole(values: Tensor, pictures: Pictures, processes: Processes) -> Tensor:

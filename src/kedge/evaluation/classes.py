@@ -48,6 +48,8 @@ class Alignment:
             text = json.dumps(class_map, sort_keys=True, default=str)
             self.map_digest = hashlib.sha256(text.encode()).hexdigest()[:6]
             self._follow(name, theirs, ours, classes, class_map)
+        elif _are_numbers(theirs, ours, classes):
+            self._columns = torch.tensor([int(kind) for kind in theirs])
         elif ours is None or theirs == ours:
             if len(theirs) != classes:
                 raise OutputError(
@@ -58,8 +60,6 @@ class Alignment:
         elif set(theirs) <= set(ours):
             places = {kind: place for place, kind in enumerate(ours)}
             self._columns = torch.tensor([places[kind] for kind in theirs])
-        elif all(kind.isdigit() and int(kind) < classes for kind in theirs):
-            self._columns = torch.tensor([int(kind) for kind in theirs])
         else:
             strange = [kind for kind in theirs if kind not in set(ours)]
             raise DataError(
@@ -114,6 +114,12 @@ class Alignment:
         if self._groups is not None:
             return torch.stack([logits[..., group].logsumexp(-1) for group in self._groups], -1)
         return logits
+
+
+def _are_numbers(theirs: tuple[str, ...], ours: tuple[str, ...] | None, classes: int) -> bool:
+    """Whether classes are named by their numbers, not by names; folders sort as 0, 1, 10, 2."""
+    named = ours is not None and set(theirs) <= set(ours)
+    return not named and all(kind.isdecimal() and int(kind) < classes for kind in theirs)
 
 
 def read_class_map(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Corrupted copies on disk: of some pictures, or of a whole set, laid out as the published ones."""
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,13 +23,14 @@ from kedge.corruptions.making import (
 )
 from kedge.data.decoding import decode
 from kedge.data.folders import list_pictures
-from kedge.data.images import ImageSet
+from kedge.data.images import ImageSet, digest
 from kedge.data.splits import stratified
 from kedge.data.views import PlainView
 from kedge.errors import DataError, OptionError, check_option
 from kedge.evaluation.pictures import BLOCK, block_generator
 from kedge.evaluation.sheet import draw_sheet, save_picture
 from kedge.evaluation.tested import load_test
+from kedge.files import write_whole
 from kedge.training.distributed import choose_device
 from kedge.training.progress import showing
 
@@ -49,6 +51,7 @@ class Copies:
         frost: See `kedge.corrupt`.
         limit: At most so many pictures of the set.
         seed: Of the corruptions; the same pixels as `kedge evaluate` makes.
+        root: Where CIFAR is.
         device: Where to work.
         quiet: Show nothing.
     """
@@ -64,16 +67,18 @@ class Copies:
         frost: Photographs = None,
         limit: int | None = None,
         seed: int = 0,
+        root: str | None = None,
         device: str = "auto",
         quiet: bool = False,
     ) -> None:
         if files and data is not None:
             raise OptionError("expected pictures or --data, found both.")
-        self._files = [file for given in files for file in _expand(Path(given))]
-        self._pictures = [decode(file, str(file)) for file in self._files]
+        self._files = [file for given in files for file in _expand(Path(given))][:limit]
+        if files and not self._files:
+            raise DataError(f"expected pictures in {files[0]}, found none.")
         self._set: ImageSet | None = None
         if not files:
-            self._set = load_test(data or "shapes")
+            self._set = load_test(data or "shapes", root)
             if limit is not None and limit < len(self._set):
                 _, kept = stratified(self._set.labels, limit, seed)
                 self._set = self._set.part(kept.sort().values)
@@ -84,13 +89,20 @@ class Copies:
 
     def write_sheet(self, path: Path) -> str:
         """Draw the contact sheet; what was done, in a line."""
+        if any(path.exists() and path.samefile(file) for file in self._files):
+            raise OptionError(
+                f"expected another file for the sheet than the picture {path} itself."
+            )
         images = self._few()
         table = choose_table(images.shape[-2:], self._table)
         names = self._names(table)
         severities = self._severities or _SHEET_SEVERITIES
         page = draw_sheet(images, names, severities, lambda x, n, s: self._make(x, n, s, table))
         save_picture(page, path)
-        return f"{len(names)} corruptions at {len(severities)} severities are on {path}"
+        return (
+            f"{len(names)} corruptions at {len(severities)} severities, with {table}'s constants,"
+            f" are on {path}"
+        )
 
     def write(self, folder: Path) -> str:
         """Write the corrupted copies; what was done, in a line."""
@@ -101,13 +113,16 @@ class Copies:
         if self._set is not None:
             return self._write_arrays(folder, self._set)
         count = 0
-        for file, picture in zip(self._files, self._pictures, strict=True):
+        names = _distinct(self._files)
+        for number, file in enumerate(self._files):
+            picture = decode(file, str(file))
             table = choose_table(picture.shape[-2:], self._table)
             for name in self._names(table):
                 for severity in self._severities or SEVERITIES:
-                    made = self._make(picture[None].to(self._device), name, severity, table)[0]
+                    one = picture[None].to(self._device)
+                    made = self._make(one, name, severity, table, number)[0]
                     whole = Image.fromarray(made.permute(1, 2, 0).cpu().numpy())
-                    save_picture(whole, folder / f"{file.stem}-{name}-{severity}.png")
+                    save_picture(whole, folder / f"{names[number]}-{name}-{severity}.png")
                     count += 1
         return f"{count} pictures are in {folder}"
 
@@ -121,8 +136,8 @@ class Copies:
         pictures = _whole(images)
         table = choose_table(pictures.shape[-2:], self._table)
         names = self._names(table)
-        labels = images.labels.numpy()
-        _save_array(folder / "labels.npy", np.tile(labels, len(SEVERITIES)))
+        self._check_same(folder, images, table)
+        _save_array(folder / "labels.npy", np.tile(images.labels.numpy(), len(SEVERITIES)))
         total = len(names) * len(SEVERITIES) * len(pictures)
         done = 0
         with showing(self._quiet, "corrupting", total, "image") as display:
@@ -136,6 +151,24 @@ class Copies:
                 done += len(SEVERITIES) * len(pictures)
                 display.show(done, name)
         return f"{len(names)} corruptions of {len(pictures):,} pictures are in {folder}"
+
+    def _check_same(self, folder: Path, images: ImageSet, table: str) -> None:
+        """Refuse to add to a folder that was made of other pictures, or otherwise."""
+        frost = None if self._frost is None else str(self._frost)
+        made = {"pictures": digest(images), "seed": self._seed, "table": table, "frost": frost}
+        file = folder / "made.json"
+        try:
+            there = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        except (OSError, ValueError):
+            there = {}
+        if there is None and any(folder.glob("*.npy")):
+            there = {}
+        if there is not None and there != made:
+            raise DataError(
+                f"expected an empty folder, or one with corruptions of the same pictures with the"
+                f" same seed and table, found others in {folder}. Choose another --output."
+            )
+        write_whole(file, json.dumps(made, indent=2) + "\n")
 
     def _blocks(self, pictures: Tensor, name: str, severity: int, table: str) -> Array:
         made = []
@@ -166,7 +199,7 @@ class Copies:
             places = torch.linspace(0, len(self._set) - 1, min(_ON_SHEET, len(self._set))).long()
             pictures = [self._set.read(int(place)) for place in places]
         else:
-            pictures = self._pictures[:_ON_SHEET]
+            pictures = [decode(file, str(file)) for file in self._files[:_ON_SHEET]]
         side = min(224, *(min(picture.shape[-2:]) for picture in pictures))
         view = PlainView(side)
         return torch.stack([view(picture) for picture in pictures]).to(self._device)
@@ -175,6 +208,14 @@ class Copies:
 def _expand(path: Path) -> list[Path]:
     """The pictures of a folder; a file is itself."""
     return [path / name for name in list_pictures(path)] if path.is_dir() else [path]
+
+
+def _distinct(files: Sequence[Path]) -> list[str]:
+    """A name for each file: its own, or with the folder's where several have the same."""
+    stems = [file.stem for file in files]
+    if len(set(stems)) == len(stems):
+        return stems
+    return [f"{file.parent.name}-{file.name}".replace(".", "-") for file in files]
 
 
 def _whole(images: ImageSet) -> Tensor:

@@ -31,21 +31,28 @@ class Outcomes:
 
 
 def observe(
-    members: Tensor, labels: Tensor | None, temperatures: tuple[float, float] | None = None
+    members: Tensor,
+    labels: Tensor | None = None,
+    temperatures: tuple[float, float] | None = None,
+    aligned: Tensor | None = None,
 ) -> tuple[Values, Values | None]:
     """The numbers to keep, from logits `(references, n, classes)`; on their device.
 
     Args:
-        members: Logits from each reference.
+        members: Logits from each reference. Scores are of all of them, so that they are the same
+            for a set with some of the classes, with others or with none.
         labels: None where the images belong to no class.
         temperatures: To divide logits by, for single references and for their mean; adds the values
             of scaled predictions under names that end in `@temperature`.
+        aligned: The logits of the set's own classes, where these are others; answers are of these.
     """
-    single = _values(members, labels, None if temperatures is None else temperatures[0])
+    own = members if aligned is None else aligned
+    first, second = (None, None) if temperatures is None else temperatures
+    single = {**_scores(members), **_answers(own, labels, first)}
     if len(members) == 1:
         return single, None
-    mean = members.mean(0, keepdim=True)
-    marginal = _values(mean, labels, None if temperatures is None else temperatures[1])
+    mean, own = members.mean(0, keepdim=True), own.mean(0, keepdim=True)
+    marginal = {**_scores(mean), **_answers(own, labels, second)}
     probs = members.softmax(-1)
     average = probs.mean(0)
     marginal["spread"] = probs.std(0).mean(-1)[None]
@@ -54,16 +61,21 @@ def observe(
     return single, marginal
 
 
-def _values(logits: Tensor, labels: Tensor | None, temperature: float | None) -> Values:
-    top, prediction = logits.max(-1)
-    values = {
-        "prediction": prediction,
+def _scores(logits: Tensor) -> Values:
+    """How far from the data each image seems to be, by each score."""
+    probs = logits.softmax(-1)
+    return {
         "energy": -logits.logsumexp(-1),
-        "max_logit": -top,
-        **_confidence(logits, labels),
+        "max_logit": -logits.amax(-1),
+        "max_softmax": -probs.amax(-1),
+        "entropy": _entropy(probs),
     }
-    values["max_softmax"] = -values["confidence"]
-    values["entropy"] = _entropy(logits.softmax(-1))
+
+
+def _answers(logits: Tensor, labels: Tensor | None, temperature: float | None) -> Values:
+    """What it says, how sure it is, and whether it is right."""
+    prediction = logits.argmax(-1)
+    values = {"prediction": prediction, **_confidence(logits, labels)}
     if labels is not None:
         own = logits.gather(-1, labels.expand(len(logits), -1)[..., None])
         # Ties count against the model: another class with the same logit comes first.
@@ -131,6 +143,8 @@ def collect(
     if marginal is not None:
         marginal = {name: value[:, order] for name, value in marginal.items()}
     bad = ~single["energy"].isfinite()
+    if "nll" in single:
+        bad |= ~single["nll"].isfinite()
     if bool(bad.any()):
         place = int(bad.any(0).nonzero()[0, 0])
         raise OutputError(

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kedge.data.batches import View, read_all
+from kedge.data.batches import read_all
 from kedge.data.chance import key
 from kedge.data.images import ImageSet
+from kedge.data.views import PlainView
 from kedge.training.distributed import Processes
 
 # What is random about a block is drawn for it alone, so neither the batch size nor the number of
 # processes changes a pixel.
 BLOCK = 250
-RESIDENT_BYTES = {"cpu": 2 * 2**30, "cuda": 16 * 2**30}
 
 
 class Block(NamedTuple):
@@ -42,15 +42,18 @@ class Pictures:
         size: Of what is shown.
         processes: This one and the others.
         workers: Processes that read files; by default one for each core.
+        keep: Whether they will be asked for again: then they stay on the device, if there is room.
     """
 
     def __init__(
         self,
         images: ImageSet,
-        view: View,
+        view: PlainView,
         size: int,
         processes: Processes,
         workers: int | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
         self.name, self.count = images.name, len(images)
         self._processes, self._view, self._size = processes, view, size
@@ -61,8 +64,7 @@ class Pictures:
         self.numbers = torch.cat([torch.arange(0), *self._blocks])
         self._images = images.part(self.numbers)
         self._workers = 0 if images.in_memory else workers if workers is not None else _cores()
-        room = RESIDENT_BYTES.get(processes.device.type, RESIDENT_BYTES["cpu"])
-        self._keep = len(self._images) * 3 * size * size <= room
+        self._keep = keep and len(self._images) * 3 * size * size <= _room(processes.device)
         self._kept: Tensor | None = None
 
     @property
@@ -82,17 +84,25 @@ class Pictures:
         if not self._blocks:
             return
         if self._kept is None and self._keep:
-            source = self._images.source
-            as_is = isinstance(source, Tensor) and source.shape[-2:] == (self._size, self._size)
-            read = self._images.images() if as_is else torch.cat(list(self._read_all()))
-            self._kept = read.to(self._processes.device)
+            device, size = self._processes.device, self._size
+            kept = torch.empty(len(self._images), 3, size, size, dtype=torch.uint8, device=device)
+            parts = kept.split([len(place) for place in self._blocks])
+            for part, images in zip(parts, self._read_all(), strict=True):
+                part.copy_(images)
+            self._kept = kept
         if self._kept is not None:
             yield from self._kept.split([len(place) for place in self._blocks])
         else:
             yield from self._read_all()
 
     def _read_all(self) -> Iterator[Tensor]:
-        return read_all(self._images, self._view, self._workers, BLOCK)
+        source = self._images.source
+        shown_whole = isinstance(source, Tensor) and self._view.whole
+        if shown_whole and source.shape[-2:] == (self._size, self._size):  # type: ignore[union-attr]
+            for rows in self._images.rows.split(BLOCK):
+                yield source[rows]
+            return
+        yield from read_all(self._images, self._view, self._workers, BLOCK)
 
 
 def block_generator(
@@ -101,6 +111,16 @@ def block_generator(
     """For all that is random about a block: whatever the batch size, order and processes are."""
     name = int.from_bytes(hashlib.sha256(what.encode()).digest()[:8])
     return torch.Generator(device).manual_seed(key(seed, name, severity, block) % 2**63)
+
+
+def _room(device: torch.device) -> float:
+    """How many bytes a set may take on a device: a part of what is free."""
+    if device.type == "cuda":
+        return 0.4 * torch.cuda.mem_get_info(device)[0]
+    names = os.sysconf_names if hasattr(os, "sysconf") else {}
+    if "SC_AVPHYS_PAGES" in names:
+        return 0.4 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 2 * 2**30
 
 
 def _cores() -> int:

@@ -64,8 +64,23 @@ class Choices:
             check_option("a suite", suite, SUITES)
         for name in self.synthetic:
             check_option("a synthetic set", name, SYNTHETIC)
+        if not self.severities:
+            raise OptionError("expected some severities from 1 to 5, found none.")
         for severity in self.severities:
             find_arguments("fog", severity, "cifar")
+        self._check_corruptions()
+        for option, given, suite in (
+            ("corruption_files", self.corruption_files, "corruptions"),
+            ("cbar_files", self.cbar_files, "cbar"),
+            ("class_map", self.class_map, "shift"),
+        ):
+            if given is not None and suite not in self.suites:
+                flag = "--" + option.replace("_", "-")
+                raise OptionError(f"expected the suite {suite} with {flag}, found others alone.")
+        if "ood" in self.suites and not self.ood and not self.synthetic:
+            raise OptionError(
+                "expected some pictures for the suite ood, found neither --ood nor --synthetic."
+            )
         if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise OptionError(f"expected limit of at least 1 picture, found {self.limit!r}.")
         if self.shift and "shift" not in self.suites:
@@ -80,6 +95,21 @@ class Choices:
         taken = set(self.ood) & set(self.synthetic)
         if taken:
             raise OptionError(f"expected another name for --ood {min(taken)}: it is a built-in.")
+
+    def _check_corruptions(self) -> None:
+        """Refuse names that do not exist, or that no suite asked for has."""
+        lists = {
+            "corruptions": list_corruptions("c", "cifar"),
+            "cbar": list_corruptions("cbar", "cifar") + list_corruptions("cbar", "imagenet"),
+        }
+        everything = dict.fromkeys(lists["corruptions"] + lists["cbar"])
+        for corruption in self.corruptions or ():
+            check_option("the corruption", corruption, everything)
+            suite = next(suite for suite, names in lists.items() if corruption in names)
+            if suite not in self.suites:
+                raise OptionError(
+                    f"expected the suite {suite} for {corruption}, found {', '.join(self.suites)}."
+                )
 
 
 @dataclass(frozen=True)
@@ -153,7 +183,14 @@ class Opener:
         if keep is not None and keep in self._made:
             return self._made[keep]
         subject, view = self._subject, self.view(cut)
-        made = Pictures(images, view, subject.size, self._processes, self._choices.workers)
+        made = Pictures(
+            images,
+            view,
+            subject.size,
+            self._processes,
+            self._choices.workers,
+            keep=keep is not None,
+        )
         if keep is not None:
             self._made[keep] = made
         return made
@@ -169,11 +206,21 @@ class Opener:
         given = self._choices.class_map if mapped else None
         if given is not None and not set(given) & set(images.class_names):
             given = None  # it is about another set
+        if mapped and images.class_names == ("unknown",):
+            raise DataError(
+                f"expected pictures with classes for --shift {name}, found some without. Name"
+                " class folders, imagefolder:PATH; or use them as --ood."
+            )
         return Alignment(name, images.class_names, subject.class_names, subject.classes, given)
 
 
 def plan(
-    subject: Subject, name: str, test: ImageSet, choices: Choices, processes: Processes
+    subject: Subject,
+    name: str,
+    test: ImageSet,
+    choices: Choices,
+    processes: Processes,
+    notes: list[str],
 ) -> list[Unit]:
     """The units of an evaluation, in their order; the first is the clean test set.
 
@@ -183,8 +230,15 @@ def plan(
         test: The set that it is evaluated on.
         choices: What to look at.
         processes: This one and the others.
+        notes: What a person should know is added here.
     """
-    choices.check()
+    if "references" in choices.suites and subject.members == 1:
+        if choices.suites == ("references",):
+            raise OptionError(
+                "expected an anchored model with several references for --suite references, found"
+                f" {subject.name}, which has {subject.references or 'none'}."
+            )
+        notes.append("one reference or none: nothing to tell for the suite references")
     opener = Opener(subject, choices, processes)
     clean = opener.limited(test)
     alignment = opener.align(name, clean)
@@ -203,7 +257,7 @@ def plan(
         known = list_corruptions(kind, table)
         chosen = _chosen(known, choices, suite)
         if files is not None:
-            units += _published(files, chosen, suite, name, opener, choices, clean)
+            units += _published(files, chosen, suite, name, opener, choices, clean, notes)
             continue
         for corruption in chosen:
             for severity in choices.severities:
@@ -255,10 +309,6 @@ def _chosen(known: tuple[str, ...], choices: Choices, suite: str) -> tuple[str, 
     """Those of a suite's corruptions that are asked for; all, if none of them is."""
     if choices.corruptions is None:
         return known
-    everything = list_corruptions("c", "cifar") + known
-    everything += list_corruptions("cbar", "cifar") + list_corruptions("cbar", "imagenet")
-    for corruption in choices.corruptions:
-        check_option("the corruption", corruption, dict.fromkeys(everything))
     chosen = tuple(name for name in known if name in choices.corruptions)
     if not chosen:
         raise OptionError(
@@ -292,9 +342,13 @@ def _published(
     opener: Opener,
     choices: Choices,
     clean: ImageSet,
+    notes: list[str],
 ) -> Iterable[Unit]:
     files = CorruptedFiles(path, chosen, clean.class_names)
     files.check()
+    missing = [corruption for corruption in chosen if corruption not in files.names]
+    if missing:
+        notes.append(f"{len(missing)} not in {files.path}, left out: {', '.join(missing)}")
     first = files.load(files.names[0], choices.severities[0])
     alignment = opener.align(files.path.name, first)
 

@@ -1,6 +1,6 @@
 """Rows as they come: what is there already, what is new, and the folder that keeps them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from kedge.evaluation.outcomes import Outcomes, Values
 from kedge.evaluation.plan import Choices, Unit
 from kedge.evaluation.subject import Subject
 from kedge.evaluation.summary import Errors, summarise
-from kedge.rows import MODEL, Row, make_row, merge, read_rows, write_rows
+from kedge.files import locked
+from kedge.rows import MODEL, Row, identify, make_row, merge, read_rows, write_rows
 
 _SETTINGS = (*MODEL[:3], "limit", "evaluation_seed", "precision", "weights")
 _UNIT = ("suite", "set", "source", "table", "corruption", "severity", "view", "pictures")
@@ -38,6 +39,7 @@ class Recording:
         subject: Who is evaluated.
         choices: What is looked at.
         common: Columns that all rows have.
+        units: All that this evaluation looks at.
         fitting: The validation set, if there is one.
         acceptance: Share of in-distribution data that the threshold accepts.
         baseline: For mCE.
@@ -51,6 +53,7 @@ class Recording:
         subject: Subject,
         choices: Choices,
         common: dict[str, Any],
+        units: Sequence[Unit],
         *,
         fitting: Unit | None,
         acceptance: float,
@@ -69,17 +72,22 @@ class Recording:
         self._examines = "references" in choices.suites
         self._threshold: float | None = None
         self._rows: list[Row] = []
+        self._stamp = 0
+        self._units = {_mark_unit(unit.columns()) for unit in units}
         if folder is not None:
             if folder.exists() and not folder.is_dir():
                 raise OptionError(f"expected a folder for the rows, found a file at {folder}.")
-            self._rows = read_rows(folder)
             if writes:
                 _make(folder)
+            self._rows = read_rows(folder)
+            self._stamp = _stamp(folder)
+        self._known = {identify(row) for row in self._rows}
+        self._forget_changed(units)
         self._there: set[tuple[str, ...]] = set()
         if not again:
             self._there = {_mark(row) for row in self._rows if self._is_mine(row)}
 
-    def forget_changed(self, units: Iterable[Unit]) -> None:
+    def _forget_changed(self, units: Iterable[Unit]) -> None:
         """Drop the rows about sets whose pictures are others now, under the same name."""
         now: dict[tuple[str, ...], set[str]] = {}
         for unit in units:
@@ -148,15 +156,23 @@ class Recording:
         return _headline(unit, found)
 
     def finish(self) -> list[Row]:
-        """Add the summaries; all rows of this evaluation's settings."""
-        self._keep(summarise(filter(self._is_mine, self._rows), self._baseline))
+        """Add the summaries; the rows of this evaluation, and of no other."""
+        mine = [row for row in self._rows if self._belongs(row)]
+        means = summarise(mine, self._baseline)
+        stale = {_scope(row) for row in means}
+        self._rows = [
+            row
+            for row in self._rows
+            if not (str(row["corruption"]).endswith("chosen") and _scope(row) in stale)
+        ]
+        self._keep(means)
         self.write_table()
-        return [row for row in self._rows if self._is_mine(row)]
+        return [*mine, *means]
 
     def write_table(self) -> None:
         """Bring `rows.csv` up to date, which is not done after every unit."""
         if self._folder is not None and self._writes and self._rows:
-            write_rows(self._folder, self._rows)
+            self._write(table=True)
 
     def _inferences(self) -> list[tuple[str, int | str]]:
         if self._subject.references is None:
@@ -225,7 +241,29 @@ class Recording:
             return
         self._rows = merge(self._rows, rows)
         if self._folder is not None and self._writes:
-            write_rows(self._folder, self._rows, table=False)
+            self._write(table=False)
+
+    def _write(self, *, table: bool) -> None:
+        """Write all rows, together with those that another process wrote meanwhile."""
+        assert self._folder is not None
+        with locked(self._folder):
+            if _stamp(self._folder) != self._stamp:
+                own = {identify(row) for row in self._rows} | self._known
+                others = [row for row in read_rows(self._folder) if identify(row) not in own]
+                self._rows = merge(others, self._rows)
+            write_rows(self._folder, self._rows, table=table)
+            self._stamp = _stamp(self._folder)
+
+    def _belongs(self, row: Row) -> bool:
+        """Whether a row is what this evaluation would write, not one with other options."""
+        if not self._is_mine(row) or _mark_unit(row) not in self._units:
+            return False
+        if (row["inference"], row["k"]) not in self._inferences():
+            return False
+        if row["metric"] in ("accepted", "threshold"):
+            return bool(row["estimator"] == self._rule())
+        fitted = row["scaling"] != ""
+        return not fitted or str(row["estimator"]).endswith(f"fitted on {self._fitted_on}")
 
     def _is_mine(self, row: Row) -> bool:
         return all(
@@ -235,8 +273,24 @@ class Recording:
 
 
 def _place(columns: Mapping[str, Any]) -> tuple[str, ...]:
-    """The set that a unit or a row is about, made here or read from files."""
-    return (columns["suite"], columns["set"], str(columns["source"]).split(",")[0])
+    """What has pictures of its own: a set, or a corruption of one that is read from files."""
+    source = str(columns["source"]).split(",")[0]
+    which = str(columns["corruption"]) if source == "files" else ""
+    return (columns["suite"], columns["set"], source, which)
+
+
+def _scope(row: Row) -> tuple[str, ...]:
+    """What a mean is about, whatever corruptions were chosen for it."""
+    return identify({**row, "corruption": "", "severity": "", "source": "", "table": ""})
+
+
+def _mark_unit(columns: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(columns[name]) for name in _UNIT)
+
+
+def _stamp(folder: Path) -> int:
+    file = folder / "rows.jsonl"
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _mark(row: Row) -> tuple[str, ...]:

@@ -1,14 +1,13 @@
 """An evaluation, from a model and data to rows. Read `evaluate` top to bottom."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from torch import nn
+from torch import Tensor, nn
 
-from kedge.corruptions.making import SEVERITIES, Photographs
-from kedge.data.images import ImageSet
+from kedge.corruptions.making import SEVERITIES, SMALL, Photographs
 from kedge.data.synthetic import SYNTHETIC
 from kedge.errors import OptionError, check_option
 from kedge.evaluation.asking import Asking
@@ -17,19 +16,28 @@ from kedge.evaluation.plan import DEFAULT_SUITES, Choices, Unit, plan, plan_vali
 from kedge.evaluation.recording import Recording
 from kedge.evaluation.subject import Normalisation, make_subject
 from kedge.evaluation.summary import read_baseline
-from kedge.evaluation.tested import Data, load_test, load_train, load_validation, own_test
+from kedge.evaluation.tested import (
+    Data,
+    Given,
+    as_sets,
+    load_test,
+    load_train,
+    load_validation,
+    number_classes,
+    own_test,
+)
 from kedge.rows import Row
 from kedge.training.distributed import Processes, joined
 from kedge.training.progress import Display, showing
 
 
 def evaluate(
-    model: "nn.Module | str | os.PathLike[str]",
+    model: "nn.Module | Callable[[Tensor], Tensor] | str | os.PathLike[str]",
     data: Data | None = None,
     suites: Sequence[str] = DEFAULT_SUITES,
     *,
-    ood: Mapping[str, str | ImageSet] | None = None,
-    shift: Mapping[str, str | ImageSet] | None = None,
+    ood: Mapping[str, Given] | None = None,
+    shift: Mapping[str, Given] | None = None,
     corruption_files: str | None = None,
     cbar_files: str | None = None,
     corruptions: Sequence[str] | None = None,
@@ -40,7 +48,7 @@ def evaluate(
     references: int = 5,
     limit: int | None = None,
     seed: int = 0,
-    validation: str | ImageSet | None = None,
+    validation: Given | None = None,
     baseline: str | None = None,
     acceptance: float = 0.95,
     class_map: ClassMap | None = None,
@@ -50,7 +58,7 @@ def evaluate(
     size: int | None = None,
     resize: int | None = None,
     root: str | None = None,
-    batch: int = 1000,
+    batch: int | None = None,
     precision: str = "float32",
     workers: int | None = None,
     device: str | None = None,
@@ -70,12 +78,13 @@ def evaluate(
     over all of them. This costs as many passes.
 
     Args:
-        model: See `make_subject`: a model, a folder or a name.
-        data: A name, as for `--data`, whose test set is used; an `ImageSet`; or uint8 images and
-            labels. By default what the model was trained on.
+        model: Anchored, standard, folded, or any network or function that maps images to logits; a
+            folder written by `kedge.save` or a run folder; or `timm:NAME`, `torchvision:NAME`.
+        data: A name, as for `--data`, whose test set is used; or `(images, labels)`, uint8
+            `(n, 3, height, width)` and class numbers. By default what the model was trained on.
         suites: See above.
-        ood: Sets of other pictures, beside the synthetic ones.
-        shift: Sets with classes of the model.
+        ood: Sets of other pictures, beside the synthetic ones: by name, or uint8 images.
+        shift: Sets with classes of the model: by name, or images and labels.
         corruption_files: A folder like CIFAR-10-C or ImageNet-C, instead of making them.
         cbar_files: Likewise, for "cbar".
         corruptions: Only these.
@@ -89,14 +98,15 @@ def evaluate(
         validation: To fit temperature and threshold; by default that of the model's own training.
         baseline: For mCE: "alexnet", or a folder or file with rows of another model.
         acceptance: Share of validation data that the threshold accepts.
-        class_map: For "shift"; see `Alignment`.
+        class_map: For "shift": from each of a set's classes to one or several of the model's.
         name: What rows call the model.
         checkpoint: Weights, for a network by name.
         normalise: `(mean, std)`, for a network that does not say.
         size: Of the images, likewise.
         resize: The shorter side is brought to this, and the middle cut out.
         root: Where CIFAR is.
-        batch: Images of a forward pass; no result depends on it.
+        batch: Images of a forward pass; no result depends on it. By default 1,000, or 250 of those
+            that are larger than 64 px.
         precision: "float32" or "bfloat16".
         workers: Processes that read files.
         device: "auto", "cpu", "cuda"; by default where the model is.
@@ -106,22 +116,24 @@ def evaluate(
         quiet: Show nothing.
 
     Returns:
-        The rows of this evaluation; see `kedge.rows`.
+        The rows of this evaluation: dictionaries with the columns of `rows.csv`.
     """
     check_option("precision", precision, ["float32", "bfloat16"])
-    if type(batch) is not int or batch < 1:
+    if batch is not None and (type(batch) is not int or batch < 1):
         raise OptionError(f"expected batch of at least 1, found {batch!r}.")
     if not 0 < acceptance < 1:
         raise OptionError(f"expected acceptance between 0 and 1, found {acceptance!r}.")
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise OptionError(f"expected a seed from 0 to 2**63 - 1, found {seed!r}.")
     choices = Choices(
-        suites=tuple(suites),
-        ood=dict(ood or {}),
-        shift=dict(shift or {}),
+        suites=_listed(suites),
+        ood=as_sets(ood, "ood"),
+        shift=as_sets(shift, "shift"),
         corruption_files=corruption_files,
         cbar_files=cbar_files,
-        corruptions=None if corruptions is None else tuple(corruptions),
-        severities=tuple(severities),
-        synthetic=tuple(synthetic),
+        corruptions=None if corruptions is None else _listed(corruptions),
+        severities=(severities,) if isinstance(severities, int) else tuple(severities),
+        synthetic=_listed(synthetic),
         table=table,
         frost=frost,
         limit=limit,
@@ -130,9 +142,9 @@ def evaluate(
         workers=workers,
     )
     choices.check()
-    relative = None if baseline is None else read_baseline(baseline)
     with joined(_place(device, model)) as processes:
-        given = None if data is None else load_test(data, root)
+        named = isinstance(model, str) and ":" in model
+        test = load_test(data, root) if named and data is not None else None
         subject = make_subject(
             model,
             name=name,
@@ -141,14 +153,22 @@ def evaluate(
             normalise=normalise,
             size=size,
             resize=resize,
-            classes=None if given is None else given.classes,
+            classes=None if test is None else test.classes,
+            usual_size=data[0].shape[-1] if _are_images(data) else None,
             device=processes.device,
         )
-        test = own_test(subject, root) if given is None else given
+        if test is None:
+            trained_on = subject.recipe.get("data", {}).get("name")
+            test = own_test(subject, root) if data is None else load_test(data, root, trained_on)
+        if isinstance(data, tuple):
+            test = number_classes(test, subject)
+        if subject.class_names is None and test.classes == subject.classes:
+            subject.class_names = test.class_names  # as their order is
         if "ood" in choices.suites:
             subject.remember_residuals(load_train(data, subject, root), seed)
         held = load_validation(validation, subject, test, root)
-        units = plan(subject, test.name, test, choices, processes)
+        notes: list[str] = []
+        units = plan(subject, test.name, test, choices, processes, notes)
         fitting = None if held is None else plan_validation(subject, held, choices, processes)
         common = {
             "model": subject.name,
@@ -163,25 +183,40 @@ def evaluate(
             subject,
             choices,
             common,
+            units,
             fitting=fitting,
             acceptance=acceptance,
-            baseline=relative,
+            baseline=None if baseline is None else read_baseline(baseline, common, units, subject),
             folder=Path(folder) if folder is not None else None,
             writes=processes.first,
             again=again,
         )
-        recording.forget_changed(units)
+        batch = batch or (1000 if subject.size <= SMALL else 250)
         asking = Asking(subject, processes, seed=seed, batch=batch, precision=precision)
         try:
-            _run(asking, recording, units, fitting, quiet or not processes.first)
+            _run(asking, recording, units, fitting, notes, quiet or not processes.first)
         except BaseException:
             recording.write_table()  # of what was seen
             raise
         return recording.finish()
 
 
+def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names as a tuple; one name alone is one."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _are_images(data: Any) -> TypeGuard[tuple[Tensor, Tensor]]:
+    return isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor)
+
+
 def _run(
-    asking: Asking, recording: Recording, units: list[Unit], fitting: Unit | None, quiet: bool
+    asking: Asking,
+    recording: Recording,
+    units: list[Unit],
+    fitting: Unit | None,
+    notes: list[str],
+    quiet: bool,
 ) -> None:
     """See all units that are not recorded yet, and record them."""
     todo = [unit for unit in units if not recording.has(unit)]
@@ -194,6 +229,8 @@ def _run(
     total = sum(unit.count for unit in looked_at)
     with showing(quiet, f"evaluating {asking.subject.name}", total, "image") as display:
         asking.tick = _ticking(display, asking.processes)
+        for note in notes:
+            display.say(note)
         if len(todo) < len(units):
             display.say(f"{len(units) - len(todo)} of {len(units)} sets are there already")
         if fitting is not None:

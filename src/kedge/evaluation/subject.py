@@ -1,7 +1,8 @@
 """Who is evaluated: an anchored, folded or ordinary network, asked from each of its references."""
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from kedge.anchored import Anchored, evaluating
 from kedge.data.batches import read_all
 from kedge.data.images import ImageSet
 from kedge.data.views import PlainView
-from kedge.errors import OptionError, OutputError
+from kedge.errors import KedgeError, OptionError, OutputError
 from kedge.folding import Folded
-from kedge.image_model import ImageModel, image_model_in
+from kedge.image_model import ImageModel, Normalise, image_model_in, make_normaliser
 from kedge.nets import create, remembered
 from kedge.standard import Standard, standard
 from kedge.storage import digest_weights, load
@@ -23,6 +24,7 @@ from kedge.training.start import IMAGENET_MEAN, IMAGENET_STD, fill, read_weights
 from kedge.transduction import residual_bank, residual_distances
 
 BANK_PICTURES = 2000
+_OTHER_CLASSES = "Evaluate it on data with the classes that it was trained for."
 Normalisation = tuple[Sequence[float], Sequence[float]]
 
 
@@ -43,6 +45,7 @@ class Subject:
         interpolation: How.
         recipe: Of its training, if known.
         bank: Residuals like those of training, of an anchored model, if known.
+        normaliser: For a model that takes floats: makes them of uint8 images.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Subject:
     interpolation: str = "bilinear"
     recipe: dict[str, Any] = field(default_factory=dict)
     bank: Tensor | None = field(default=None, repr=False)
+    normaliser: Normalise | None = None
 
     @property
     def members(self) -> int:
@@ -67,7 +71,7 @@ class Subject:
     def ask(self, images: Tensor) -> Tensor:
         """`(references, n, classes)`: the logits from each reference, as float32."""
         inner = image_model_in(self.model)
-        images = images.contiguous(memory_format=torch.channels_last)
+        images = self._prepared(images).contiguous(memory_format=torch.channels_last)
         if isinstance(inner, Anchored):
             stored = inner.stored_references(self.members, like=images)
             layout = torch.channels_last
@@ -83,8 +87,13 @@ class Subject:
         inner = image_model_in(self.model)
         if self.bank is None or not isinstance(inner, Anchored):
             return None
+        images = self._prepared(images)
         stored = inner.stored_references(self.members, like=images)
         return residual_distances(inner, images, stored, self.bank).T
+
+    def _prepared(self, images: Tensor) -> Tensor:
+        """As the model takes them."""
+        return images if self.normaliser is None else self.normaliser(images)
 
     def remember_residuals(self, train: ImageSet | None, seed: int) -> None:
         """Take the bank that the model has, or make one from pictures it was trained on."""
@@ -98,12 +107,12 @@ class Subject:
             chosen = torch.randperm(len(train), generator=generator)[:BANK_PICTURES]
             view = PlainView(self.size, self.resize, self.interpolation)
             images = torch.cat(list(read_all(train.part(chosen), view)))
-            bank = residual_bank(inner, images.to(inner.references.device), generator=generator)
-            self.bank = bank
+            images = self._prepared(images.to(inner.references.device))
+            self.bank = residual_bank(inner, images, generator=generator)
 
 
 def make_subject(
-    model: "nn.Module | str | os.PathLike[str]",
+    model: "nn.Module | Callable[[Tensor], Tensor] | str | os.PathLike[str]",
     *,
     name: str | None = None,
     references: int = 5,
@@ -112,59 +121,71 @@ def make_subject(
     size: int | None = None,
     resize: int | None = None,
     classes: int | None = None,
+    usual_size: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Subject:
     """The subject that a model, a folder or a name stands for, on `device`.
 
     Args:
-        model: Anchored, standard or folded; any network, with `normalise` and `size`; a folder
-            written by `kedge.save` or a run folder; or `timm:NAME`, `torchvision:NAME`.
+        model: Anchored, standard or folded; any network or function, with `normalise` and `size`; a
+            folder written by `kedge.save` or a run folder; or `timm:NAME`, `torchvision:NAME`.
         name: What rows call it.
         references: How many of the stored references to ask an anchored model from.
         checkpoint: Weights for a network made by name.
-        normalise: `(mean, std)` for images in 0 to 1; a network's own where that is known.
+        normalise: `(mean, std)` for images in 0 to 1, for a model that does not normalise itself.
         size: Of the images; the model's own where that is known.
         resize: See `Subject`.
         classes: Of the data, for a network made by name.
+        usual_size: That of the data, for a network that does not say its own.
         device: Where it is asked.
     """
     if type(references) is not int or references < 1:
         raise OptionError(f"expected references of at least 1, found {references!r}.")
-    interpolation = "bilinear"
-    if not isinstance(model, nn.Module):
+    for option, pixels in (("size", size), ("resize", resize)):
+        if pixels is not None and (type(pixels) is not int or pixels < 1):
+            raise OptionError(f"expected {option} of at least 1 pixel, found {pixels!r}.")
+    if name == "":
+        raise OptionError("expected a name for the model, found none between the quotes.")
+    _check_normalise(normalise)
+    view = (resize, "bilinear")
+    if isinstance(model, nn.Module):
+        if image_model_in(model) is None and not isinstance(model, Folded):
+            model = _wrap(model, normalise, size or usual_size)
+    elif callable(model):
+        model = _wrap(_Function(model), normalise, size or usual_size)
+    elif isinstance(model, str | os.PathLike):
         given = os.fspath(model)
         if given.split(":")[0] in ("timm", "torchvision", "kedge") and ":" in given:
-            made = _make_by_name(given, checkpoint, normalise, size, classes)
-            config = getattr(made.net, "pretrained_cfg", None) or {}
-            interpolation = config.get("interpolation", interpolation)
-            if resize is None and config.get("crop_pct"):
-                resize = int(made.image_shape[-1] / config["crop_pct"])
-            model, name = made, name or given
+            model, name = _make_by_name(given, checkpoint, normalise, size, classes), name or given
+            view = _usual_view(model, given, size, resize)
         else:
-            if checkpoint is not None:
+            if checkpoint is not None or normalise is not None:
+                option = "--checkpoint" if checkpoint is not None else "--mean and --std"
                 raise OptionError(
-                    "expected --checkpoint with a network by name, such as timm:resnet50, found it"
-                    f" with {given}."
+                    f"expected {option} with a network by name, such as timm:resnet50, found it"
+                    f" with {given}, which has its own."
                 )
             folder = Path(given)
             model, name = load(folder), name or _folder_name(folder)
-    elif image_model_in(model) is None and not isinstance(model, Folded):
-        if normalise is None or size is None:
-            raise OptionError(
-                f"expected normalise=(mean, std) and size= with {type(model).__name__}, which does"
-                " not say what images it takes. For a network that takes images in 0 to 1:"
-                " normalise=((0, 0, 0), (1, 1, 1))."
-            )
-        model = standard(model, normalise, image_shape=(3, size, size))
+    else:
+        raise OptionError(
+            "expected a model, a folder or a name such as timm:resnet50, found"
+            f" {type(model).__name__}."
+        )
     inner = image_model_in(model) or model
     assert isinstance(inner, ImageModel | Folded)
-    shape, normalises = tuple(inner.image_shape), inner.normalise
-    if len(shape) != 3 or shape[0] != 3 or normalises is None:
-        raise OptionError(
-            "expected a model of RGB images that normalises by itself, found one that takes"
-            f" {'floats' if normalises is None else 'inputs'} of shape {shape}. Make it"
-            " with normalise=(mean, std)."
-        )
+    shape, normaliser = tuple(inner.image_shape), None
+    if len(shape) != 3 or shape[0] != 3:
+        raise OptionError(f"expected a model of RGB images, found one of inputs of shape {shape}.")
+    if inner.normalise is None:
+        if normalise is None:
+            raise OptionError(
+                "expected normalise=(mean, std) with a model that takes floats: images are uint8,"
+                " and nothing says how to normalise them."
+            )
+        normaliser = make_normaliser(normalise)
+        assert normaliser is not None
+        normaliser = normaliser.to(device)
     model = model.to(device)
     provenance = getattr(inner, "provenance", {}) or {}
     recipe = provenance.get("recipe") or {}
@@ -181,13 +202,26 @@ def make_subject(
         asked,
         _facts(inner, provenance),
         digest_weights(inner),
-        resize or recipe.get("data", {}).get("resize"),
-        recipe.get("data", {}).get("interpolation") or interpolation,
+        view[0] or recipe.get("data", {}).get("resize"),
+        recipe.get("data", {}).get("interpolation") or view[1],
         recipe,
+        normaliser=normaliser,
     )
+    if normaliser is not None:
+        how = f"{subject.weights} {normaliser.mean} {normaliser.std}"
+        subject.weights = hashlib.sha256(how.encode()).hexdigest()[:12]
     with evaluating(model):
         trial = torch.zeros(2, 3, side, side, dtype=torch.uint8, device=device)
-        logits = subject.ask(trial)
+        try:
+            logits = subject.ask(trial)
+        except KedgeError:
+            raise
+        except Exception as problem:  # whatever a network raises for images of another size
+            reason = " ".join(str(problem).split())
+            raise OutputError(
+                f"cannot run {subject.name} on images of {side} px: {reason}. Give its own size:"
+                " size= (--size)."
+            ) from problem
     if logits.ndim != 3 or logits.shape[2] < 2:
         raise OutputError(
             "expected logits of shape (n, classes) with at least two classes, found"
@@ -197,6 +231,39 @@ def make_subject(
     return subject
 
 
+class _Function(nn.Module):
+    """A function that maps images to logits, in a module's clothes."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._function(x)
+
+
+def _wrap(net: nn.Module, normalise: Normalisation | None, size: int | None) -> Standard:
+    """A network of which nothing is known but what timm's say."""
+    config = getattr(net, "pretrained_cfg", None) or {}
+    if normalise is None and config.get("mean"):
+        normalise = (config["mean"], config["std"])
+    if size is None and config.get("input_size"):
+        size = int(config["input_size"][-1])
+    missing = [
+        option
+        for option, value in (("normalise=(mean, std)", normalise), ("size=", size))
+        if value is None
+    ]
+    if missing:
+        raise OptionError(
+            f"expected {' and '.join(missing)} with {type(net).__name__}, which does not say what"
+            " images it takes. For a network that takes images in 0 to 1: normalise=((0, 0, 0),"
+            " (1, 1, 1))."
+        )
+    assert size is not None
+    return standard(net, normalise, image_shape=(3, size, size))
+
+
 def _make_by_name(
     name: str,
     checkpoint: Path | None,
@@ -204,16 +271,43 @@ def _make_by_name(
     size: int | None,
     classes: int | None,
 ) -> Standard:
+    net = create(name, **({} if classes is None else {"num_classes": classes}))
     if checkpoint is None:
         raise OptionError(
             f"expected --checkpoint FILE with {name}: without it the network knows nothing."
         )
-    net = create(name, **({} if classes is None else {"num_classes": classes}))
-    fill(net, read_weights(checkpoint), checkpoint, name, new_head=False)
+    hint = "Name the data it was trained on: --data." if classes is None else _OTHER_CLASSES
+    fill(net, read_weights(checkpoint), checkpoint, name, new_head=False, hint=hint)
     config = getattr(net, "pretrained_cfg", None) or {}
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
     side = size or int((config.get("input_size") or (3, 32 if name[:5] == "kedge" else 224))[-1])
     return standard(net.eval(), normalise or (mean, std), image_shape=(3, side, side))
+
+
+def _usual_view(
+    model: Standard, name: str, size: int | None, resize: int | None
+) -> tuple[int | None, str]:
+    """To what pictures are usually resized for a library's networks, and how."""
+    config = getattr(model.net, "pretrained_cfg", None) or {}
+    how = config.get("interpolation", "bilinear")
+    if resize is not None or size is not None:
+        return resize, how
+    side = model.image_shape[-1]
+    if config.get("crop_pct"):
+        return int(side / config["crop_pct"]), how
+    return (round(side * 256 / 224) if name.startswith("torchvision") else None), how
+
+
+def _check_normalise(normalise: Any) -> None:
+    try:
+        fits = normalise is None or [len(part) for part in normalise] == [3, 3]
+    except TypeError:
+        fits = False
+    if not fits:
+        raise OptionError(
+            "expected normalise=(mean, std) with three numbers each, for images in 0 to 1, found"
+            f" {normalise!r}."
+        )
 
 
 def _folder_name(folder: Path) -> str:

@@ -9,11 +9,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from kedge import metrics
 from kedge.corruptions.making import ROWS, SEVERITIES, list_corruptions
-from kedge.errors import DataError
+from kedge.errors import DataError, OptionError
 from kedge.evaluation.measures import Measure
+from kedge.evaluation.plan import Unit
+from kedge.evaluation.subject import Subject
 from kedge.rows import Row, identify, make_row, members_of, read_rows
 
 # Mean error over the five severities of ImageNet-C, as its authors published it for AlexNet.
@@ -37,19 +40,51 @@ ALEXNET = {
 Errors = dict[tuple[str, int], float]
 
 
-def read_baseline(where: str) -> tuple[str, Errors]:
+def read_baseline(
+    where: str, common: Mapping[str, Any], units: Iterable[Unit], subject: Subject
+) -> tuple[str, Errors]:
     """The errors that mCE is relative to, and their name.
 
     Args:
         where: "alexnet", for ImageNet; or a folder or file with the rows of another model.
+        common: Columns of the evaluation that it is for; the baseline's must be like them.
+        units: Of that evaluation.
+        subject: Who is evaluated.
     """
+    shown = [unit for unit in units if unit.suite == "corruptions"]
+    if not shown:
+        raise OptionError("expected the suite corruptions with --baseline, found others alone.")
     if where == "alexnet":
+        if subject.classes != 1000 or shown[0].table == "cifar":
+            raise OptionError(
+                "expected ImageNet-C (1000 classes, constants of imagenet) for --baseline alexnet,"
+                f" found {subject.classes} classes. Name an evaluated run."
+            )
         return where, {(name, s): error for name, error in ALEXNET.items() for s in SEVERITIES}
-    rows = [row for row in read_rows(Path(where)) if _is_plain_accuracy(row)]
+    alike = {
+        **{name: common[name] for name in ("data", "limit", "evaluation_seed")},
+        "table": shown[0].table,
+        "view": shown[0].view,
+    }
+    alike = {name: "" if value is None else str(value) for name, value in alike.items()}
+    rows = [
+        row
+        for row in read_rows(Path(where))
+        if _is_plain_accuracy(row)
+        and all(str(row[name]) == value for name, value in alike.items())
+        and str(row["source"]).split(",")[0] == shown[0].source.split(",")[0]
+    ]
     if not rows:
+        words = ", ".join(f"{name} {value}" for name, value in alike.items() if value)
         raise DataError(
-            f"expected rows of the suite corruptions in {where}, found none. Evaluate the baseline"
-            " first, or name 'alexnet'."
+            f"expected rows of the suite corruptions with {words} in {where}, found none. Evaluate"
+            " the baseline alike first."
+        )
+    models = sorted({str(row["model"]) for row in rows})
+    if len(models) > 1:
+        raise DataError(
+            f"expected the rows of one model in {where}, found {', '.join(models)}. Evaluate the"
+            " baseline into a folder of its own."
         )
     errors = {
         (str(row["corruption"]), int(row["severity"])): 1 - float(row["value"]) for row in rows
@@ -129,7 +164,7 @@ def _mean(rows: list[Row], title: str, severity: "int | str") -> Row:
         "corruption": title,
         "severity": severity,
         "source": " and ".join(sorted(sources)),
-        "count": sum(int(row["count"]) for row in rows),
+        "count": int(rows[0]["count"]),
     }
     return make_row(**{**about, **measure.columns()})
 

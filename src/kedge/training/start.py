@@ -198,7 +198,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def fill(
-    net: nn.Module, weights: dict[str, Tensor], where: Path, name: str, new_head: bool
+    net: nn.Module,
+    weights: dict[str, Tensor],
+    where: Path,
+    name: str,
+    new_head: bool,
+    hint: str = "If it has other classes: --network.new_head true.",
 ) -> None:
     """Load `weights` into `net`; all of them must fit, but for the last layer if `new_head`."""
     own = net.state_dict()
@@ -221,6 +226,6 @@ def fill(
         odd = other[0]
         raise CheckpointError(
             f"cannot start from {where}: expected {odd!r} of shape {tuple(own[odd].shape)}, found"
-            f" {tuple(weights[odd].shape)}. If it has other classes: --network.new_head true."
+            f" {tuple(weights[odd].shape)}. {hint}"
         )
     net.load_state_dict({**own, **weights})
