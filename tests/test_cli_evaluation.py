@@ -1,7 +1,5 @@
 """`kedge evaluate` and `kedge corrupt`: what they write and print, and how they fail."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -224,7 +222,7 @@ def test_pictures_are_corrupted_one_by_one(pictures, tmp_path, capsys):
 )
 def test_a_mistake_is_one_line_and_exit_code_2(run, tmp_path, monkeypatch, capsys, words, match):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.json").write_text(json.dumps([]))
+    Image.new("RGB", (8, 8)).save(tmp_path / "p.png")
     assert main([str(run) if word == "RUN" else word for word in words]) == 2
     told = capsys.readouterr().err
     assert match in told
