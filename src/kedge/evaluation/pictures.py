@@ -74,11 +74,13 @@ class Pictures:
 
     def __iter__(self) -> Iterator[Block]:
         """The blocks, in order."""
-        device, done = self._processes.device, 0
-        for place, images in zip(self._blocks, self._read(), strict=True):
-            labels = self._images.labels[done : done + len(place)].to(device)
-            done += len(place)
-            yield Block(int(place[0]) // BLOCK, images.to(device), labels)
+        device = self._processes.device
+        labels = self._images.labels.to(
+            device
+        )  # at once: a copy for each block would be waited for
+        parts = labels.split([len(place) for place in self._blocks]) if self._blocks else ()
+        for place, images, part in zip(self._blocks, self._read(), parts, strict=True):
+            yield Block(int(place[0]) // BLOCK, images.to(device), part)
 
     def _read(self) -> Iterator[Tensor]:
         if not self._blocks:
