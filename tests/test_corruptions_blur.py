@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -360,7 +361,7 @@ def quietly(module: str) -> ModuleType:
     """A library whose import may warn, or that may not be there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip(module)
+        return import_module(module)
 
 
 @pytest.fixture

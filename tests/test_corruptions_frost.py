@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -45,7 +46,7 @@ def array(picture: Tensor) -> np.ndarray:
 def quietly(name: str) -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip(name)
+        return import_module(name)
 
 
 @pytest.fixture(scope="module")

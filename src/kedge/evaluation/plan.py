@@ -284,6 +284,7 @@ def plan(
                     kind,
                     partial(opener.open, images),
                     len(images),
+                    source=_origin(given),
                     view=opener.view().described,
                     pictures=digest(images),
                 )
@@ -381,17 +382,21 @@ def _published(
 def _shifted(name: str, given: "str | ImageSet", opener: Opener) -> Unit:
     images = opener.limited(_load(given))
     alignment = opener.align(name, images, mapped=True)
-    images = alignment.restrict(images)
+    images, map_digest = alignment.restrict(images), alignment.map_digest
     return Unit(
         "shift",
         name,
         partial(opener.open, images),
         len(images),
         alignment,
-        source="files" if alignment.map_digest is None else f"files, map {alignment.map_digest}",
+        source=_origin(given) + ("" if map_digest is None else f", map {map_digest}"),
         view=opener.view().described,
         pictures=digest(images),
     )
+
+
+def _origin(given: "str | ImageSet") -> str:
+    return "files" if isinstance(given, str) else "given"
 
 
 def _load(given: "str | ImageSet") -> ImageSet:
