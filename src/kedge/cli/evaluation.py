@@ -24,7 +24,8 @@ suites:
   corruptions   the 19 of ImageNet-C at five severities, made on the device (or read from files)
   cbar          C-bar's ten, likewise
   calibration   calibration errors of every set looked at, also after temperature scaling
-  ood           telling other pictures from the data: AUROC, AUPR, FPR at 95 %, by six scores
+  ood           telling other pictures from the data: AUROC, AUPR, FPR at 95 %, by four scores,
+                and three more for anchored models
   shift         other sets with the model's classes (ImageNet-R, -A, -V2, Sketch, ...)
   references    what the choice of the reference decides (anchored models)
 
