@@ -35,10 +35,10 @@ from torchvision.transforms import v2
 import kedge
 from kedge.data.images import ImageSet
 from kedge.data.sources import load_sets
+from kedge.run_folder import read_metrics
 from kedge.training import load_recipe, train
 from kedge.training.distributed import Processes
 from kedge.training.material import gather_material
-from kedge.training.records import read_metrics
 from kedge.training.run import Run
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

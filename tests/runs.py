@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 import kedge
+from kedge.run_folder import read_metrics
 from kedge.training import Recipe, loop, make_recipe, train
 from kedge.training.checkpoint import load_checkpoint
-from kedge.training.records import read_metrics
 
 
 def make_pictures(folder: Path) -> Path:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from runs import losses_of, small
 
+from kedge.run_folder import read_metrics
 from kedge.training import Recipe, train
-from kedge.training.records import read_metrics
 
 SCRIPT = """
 import json, os, sys

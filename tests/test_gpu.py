@@ -9,10 +9,10 @@ from torch import nn
 from torch.testing import assert_close
 
 import kedge
+from kedge.run_folder import read_metrics
 from kedge.training import load_recipe, loop, train
 from kedge.training.distributed import Processes
 from kedge.training.material import gather_material
-from kedge.training.records import read_metrics
 from kedge.training.run import Run
 
 pytestmark = [

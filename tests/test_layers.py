@@ -13,6 +13,8 @@ ORDER = [
     "errors",
     "files",
     "rows",
+    "answers",
+    "run_folder",
     "corruptions",
     "metrics",
     "observe",

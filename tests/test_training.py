@@ -13,10 +13,10 @@ from torch import nn
 import kedge
 from kedge.data.views import POLICIES
 from kedge.errors import CheckpointError, DataError, OptionError
+from kedge.run_folder import read_metrics
 from kedge.training import load_recipe, loop, recipe_of, shipped, train
 from kedge.training.checkpoint import BEFORE
 from kedge.training.material import cut_sets
-from kedge.training.records import read_metrics
 
 
 @pytest.mark.parametrize("protocol", ["standard", "anchored", "masked"])

@@ -10,9 +10,14 @@ from kedge.errors import CheckpointError
 
 def write_whole(path: Path, text: str) -> None:
     """All of `text` at `path`, or what was there before."""
+    write_bytes_whole(path, text.encode())
+
+
+def write_bytes_whole(path: Path, content: bytes) -> None:
+    """All of `content` at `path`, or what was there before."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_text(text, encoding="utf-8", newline="")
+        beside.write_bytes(content)
         os.replace(beside, path)
     except OSError as problem:
         with contextlib.suppress(OSError):

@@ -127,6 +127,11 @@ def add(commands: Any, name: str) -> None:
         action="store_true",
         help="keep the OOD threshold in the model's folder, for kedge.predict",
     )
+    add_argument(
+        "--no-answers",
+        action="store_true",
+        help="do not keep what was answered to each image (answers/), which reports draw from",
+    )
     add_argument("--again", action="store_true", help="compute also what is there already")
     add_argument("--quiet", action="store_true", help="show nothing but errors")
 
@@ -182,6 +187,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             device=options.device,
             folder=folder,
             again=options.again,
+            answers=not options.no_answers,
             quiet=options.quiet,
         )
     except KeyboardInterrupt:

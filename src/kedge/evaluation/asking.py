@@ -53,8 +53,12 @@ class Asking:
         """The outcomes of a unit, the same in every process."""
         pictures = unit.open()
         parts: list[tuple[Values, Values | None]] = []
+        wanted, kept, begin = set(unit.samples), dict[int, Tensor](), 0
         with self._ready():
             for images, labels in self._batches(pictures, unit):
+                numbers = pictures.numbers[begin : begin + len(images)].tolist()
+                kept |= {n: images[i].cpu() for i, n in enumerate(numbers) if n in wanted}
+                begin += len(images)
                 logits = self._ask(images)
                 if unit.alignment is None:
                     part = observe(logits)
@@ -66,8 +70,7 @@ class Asking:
                     part[0].update({} if distance is None else {DISTANCE: distance})
                 parts.append(part)
                 self._count(len(images))
-        numbers, count = pictures.numbers, pictures.count
-        return collect(parts, numbers, count, self.processes, unit.title)
+        return collect(parts, pictures.numbers, pictures.count, self.processes, unit.title, kept)
 
     def fit(self, unit: Unit) -> Tensor:
         """Fit the temperatures to a validation set; from then on they are applied too.

@@ -1,7 +1,7 @@
 """What is kept of a model's answer to an image: a few numbers, from which all metrics follow."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, distributed
@@ -19,10 +19,12 @@ class Outcomes:
     Attributes:
         single: From each reference on its own: each value `(references, n)`.
         marginal: From the mean of the logits over all references, `(1, n)`; None with one.
+        pictures: Some of the images as they were shown, uint8, by number.
     """
 
     single: Values
     marginal: Values | None
+    pictures: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -80,6 +82,7 @@ def _answers(logits: Tensor, labels: Tensor | None, temperature: float | None) -
         own = logits.gather(-1, labels.expand(len(logits), -1)[..., None])
         # Ties count against the model: another class with the same logit comes first.
         before = (logits > own).sum(-1) + ((logits == own).sum(-1) - 1)
+        values["label"] = labels.expand(len(logits), -1)
         values["top1"] = (prediction == labels).float()
         values["top5"] = (before < 5).float()
         if temperature is not None:
@@ -111,6 +114,7 @@ def collect(
     count: int,
     processes: Processes,
     what: str,
+    pictures: dict[int, Tensor] | None = None,
 ) -> Outcomes:
     """The outcomes of a whole set from those of batches, of every process.
 
@@ -120,6 +124,7 @@ def collect(
         count: Images of the set.
         processes: This one and the others.
         what: The set, for messages.
+        pictures: Some of this process's images, by number.
 
     Raises:
         OutputError: If any logit was NaN or infinite.
@@ -130,9 +135,11 @@ def collect(
         names = list(parts[0][1])
         marginal = {name: torch.cat([p[1][name] for p in parts], 1).cpu() for name in names}  # type: ignore[index]
     if processes.count > 1:
-        gathered: list[tuple[Tensor, Values, Values | None]] = [None] * processes.count  # type: ignore[list-item]
-        distributed.all_gather_object(gathered, (numbers, single, marginal))
+        gathered: list[tuple[Tensor, Values, Values | None, dict[int, Tensor]]]
+        gathered = [None] * processes.count  # type: ignore[list-item]
+        distributed.all_gather_object(gathered, (numbers, single, marginal, pictures or {}))
         held = [part for part in gathered if len(part[0])]
+        pictures = {number: image for part in held for number, image in part[3].items()}
         numbers = torch.cat([part[0] for part in held])
         single = {name: torch.cat([p[1][name] for p in held], 1) for name in held[0][1]}
         if held[0][2] is not None:
@@ -152,7 +159,7 @@ def collect(
             f" {count} images of {what}, first for number {place}. Check the weights, and"
             " --precision float32."
         )
-    return Outcomes(single, marginal)
+    return Outcomes(single, marginal, pictures or {})
 
 
 def _names(parts: Sequence[tuple[Values, Values | None]]) -> list[str]:

@@ -4,7 +4,7 @@ All data are opened and checked here, so that a mistake is told before anything 
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kedge.answers import sample
 from kedge.corruptions.making import (
     SEVERITIES,
     Photographs,
@@ -145,6 +146,11 @@ class Unit:
         if self.corruption:
             return f"{self.corruption} {self.severity}"
         return self.set
+
+    @property
+    def samples(self) -> Sequence[int]:
+        """Which of its pictures are kept for people to see."""
+        return sample(self.count, 12) if self.severity in ("", 3, 5) else ()
 
     def columns(self) -> dict[str, Any]:
         """As a row has it."""

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from kedge import metrics
+from kedge.answers import FOLDER, file_of, read_about, write_answers
 from kedge.errors import CheckpointError, OptionError
+from kedge.evaluation.keeping import make_answers
 from kedge.evaluation.measures import (
     DETECTION,
     DISTANCE,
@@ -46,6 +48,7 @@ class Recording:
         folder: Where rows are kept, if anywhere.
         writes: Whether this process is the one that writes.
         again: Forget what is there already.
+        answers: Whether to keep what was answered to each image, beside the rows.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Recording:
         folder: Path | None,
         writes: bool,
         again: bool,
+        answers: bool = False,
     ) -> None:
         self._subject, self._choices, self._common = subject, choices, common
         self._acceptance, self._baseline = acceptance, baseline
@@ -68,6 +72,7 @@ class Recording:
             None if fitting is None else f"{fitting.set} ({fitting.count}, {fitting.pictures[:6]})"
         )
         self._folder, self._writes = folder, writes
+        self._answers_in = folder if answers else None
         self.calibrates = "calibration" in choices.suites
         self._examines = "references" in choices.suites
         self._threshold: float | None = None
@@ -78,7 +83,7 @@ class Recording:
             if folder.exists() and not folder.is_dir():
                 raise OptionError(f"expected a folder for the rows, found a file at {folder}.")
             if writes:
-                _make(folder)
+                _make(folder / FOLDER if answers else folder)
             self._rows = read_rows(folder)
             self._stamp = _stamp(folder)
         self._known = {identify(row) for row in self._rows}
@@ -102,11 +107,18 @@ class Recording:
     def has(self, unit: Unit) -> bool:
         """Whether all that is asked about a unit is there already."""
         about = tuple(str(value) for value in unit.columns().values())
-        return all(
+        return self._has_answers(unit) and all(
             (*about, inference, str(k), *mark) in self._there
             for inference, k in self._inferences()
             for mark in self._wanted(unit, inference)
         )
+
+    def _has_answers(self, unit: Unit) -> bool:
+        if self._answers_in is None:
+            return True
+        about = {**self._common, **unit.columns(), "k": self._inferences()[-1][1]}
+        found = read_about(file_of(self._answers_in, about))
+        return bool(found.get("weights") == self._common["weights"])
 
     def fitted(self, energies: Tensor) -> None:
         """Take the threshold from the energies of the validation set."""
@@ -152,6 +164,9 @@ class Recording:
                 make_row(**about, inference=inference, k=k, **measure.columns())
                 for measure in measures
             ]
+        if self._answers_in is not None and self._writes:
+            k, names = self._inferences()[-1][1], self._subject.class_names
+            write_answers(self._answers_in, make_answers(unit, outcomes, self._common, k, names))
         self._keep(found)
         return _headline(unit, found)
 

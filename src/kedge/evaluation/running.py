@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor, nn
 
 from kedge.corruptions.making import SEVERITIES, SMALL, Photographs
@@ -64,6 +65,7 @@ def evaluate(
     device: str | None = None,
     folder: str | os.PathLike[str] | None = None,
     again: bool = False,
+    answers: bool = True,
     quiet: bool = False,
 ) -> list[Row]:
     """How good and how trustworthy a classifier is: one row for each number.
@@ -105,14 +107,16 @@ def evaluate(
         size: Of the images, likewise.
         resize: The shorter side is brought to this, and the middle cut out.
         root: Where CIFAR is.
-        batch: Images of a forward pass; no result depends on it. By default 1,000, or 250 of those
-            that are larger than 64 px.
+        batch: Images of a forward pass; no result depends on it. By default 1,000 on a GPU and 100
+            on a CPU, a quarter of it if they are larger than 64 px.
         precision: "float32" or "bfloat16".
         workers: Processes that read files.
         device: "auto", "cpu", "cuda"; by default where the model is.
         folder: Where `rows.csv` and `rows.jsonl` are kept: rows that are there already are not
             computed again, so that an interrupted evaluation goes on where it stopped.
         again: Compute them again all the same.
+        answers: Keep also what was answered to each image, in `answers/`: reports take intervals,
+            curves and examples from them. A few bytes an image.
         quiet: Show nothing.
 
     Returns:
@@ -190,8 +194,9 @@ def evaluate(
             folder=Path(folder) if folder is not None else None,
             writes=processes.first,
             again=again,
+            answers=answers and folder is not None,
         )
-        batch = batch or (1000 if subject.size <= SMALL else 250)
+        batch = batch or _usual_batch(subject.size, processes.device)
         asking = Asking(subject, processes, seed=seed, batch=batch, precision=precision)
         try:
             _run(asking, recording, units, fitting, notes, quiet or not processes.first)
@@ -253,6 +258,13 @@ def _place(device: str | None, model: object) -> str:
         return device or "auto"
     weights = next(iter(model.parameters()), None)
     return "cpu" if weights is None else str(weights.device)
+
+
+def _usual_batch(size: int, device: torch.device) -> int:
+    """Images of a forward pass: many on a GPU, on a CPU as many as its cache takes well."""
+    if device.type == "cpu":
+        return 100 if size <= SMALL else 25
+    return 1000 if size <= SMALL else 250
 
 
 def _ticking(display: Display, processes: Processes) -> Any:

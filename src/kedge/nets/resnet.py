@@ -35,10 +35,15 @@ class ResNet(nn.Module):
     """Stages of basic blocks, each but the first halving the size; mean over pixels; linear."""
 
     def __init__(
-        self, widths: Sequence[int], blocks: int, num_classes: int = 10, in_chans: int = 3
+        self,
+        widths: Sequence[int],
+        blocks: int,
+        num_classes: int = 10,
+        in_chans: int = 3,
+        stride: int = 1,
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_chans, widths[0], 3, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(in_chans, widths[0], 3, stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.relu = nn.ReLU(inplace=True)
         stages, inputs = [], widths[0]
@@ -61,6 +66,8 @@ def resnet18(num_classes: int = 10, in_chans: int = 3) -> ResNet:
     return ResNet((64, 128, 256, 512), 2, num_classes, in_chans)
 
 
-def resnet_small(num_classes: int = 10, in_chans: int = 3) -> ResNet:
+def resnet_small(
+    num_classes: int = 10, in_chans: int = 3, width: int = 16, stride: int = 1
+) -> ResNet:
     """Eight layers, widths 16, 32 and 64: about a thousand images a second on two CPU cores."""
-    return ResNet((16, 32, 64), 1, num_classes, in_chans)
+    return ResNet((width, 2 * width, 4 * width), 1, num_classes, in_chans, stride)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kedge.files import write_whole
+from kedge.run_folder import read_metrics
 
 
 class Metrics:
@@ -66,21 +67,6 @@ class Metrics:
             self._flush()
         if self._board is not None:
             self._board.close()
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`; one that was cut off by a kill is left out."""
-    if not path.exists():
-        return []
-    entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
-            entries.append(entry)
-    return entries
 
 
 def environment(device: torch.device) -> dict[str, Any]:
