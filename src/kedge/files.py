@@ -26,15 +26,20 @@ def write_bytes_whole(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else who asks for it writes into `folder` meanwhile; where there are no locks, try."""
+def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
+    """Nobody else who asks for it writes into `folder` meanwhile; where there are no locks, try.
+
+    Args:
+        folder: That is there.
+        name: Of the lock: work of different kinds does not wait for each other.
+    """
     try:
         import fcntl
     except ImportError:  # not on this system
         yield
         return
     try:
-        file = open(folder / ".lock", "w")  # noqa: SIM115, it is closed below
+        file = open(folder / name, "w")  # noqa: SIM115, it is closed below
     except OSError as problem:
         raise CheckpointError(f"cannot write into {folder}: {problem.strerror}.") from problem
     with file:

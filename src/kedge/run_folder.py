@@ -60,7 +60,7 @@ def read_run(where: Path) -> Run:
         metrics=read_metrics(where / "metrics.jsonl"),
         recipe=_read_yaml(where / "recipe.yaml"),
         environment=_read_json(where / "environment.json"),
-        cell=_read_json(where / CELL),
+        cell=read_cell(where),
     )
 
 
@@ -98,6 +98,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             entries.append(entry)
     return entries
+
+
+def read_cell(folder: Path) -> dict[str, Any]:
+    """Which arm and seed of a comparison a run is, and whether it is finished; empty if of none."""
+    return _read_json(folder / CELL)
 
 
 def _has_rows(place: Path) -> bool:

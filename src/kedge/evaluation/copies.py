@@ -32,7 +32,7 @@ from kedge.evaluation.sheet import draw_sheet, save_picture
 from kedge.evaluation.tested import load_test
 from kedge.files import write_whole
 from kedge.training.distributed import choose_device
-from kedge.training.progress import showing
+from kedge.training.progress import chosen
 
 Array = npt.NDArray[np.generic]
 _ON_SHEET = 3
@@ -140,7 +140,7 @@ class Copies:
         _save_array(folder / "labels.npy", np.tile(images.labels.numpy(), len(SEVERITIES)))
         total = len(names) * len(SEVERITIES) * len(pictures)
         done = 0
-        with showing(self._quiet, "corrupting", total, "image") as display:
+        with chosen(None, self._quiet)("corrupting", total, 0, "image") as display:
             for name in names:
                 file = folder / f"{name}.npy"
                 if file.exists():

@@ -1,5 +1,6 @@
 """Rows as they come: what is there already, what is new, and the folder that keeps them."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from kedge.evaluation.summary import Errors, summarise
 from kedge.files import locked
 from kedge.rows import MODEL, Row, identify, make_row, merge, read_rows, write_rows
 
+_SECONDS_BETWEEN_WRITES = 2.0
 _SETTINGS = (*MODEL[:3], "limit", "evaluation_seed", "precision", "weights")
 _UNIT = ("suite", "set", "source", "table", "corruption", "severity", "view", "pictures")
 
@@ -78,6 +80,7 @@ class Recording:
         self._threshold: float | None = None
         self._rows: list[Row] = []
         self._stamp = 0
+        self._wrote = 0.0
         self._units = {_mark_unit(unit.columns()) for unit in units}
         if folder is not None:
             if folder.exists() and not folder.is_dir():
@@ -255,8 +258,11 @@ class Recording:
         if not rows:
             return
         self._rows = merge(self._rows, rows)
-        if self._folder is not None and self._writes:
+        # All are written at once, so not after every unit where units take no time.
+        due = time.monotonic() - self._wrote > _SECONDS_BETWEEN_WRITES
+        if due and self._folder is not None and self._writes:
             self._write(table=False)
+            self._wrote = time.monotonic()
 
     def _write(self, *, table: bool) -> None:
         """Write all rows, together with those that another process wrote meanwhile."""

@@ -29,7 +29,7 @@ from kedge.evaluation.tested import (
 )
 from kedge.rows import Row
 from kedge.training.distributed import Processes, joined
-from kedge.training.progress import Display, showing
+from kedge.training.progress import Display, Showing, chosen
 
 
 def evaluate(
@@ -67,6 +67,7 @@ def evaluate(
     again: bool = False,
     answers: bool = True,
     quiet: bool = False,
+    show: Showing | None = None,
 ) -> list[Row]:
     """How good and how trustworthy a classifier is: one row for each number.
 
@@ -118,6 +119,7 @@ def evaluate(
         answers: Keep also what was answered to each image, in `answers/`: reports take intervals,
             curves and examples from them. A few bytes an image.
         quiet: Show nothing.
+        show: Who is told how it goes, instead of a terminal.
 
     Returns:
         The rows of this evaluation: dictionaries with the columns of `rows.csv`.
@@ -199,7 +201,8 @@ def evaluate(
         batch = batch or _usual_batch(subject.size, processes.device)
         asking = Asking(subject, processes, seed=seed, batch=batch, precision=precision)
         try:
-            _run(asking, recording, units, fitting, notes, quiet or not processes.first)
+            told = chosen(show, quiet or not processes.first)
+            _run(asking, recording, units, fitting, notes, told)
         except BaseException:
             recording.write_table()  # of what was seen
             raise
@@ -221,7 +224,7 @@ def _run(
     units: list[Unit],
     fitting: Unit | None,
     notes: list[str],
-    quiet: bool,
+    show: Showing,
 ) -> None:
     """See all units that are not recorded yet, and record them."""
     todo = [unit for unit in units if not recording.has(unit)]
@@ -232,7 +235,7 @@ def _run(
         todo = [clean, *todo]  # what others are told from
     looked_at = [*([] if fitting is None else [fitting]), *todo]
     total = sum(unit.count for unit in looked_at)
-    with showing(quiet, f"evaluating {asking.subject.name}", total, "image") as display:
+    with show(f"evaluating {asking.subject.name}", total, 0, "image") as display:
         asking.tick = _ticking(display, asking.processes)
         for note in notes:
             display.say(note)

@@ -35,7 +35,7 @@ from kedge.training.distributed import Processes, joined
 from kedge.training.interrupts import Interrupts
 from kedge.training.judging import Held, Score, judge
 from kedge.training.material import gather_material
-from kedge.training.progress import Display, Silent, Terminal
+from kedge.training.progress import Display, Showing, chosen
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import make_recipe, read_yaml, to_yaml
 from kedge.training.records import Metrics, environment
@@ -67,6 +67,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     quiet: bool = False,
+    show: Showing | None = None,
 ) -> Outcome:
     """Train a model as `recipe` says, and leave everything about it in `folder`.
 
@@ -79,6 +80,7 @@ def train(
         resume: Go on from the last checkpoint in `folder`.
         device: "auto", "cpu", "cuda" or "cuda:1".
         quiet: Show nothing.
+        show: Who is told how it goes, instead of a terminal.
 
     Raises:
         DivergedError: If the loss becomes NaN or infinite; the last checkpoint stays.
@@ -111,7 +113,8 @@ def train(
             save_checkpoint(folder, run.state())  # from here on it can be killed
         processes.wait()
         title = f"{recipe.protocol.name}, seed {recipe.seed}"
-        with _display(quiet or not processes.first, title, run) as display:
+        show = chosen(show, quiet or not processes.first)
+        with show(title, run.steps, run.done, "step") as display:
             for line in (material.description, run.described, told):
                 if line is not None:
                     display.say(line)
@@ -135,7 +138,7 @@ def _train(run: Run, folder: Path, display: Display) -> bool:
         clock = _Clock()
         while run.done < run.steps:
             epoch, within = divmod(run.done, run.steps_per_epoch)
-            run.material.batches.begin(epoch, within)
+            run.material.batches.begin(run.first_epoch + epoch, within)
             for _ in range(within, run.steps_per_epoch):
                 run.take_step()
                 display.tick(run.done)
@@ -424,15 +427,6 @@ def _metrics(run: Run, folder: Path) -> "Iterator[Metrics | _NoMetrics]":
         return
     with Metrics(folder, run.done or None) as metrics:
         yield metrics
-
-
-@contextmanager
-def _display(quiet: bool, title: str, run: Run) -> Iterator[Display]:
-    if quiet:
-        yield Silent()
-        return
-    with Terminal(title, run.steps, run.done) as display:
-        yield display
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """What a person sees of a run: a live bar on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol
 
@@ -126,14 +126,17 @@ class Terminal:
             self.say(f"{self._title}: {self._what} {step}/{self._steps} {text} {_clock(left)} left")
 
 
-@contextmanager
-def showing(quiet: bool, title: str, steps: int, what: str = "step") -> Iterator[Display]:
-    """A display; one that tells nothing if `quiet`."""
+# Makes a display: from a title, how much there is to do, how much was done, and what is counted.
+Showing = Callable[[str, int, int, str], AbstractContextManager[Display]]
+
+
+def chosen(show: Showing | None, quiet: bool) -> Showing:
+    """Who is told: nobody if `quiet`; else as given; by default a terminal."""
     if quiet:
-        yield Silent()
-        return
-    with Terminal(title, steps, what=what) as display:
-        yield display
+        return lambda title, steps, done, what: nullcontext(Silent())
+    if show is not None:
+        return show
+    return lambda title, steps, done, what: Terminal(title, steps, done, what=what)
 
 
 def _clock(seconds: float) -> str:

@@ -152,6 +152,13 @@ class Schedule:
     warmup: float = setting(0.0, "share of the budget that rises linearly", least=0, below=1)
     warmup_start: float = setting(0.01, "where that begins, as a share of lr", least=0, most=1)
     final: float = setting(0.0, "where cosine ends, as a share of lr", least=0, most=1)
+    begin: float = setting(
+        0.0,
+        "where in the schedule the run begins: one that goes on from another takes a part",
+        least=0,
+        below=1,
+    )
+    end: float = setting(1.0, "and where it ends", above=0, most=1)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,16 @@ import yaml
 from kedge.errors import OptionError, RecipeError, check_option
 from kedge.training.recipe import Recipe
 
+# What everyone sets has a short name.
+SHORT = {
+    "data": "data.name",
+    "network": "network.name",
+    "protocol": "protocol.name",
+    "target": "protocol.target",
+    "alpha": "protocol.alpha",
+    "lr": "optimiser.lr",
+}
+
 
 def shipped() -> dict[str, Path]:
     """The recipes that come with Kedge, by name."""
@@ -118,6 +128,19 @@ def settings(kind: type = Recipe, prefix: str = "") -> dict[str, dataclasses.Fie
         else:
             found[prefix + each.name] = each
     return found
+
+
+def read_setting(dotted: str, text: str) -> Any:
+    """What a text stands for: a text where one is wanted, everything else as YAML."""
+    known = settings().get(dotted)
+    if known is not None and known.type == str | None and text in ("none", "null"):
+        return None
+    if known is not None and known.type in (str, str | None):
+        return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,6 +277,11 @@ def _contradictions(recipe: Recipe) -> list[str]:
         problems.append(
             "schedule.milestones: expected shares of the budget between 0 and 1, found"
             f" {recipe.schedule.milestones}"
+        )
+    if recipe.schedule.begin >= recipe.schedule.end:
+        problems.append(
+            f"schedule.begin: expected less than schedule.end {recipe.schedule.end:g}, found"
+            f" {recipe.schedule.begin:g}"
         )
     betas = recipe.optimiser.betas
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):

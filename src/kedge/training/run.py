@@ -62,6 +62,9 @@ class Run:
         self.optimiser = make_optimiser(self.model, recipe.optimiser, device)
         self.steps_per_epoch = material.batches.samples // material.batches.cut.batch
         self.steps = recipe.epochs * self.steps_per_epoch
+        part = recipe.schedule
+        # One that takes a later part of a schedule sees the samples in another order.
+        self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
         self.done = 0
         self.precision = recipe.precision
         if self.precision == "auto":
