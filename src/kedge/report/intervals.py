@@ -1,0 +1,82 @@
+"""Intervals of a difference between two arms, both of which saw the same seeds or images.
+
+- Student's t over the differences by seed tells how far other seeds might lie. It needs several.
+- The bootstrap over images tells how far other images might lie, for these trained models. It is
+  centred on the value, with 1.96 standard deviations of the resampled differences to either side:
+  percentiles would lie off-centre for calibration errors, which grow under resampling.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+ENOUGH_SEEDS = 5  # from here on the seeds speak for themselves
+_NORMAL = 1.96
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference, and between which numbers it lies with 95 % confidence.
+
+    Attributes:
+        value: The difference itself.
+        low: None where no interval can be had, as the next.
+        high: At least `low`.
+        how: How it was found, or why there is none.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    how: str
+
+    @property
+    def tells(self) -> bool:
+        """Whether the sign of the difference is certain: an interval is there, and without 0."""
+        if self.low is None or self.high is None:
+            return False
+        return self.low > 0 or self.high < 0
+
+
+def t_interval(differences: Sequence[float], remark: str = "") -> Interval:
+    """Student's t over the paired differences by seed, two at least.
+
+    Args:
+        differences: One for each seed.
+        remark: What else to say of how it was found.
+    """
+    count = len(differences)
+    value = statistics.fmean(differences)
+    error = statistics.stdev(differences) / math.sqrt(count)
+    reach = float(stats.t.ppf(0.975, count - 1)) * error
+    return Interval(value, value - reach, value + reach, f"paired t over {count} seeds{remark}")
+
+
+def bootstrap_interval(value: float, resampled: Tensor, images: int, seeds: int) -> Interval:
+    """An interval around `value` from the same difference in resampled sets of images.
+
+    Args:
+        value: The difference in the images as they are.
+        resampled: The difference in each resample, `(resamples,)`.
+        images: How many there are in a set.
+        seeds: Over how many the difference is a mean.
+    """
+    reach = _NORMAL * float(resampled.double().std(correction=1))
+    words = f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"
+    how = f"paired bootstrap over {images:,} images in {words}"
+    return Interval(value, value - reach, value + reach, how)
+
+
+def no_interval(value: float, why: str) -> Interval:
+    """A difference alone."""
+    return Interval(value, None, None, why)
+
+
+def mean_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The mean of equally long tensors."""
+    return torch.stack(list(tensors)).mean(0)

@@ -1,0 +1,127 @@
+"""Writing a report: the page, its figures and tables, each file whole or as it was."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from kedge.errors import OptionError
+from kedge.files import write_whole
+from kedge.report.comparison import make_comparison
+from kedge.report.curves import draw_curves
+from kedge.report.detection import draw_energies, draw_roc
+from kedge.report.drawing import Figure, choose_styles, to_file
+from kedge.report.examples import choose_examples
+from kedge.report.headline import choose_subject, headline
+from kedge.report.heatmap import draw_heatmap
+from kedge.report.numbers import summarise, write_summary
+from kedge.report.page import Section, render_page
+from kedge.report.provenance import find_provenance
+from kedge.report.reliability import draw_reliability
+from kedge.report.scene import Scene
+from kedge.report.severity import draw_severity
+from kedge.report.uncertainty import draw_uncertainty
+from kedge.report.wording import capitalise, enumerate_words
+from kedge.run_folder import Run
+
+_OURS = re.compile(
+    r"(severity|corruptions|reliability|energy|roc|uncertainty|training)(-[a-z0-9-]+)?\.(svg|csv)"
+)
+_MOST_NAMED = 4  # arms in a title
+PAGE, FIGURES, SUMMARY = "report.html", "figures", "summary.csv"
+
+
+def write_report(
+    runs: Sequence[Run],
+    output: Path,
+    *,
+    baseline: str | None = None,
+    title: str | None = None,
+    command: str | None = None,
+    failed: Sequence[str] = (),
+) -> Path:
+    """One page about runs side by side, and beside it what it shows as SVG and CSV files.
+
+    Args:
+        runs: As `kedge.run_folder.find_runs` finds them.
+        output: A folder, which gets `report.html`, `summary.csv` and `figures/`; or the HTML file,
+            beside which the others are put.
+        baseline: The name of the arm that differences are to; standard training by default.
+        title: Of the page.
+        command: By which all can be repeated.
+        failed: What is missing because it failed or is not finished, a line each.
+
+    Returns:
+        The HTML file.
+    """
+    page = output if output.suffix in (".html", ".htm") else output / PAGE
+    scene = make_scene(runs, baseline)
+    sections = draw_sections(scene)
+    text = render_page(
+        scene,
+        title=title or _default_title(scene),
+        headline=headline(scene.comparison, scene.table),
+        sections=sections,
+        examples=choose_examples(scene),
+        provenance=find_provenance(scene.comparison, command),
+        failed=failed,
+    )
+    figures = page.parent / FIGURES
+    try:
+        figures.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise OptionError(
+            f"expected a folder to write the report to, found {page.parent}: {problem.strerror}."
+        ) from None
+    drawn = [f for section in sections for f in section.figures if isinstance(f, Figure)]
+    _remove_old(figures)
+    for figure in drawn:
+        _write_figure(figure, figures)
+    write_summary(scene.comparison, scene.table, page.parent / SUMMARY)
+    write_whole(page, text)
+    return page
+
+
+def make_scene(runs: Sequence[Run], baseline: str | None = None) -> Scene:
+    """The runs as arms, with their numbers and styles."""
+    comparison = make_comparison(runs, baseline)
+    styles = choose_styles(comparison)
+    subject = None if comparison.baseline is None else choose_subject(comparison)
+    return Scene(comparison, summarise(comparison), styles, subject)
+
+
+def draw_sections(scene: Scene) -> tuple[Section, ...]:
+    """All figures, in the order of the page."""
+    return (
+        Section("severity", "Accuracy against severity", (draw_severity(scene),)),
+        Section("corruptions", "Corruption by corruption", (draw_heatmap(scene),)),
+        Section("reliability", "Does confidence mean what it says?", (draw_reliability(scene),)),
+        Section("detection", "Telling other pictures", (draw_energies(scene), draw_roc(scene))),
+        Section("uncertainty", "Does spread tell of errors?", (draw_uncertainty(scene),)),
+        Section("training", "Training", (draw_curves(scene),)),
+    )
+
+
+def _remove_old(folder: Path) -> None:
+    """Figures of an earlier report, which may have had other panels; nothing else."""
+    for path in folder.iterdir():
+        if _OURS.fullmatch(path.name):
+            path.unlink()
+
+
+def _write_figure(figure: Figure, folder: Path) -> None:
+    for panel in figure.panels:
+        write_whole(folder / f"{panel.name}.svg", to_file(panel.svg))
+    write_whole(folder / f"{figure.name}.csv", figure.csv)
+
+
+def _default_title(scene: Scene) -> str:
+    arms = scene.comparison.arms
+    if len(arms) == 1:
+        return f"{capitalise(arms[0].name)} on {scene.comparison.data}"
+    baseline = scene.comparison.baseline
+    assert baseline is not None
+    others = [arm.name for arm in arms if arm is not baseline]
+    if len(others) > _MOST_NAMED:
+        return f"{len(arms)} arms on {scene.comparison.data}"
+    names = capitalise(enumerate_words(others))
+    return f"{names} against {baseline.name} on {scene.comparison.data}"

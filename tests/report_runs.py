@@ -1,0 +1,153 @@
+"""Run folders as an evaluation leaves them, made up: rows and answers of models of known skill."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from kedge import metrics
+from kedge.answers import Answers, write_answers
+from kedge.evaluation.summary import summarise
+from kedge.rows import make_row, merge, write_rows
+from kedge.run_folder import Run, read_run
+
+LABEL = {"protocol": "masked", "target": "label", "alpha": 0.25, "scope": "batch"}
+UNIFORM = {**LABEL, "target": "uniform"}
+ANCHORED = {"protocol": "anchored"}
+STANDARD = {"protocol": "standard"}
+
+
+def make_run(
+    folder: Path,
+    name: str,
+    facts: dict = STANDARD,
+    *,
+    seed: int | str = 0,
+    skill: float = 1.0,
+    n: int = 40,
+    limit: int | str = 40,
+    k: int = 3,
+    corruptions: tuple[str, ...] = ("fog", "snow"),
+    cbar: tuple[str, ...] = (),
+    severities: tuple[int, ...] = (1, 2, 3, 4, 5),
+    foreign: tuple[str, ...] = ("noise", "blobs"),
+    pictures: str = "0123456789ab",
+    labels: int = 5,
+    answers: bool = True,
+    cell: dict | None = None,
+    recipe: dict | None = None,
+    add: bool = False,
+    **columns,
+) -> Run:
+    """A run folder `name` in `folder`.
+
+    Args:
+        folder: Where.
+        name: Of the run, and of its model.
+        facts: How it was trained, as rows have it.
+        seed: Of training.
+        skill: The higher, the more often it is right.
+        n: Images in each set.
+        limit: As rows have it.
+        k: References of a model that has them.
+        corruptions: Of the suite corruptions.
+        cbar: Of the suite cbar.
+        severities: Of both.
+        foreign: Sets of the suite ood.
+        pictures: Digest of the images.
+        labels: How many classes they have.
+        answers: Whether answers are kept.
+        cell: As `cell.json`.
+        recipe: As `recipe.yaml`.
+        add: To what is there already: another evaluation of the same model.
+        columns: Other columns of all rows.
+    """
+    anchored = facts.get("protocol") in ("anchored", "masked")
+    common = {
+        **make_row(model=name, network="kedge:resnet_small", data="shapes", epochs=12),
+        **dict(weights=f"weights of {name}", precision="float32", evaluation_seed=0),
+        **dict(seed=seed, limit=limit, view="32 px", pictures=pictures),
+        **({"references": "clean", "reference_policy": f"random, seed {seed}"} if anchored else {}),
+        **facts,
+        **columns,
+    }
+    shown = [{"suite": "clean", "set": "shapes"}]
+    for suite, names in (("corruptions", corruptions), ("cbar", cbar)):
+        shown += [
+            {"suite": suite, "set": "shapes", "source": "generated", "table": "cifar"}
+            | {"corruption": corruption, "severity": severity}
+            for corruption in names
+            for severity in severities
+        ]
+    shown += [{"suite": "ood", "set": each, "source": "generated"} for each in foreign]
+    where = folder / name
+    (where / "answers").mkdir(parents=True, exist_ok=True)
+    kept = [_answer({**common, **each}, skill, n, labels, k if anchored else "") for each in shown]
+    rows = [row for each in kept for row in _rows(each, kept[0])]
+    write_rows(where, merge(read_run(where).rows if add else [], [*rows, *summarise(rows)]))
+    for each in kept if answers else ():
+        write_answers(where, each)
+    if cell is not None:
+        (where / "cell.json").write_text(json.dumps(cell))
+    if recipe is not None:
+        (where / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return read_run(where)
+
+
+def _answer(about: dict, skill: float, n: int, labels: int, k: int | str) -> Answers:
+    """Images are as hard for one model as for the other; each model has luck of its own."""
+    foreign = about["suite"] == "ood"
+    hardness = np.random.default_rng(0).normal(size=n)
+    luck = np.random.default_rng([ord(c) for c in json.dumps(about, default=str)])
+    level = skill - 0.3 * int(about.get("severity") or 0)
+
+    def ask() -> dict:
+        margin = level - hardness + 0.5 * luck.normal(size=n)
+        right = margin > 0
+        confidence = 1 / (1 + np.exp(-np.abs(margin)))
+        values = {
+            "prediction": np.where(right, np.arange(n) % labels, (np.arange(n) + 1) % labels),
+            "confidence": confidence.astype(np.float32),
+            "energy": (luck.normal(size=n) - level + foreign).astype(np.float32),
+        }
+        if not foreign:
+            values["label"] = np.arange(n) % labels
+            values["correct"] = right
+            values["nll"] = -np.log(np.where(right, confidence, 1 - confidence)).astype(np.float32)
+        return values
+
+    single = ask()
+    return Answers({**about, "k": k, "count": n}, single, ask() if k not in ("", 1) else {})
+
+
+def _rows(answers: Answers, clean: Answers) -> list[dict]:
+    """The rows of one set, with some that no report is about."""
+    asked = [("single", 1 if answers.about["k"] else "", answers.single, clean.single)]
+    if answers.marginal:
+        asked.append(("marginal", answers.about["k"], answers.marginal, clean.marginal))
+    return [
+        make_row(**{**answers.about, "inference": inference, "k": k, **measure})
+        for inference, k, values, inside in asked
+        for measure in _measure(answers.about["suite"], values, inside)
+    ]
+
+
+def _measure(suite: str, values: dict, inside: dict) -> list[dict]:
+    if suite == "ood":
+        pair = torch.from_numpy(inside["energy"]), torch.from_numpy(values["energy"])
+        return [
+            {"metric": "auroc", "score": "energy", "value": metrics.auroc(*pair)},
+            {"metric": "auroc", "score": "max_logit", "value": 0.123},
+            {"metric": "fpr_at_95_tpr_in", "score": "energy"}
+            | {"value": metrics.fpr_at_tpr_in(*pair)},
+        ]
+    confidence, correct = (torch.from_numpy(values[name]) for name in ("confidence", "correct"))
+    return [
+        {"metric": "top1", "value": correct.double().mean().item()},
+        {"metric": "nll", "value": float(values["nll"].astype(float).mean())},
+        {"metric": "smooth_ece", "value": metrics.smooth_ece(confidence, correct)},
+        {"metric": "smooth_ece", "value": 0.123, "scaling": "temperature"},
+        {"metric": "brier", "value": 0.123},
+    ]

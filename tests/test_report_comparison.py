@@ -1,0 +1,327 @@
+"""Runs sorted into arms: names, the baseline, one evaluation each, and what a reader is told."""
+
+import os
+
+import pytest
+from report_runs import ANCHORED, LABEL, STANDARD, UNIFORM, make_run
+
+from kedge.errors import DataError, OptionError
+from kedge.report.comparison import answers_of, make_comparison, rows_of, seed_of
+from kedge.run_folder import Run, find_runs, read_run
+
+SMALL = {"corruptions": ("fog",), "severities": (5,), "foreign": ()}
+
+
+def names(comparison):
+    return [arm.name for arm in comparison.arms]
+
+
+def test_runs_become_arms_by_how_they_were_trained_with_the_standard_one_first(tmp_path):
+    runs = [
+        make_run(tmp_path, "u", UNIFORM, **SMALL),
+        make_run(tmp_path, "l1", LABEL, seed=1, **SMALL),
+        make_run(tmp_path, "s1", STANDARD, seed=1, **SMALL),
+        make_run(tmp_path, "a", ANCHORED, **SMALL),
+        make_run(tmp_path, "s0", STANDARD, **SMALL),
+        make_run(tmp_path, "l0", LABEL, **SMALL),
+    ]
+    found = make_comparison(runs)
+    assert names(found) == ["standard", "masked-uniform", "masked-label", "anchored"]
+    assert found.baseline is found.arms[0]
+    assert found.data == "shapes"
+    assert [[run.name for run in arm.runs] for arm in found.arms[::2]] == [
+        ["s0", "s1"],
+        ["l0", "l1"],
+    ]
+    assert [arm.title for arm in found.arms[1:3]] == ["masked, uniform", "masked, label"]
+    assert found.arms[2].about == (
+        "masked towards the label in 25 % of the batches; references clean: random; from scratch;"
+        " 12 epochs; kedge:resnet_small"
+    )
+    assert found.arms[2].seeds == (0, 1)
+
+
+def test_the_arm_and_the_seed_of_a_cell_count_more_than_rows(tmp_path):
+    runs = [
+        make_run(
+            tmp_path, "x", LABEL, cell={"arm": "masked-mine", "seed": 7, "finished": True}, **SMALL
+        ),
+        make_run(tmp_path, "y", cell={"arm": "plain", "seed": 7}, **SMALL),
+    ]
+    found = make_comparison(runs)
+    assert names(found) == ["plain", "masked-mine"]
+    assert [arm.title for arm in found.arms] == ["plain", "masked-mine"]
+    assert seed_of(found.arms[1].runs[0]) == 7
+
+
+def test_a_seed_is_looked_for_in_rows_and_recipe_too():
+    assert seed_of(Run("x", None, [{"seed": 3}])) == 3
+    assert seed_of(Run("x", None, [{"seed": ""}], recipe={"seed": 4})) == 4
+    assert seed_of(Run("x", None, [])) == 0
+
+
+def test_the_baseline_can_be_named_and_one_arm_has_none(tmp_path):
+    runs = [make_run(tmp_path, "s", **SMALL), make_run(tmp_path, "l", LABEL, **SMALL)]
+    found = make_comparison(runs, baseline="masked-label")
+    assert names(found) == ["masked-label", "standard"]
+    assert found.baseline.name == "masked-label"
+    assert make_comparison(runs[:1]).baseline is None
+    assert names(make_comparison(runs[:1])) == ["standard"]
+    with pytest.raises(OptionError, match=r"baseline to be one of .*'masked-label'.*'masked'"):
+        make_comparison(runs, baseline="masked")
+
+
+def test_without_standard_training_from_scratch_the_first_arm_is_the_baseline(tmp_path):
+    tuned = {**STANDARD, "start": "runs/other-seed0"}
+    runs = [
+        make_run(tmp_path, "l", LABEL, **SMALL),
+        make_run(tmp_path, "t", tuned, **SMALL),
+    ]
+    assert make_comparison(runs).baseline.name == "masked-label"
+    runs.append(make_run(tmp_path, "s", **SMALL))
+    found = make_comparison(runs)
+    assert names(found) == ["standard", "masked-label", "standard-finetuned"]
+    assert "fine-tuned from other-seed0" in found.arms[2].about
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "name"),
+    [
+        ("alpha", 0.5, "masked-label-alpha0.5"),
+        ("scope", "sample", "masked-label-scope=sample"),
+        ("epochs", 24, "masked-label-24epochs"),
+        ("network", "kedge:resnet18", "masked-label-resnet18"),
+        ("start", "runs/standard-seed0-abcdef12", "masked-label-finetuned"),
+        ("references", "augmented", "masked-label-references=augmented"),
+    ],
+)
+def test_runs_that_differ_in_more_than_the_seed_are_never_one_arm(tmp_path, column, value, name):
+    one = make_run(tmp_path, "one", LABEL, **SMALL)
+    other = make_run(tmp_path, "other", {**LABEL, column: value}, seed=1, **SMALL)
+    found = make_comparison([one, other])
+    assert names(found)[1] == name
+    assert found.arms[1].title == name.replace("masked-label-", "masked, label, ")
+    assert len(found.arms) == 2
+    assert names(make_comparison([other])) == ["masked-label"]  # nothing to tell it from
+
+
+def test_starts_and_references_that_differ_by_the_seed_alone_are_one_arm(tmp_path):
+    runs = [
+        make_run(
+            tmp_path,
+            f"run{seed}",
+            {**LABEL, "start": f"/data/{seed}/standard-seed{seed}-{digest}/"},
+            seed=seed,
+            **SMALL,
+        )
+        for seed, digest in enumerate(["0a1b2c3d", "9f8e7d6c"])
+    ]
+    found = make_comparison(runs)
+    assert names(found) == ["masked-label"]
+    assert found.arms[0].seeds == (0, 1)
+
+
+def test_a_run_that_goes_on_from_a_part_of_its_own_says_so(tmp_path):
+    start = str(tmp_path / "tuned" / "first")
+    run = make_run(tmp_path, "tuned", {**LABEL, "start": start, "epochs": 6}, **SMALL)
+    (arm,) = make_comparison([run]).arms
+    assert "; goes on from a first part of its own; 6 epochs; " in arm.about
+    assert not arm.from_scratch
+
+
+def test_recipes_that_differ_make_two_arms_but_not_if_no_number_depends_on_it(tmp_path):
+    def recipe(seed, **more):
+        data = {"root": f"/disk{seed}", "mean": [0.1 * seed], "limit": 100}
+        return {"seed": seed, "data": data, "optimiser": {"lr": 0.1}, **more}
+
+    runs = [
+        make_run(tmp_path, "s0", recipe=recipe(0, log_every=5), **SMALL),
+        make_run(tmp_path, "s1", seed=1, recipe=recipe(1), **SMALL),
+    ]
+    assert names(make_comparison(runs)) == ["standard"]
+    runs.append(make_run(tmp_path, "s2", seed=2, recipe=recipe(2, optimiser={"lr": 0.2}), **SMALL))
+    assert names(make_comparison(runs)) == ["standard-lr=0.1", "standard-lr=0.2"]
+
+
+def test_rows_without_a_recipe_go_with_runs_that_are_alike_in_all_else(tmp_path):
+    runs = [
+        make_run(tmp_path, "s0", recipe={"seed": 0, "batch": 32}, **SMALL),
+        make_run(tmp_path, "s1", seed=1, **SMALL),
+    ]
+    found = make_comparison(runs)
+    assert [arm.seeds for arm in found.arms] == [(0, 1)]
+    runs.append(make_run(tmp_path, "s2", seed=2, recipe={"seed": 2, "batch": 64}, **SMALL))
+    assert len(make_comparison(runs).arms) == 3  # whose seed 1 is, nobody can say
+    assert len(set(names(make_comparison(runs)))) == 3
+
+
+def test_models_without_a_seed_are_arms_of_their_own(tmp_path):
+    runs = [make_run(tmp_path, name, seed="", **SMALL) for name in ("one", "two")]
+    found = make_comparison(runs)
+    assert names(found) == ["standard-model=one", "standard-model=two"]
+    assert [arm.seeds for arm in found.arms] == [(0,), (0,)]
+
+
+def test_of_two_runs_of_one_seed_the_one_evaluated_last_is_shown(tmp_path):
+    new = make_run(tmp_path, "new", LABEL, **SMALL)
+    old = make_run(tmp_path, "old", LABEL, **SMALL)
+    for file in ("rows.jsonl", "rows.csv"):
+        os.utime(tmp_path / "old" / file, (1, 1))
+    found = make_comparison([new, old])
+    assert [run.name for run in found.arms[0].runs] == ["new"]
+    assert "masked-label has two runs of seed 0: new, evaluated last, is shown, old is not." in (
+        found.notes
+    )
+
+
+def test_a_file_with_the_rows_of_several_models_is_several_runs(tmp_path):
+    runs = [make_run(tmp_path, "s", **SMALL), make_run(tmp_path, "l", LABEL, **SMALL)]
+    text = (tmp_path / "s" / "rows.csv").read_text()
+    text += "".join((tmp_path / "l" / "rows.csv").read_text().splitlines(keepends=True)[1:])
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "all.csv").write_text(text)
+    found = make_comparison(find_runs([tmp_path / "far" / "all.csv"]))
+    assert names(found) == names(make_comparison(runs))
+    assert [run.name for arm in found.arms for run in arm.runs] == ["s", "l"]
+
+
+def test_rows_of_another_model_in_a_folder_do_not_get_its_recipe(tmp_path):
+    run = make_run(tmp_path, "s", cell={"arm": "mine", "seed": 5}, **SMALL)
+    other = make_run(tmp_path, "l", LABEL, **SMALL)
+    mixed = Run("s", run.folder, [*other.rows, *run.rows], cell=run.cell)
+    found = make_comparison([mixed])
+    assert {arm.name: arm.seeds for arm in found.arms} == {"mine": (5,), "masked-label": (0,)}
+    assert {row["model"] for row in rows_of(mixed)} == {"s"}
+
+
+def test_runs_without_results_are_left_out_and_told(tmp_path):
+    good = make_run(tmp_path, "good", **SMALL)
+    runs = [
+        good,
+        Run("empty", tmp_path, []),
+        make_run(tmp_path, "killed", LABEL, cell={"arm": "x", "finished": False}, **SMALL),
+        make_run(tmp_path, "far", LABEL, **SMALL, data="digits"),
+    ]
+    found = make_comparison([*runs, make_run(tmp_path, "other", seed=1, **SMALL)])
+    assert [run.name for run in found.arms[0].runs] == ["good", "other"]
+    assert found.notes == (
+        "empty is left out: it has no results yet.",
+        "killed is left out: it was not finished.",
+        "far is left out: it was evaluated on digits, not on shapes.",
+    )
+
+
+def test_a_comparison_of_nothing_is_refused_with_the_reason():
+    with pytest.raises(DataError, match=r"expected runs with results, .*empty is left out"):
+        make_comparison([Run("empty", None, [])])
+    with pytest.raises(DataError, match=r"expected runs with results, found none: no runs"):
+        make_comparison([])
+
+
+def test_unequal_seeds_are_told(tmp_path):
+    runs = [
+        make_run(tmp_path, "s0", **SMALL),
+        make_run(tmp_path, "s1", seed=1, **SMALL),
+        make_run(tmp_path, "l0", LABEL, **SMALL),
+        make_run(tmp_path, "a2", ANCHORED, seed=2, **SMALL),
+    ]
+    notes = make_comparison(runs).notes
+    assert (
+        "The arms have unequal seeds (standard 0, 1; masked-label 0; anchored 2): differences are"
+        " over those in both."
+    ) in notes
+    assert "anchored has no seed in common with standard: no differences." in notes
+    assert not any("unequal" in note for note in make_comparison(runs[:2]).notes)
+
+
+def test_of_several_evaluations_the_one_that_all_share_is_taken(tmp_path):
+    make_run(tmp_path, "s", limit=90, n=90, corruptions=("fog", "snow", "frost"))
+    both = make_run(tmp_path, "s", limit=40, corruptions=("fog",), add=True)
+    alone = [make_run(tmp_path, f"l{seed}", LABEL, seed=seed) for seed in range(3)]
+    found = make_comparison([both, *alone])
+    assert {str(row["limit"]) for arm in found.arms for run in arm.runs for row in run.rows} == {
+        "40"
+    }
+    note = next(note for note in found.notes if "holds other" in note)
+    assert note == (
+        "s holds other evaluations too (shapes, 90 pictures, seed 0, float32); shown is shapes, 40"
+        " pictures, seed 0, float32."
+    )
+    shown = found.arms[0].runs[0]
+    assert {each.count for each in answers_of(shown)} == {40}
+    assert rows_of(shown) == shown.rows
+    assert {str(row["limit"]) for row in rows_of(both)} == {"90"}  # by itself, what there is most
+
+
+def test_what_training_measures_on_the_way_is_no_evaluation_to_speak_of(tmp_path):
+    quick = {"corruptions": (), "foreign": (), "limit": "", "n": 60, "answers": False}
+    runs = []
+    for name, facts in (("s", STANDARD), ("l", LABEL)):
+        make_run(tmp_path, name, facts, **quick)
+        runs.append(make_run(tmp_path, name, facts, add=True, **SMALL))
+    found = make_comparison(runs)
+    assert {str(row["limit"]) for run in found.runs.values() for row in run.rows} == {"40"}
+    assert not any("evaluat" in note for note in found.notes)
+
+
+def test_runs_on_other_pictures_are_shown_and_told(tmp_path):
+    runs = [
+        make_run(tmp_path, "s0"),
+        make_run(tmp_path, "s1", seed=1),
+        make_run(tmp_path, "l0", LABEL, limit=60, n=60),
+    ]
+    notes = make_comparison(runs).notes
+    assert (
+        "l0 was evaluated otherwise (shapes, 60 pictures, seed 0, float32) than the others (shapes,"
+        " 40 pictures, seed 0, float32): differences to it are partly between sets."
+    ) in notes
+    assert (
+        "masked-label and standard cannot be compared by images: l0 and s0 were shown other images,"
+        " or asked otherwise."
+    ) in notes
+
+
+@pytest.mark.parametrize("other", [{"pictures": "another"}, {"labels": 4}, {"precision": "bf16"}])
+def test_answers_about_other_images_are_told(tmp_path, other):
+    runs = [make_run(tmp_path, "s", **SMALL), make_run(tmp_path, "l", LABEL, **SMALL, **other)]
+    assert any("shown other images, or asked" in note for note in make_comparison(runs).notes)
+
+
+def test_missing_answers_are_told_and_only_then(tmp_path):
+    runs = [make_run(tmp_path, "s", **SMALL), make_run(tmp_path, "l", LABEL, **SMALL)]
+    (note,) = make_comparison(runs).notes
+    assert note.startswith("Intervals come from resampling the test images")
+    runs[1] = make_run(tmp_path, "m", LABEL, answers=False, **SMALL)
+    assert make_comparison(runs).notes == (
+        "masked-label and standard cannot be compared by images: m has no answers kept image by"
+        " image.",
+    )
+    assert make_comparison(runs[:1]).notes == ()
+
+
+def test_with_five_seeds_nothing_is_said_about_images(tmp_path):
+    runs = [
+        make_run(tmp_path, f"{name}{seed}", facts, seed=seed, answers=False, **SMALL)
+        for name, facts in (("s", STANDARD), ("l", LABEL))
+        for seed in range(5)
+    ]
+    assert make_comparison(runs).notes == ()
+
+
+@pytest.mark.parametrize(("first", "then"), [(7, 3), (3, 7)])
+def test_of_several_numbers_of_references_one_is_taken_with_its_answers(tmp_path, first, then):
+    make_run(tmp_path, "l", LABEL, k=first, **SMALL)
+    both = make_run(tmp_path, "l", LABEL, k=then, add=True, **SMALL)
+    other = make_run(tmp_path, "u", UNIFORM, k=3, **SMALL)
+    found = make_comparison([both, other])
+    run = found.runs["masked-label", 0]
+    assert {row["k"] for row in run.rows if row["inference"] == "marginal"} == {3}
+    assert [each.about["k"] for each in answers_of(run)] == [3, 3]
+
+
+def test_answers_of_weights_that_are_gone_are_not_used(tmp_path):
+    make_run(tmp_path, "s", **SMALL)
+    for file in ("rows.jsonl", "rows.csv"):
+        text = (tmp_path / "s" / file).read_text()
+        (tmp_path / "s" / file).write_text(text.replace("weights of s", "other weights"))
+    assert answers_of(read_run(tmp_path / "s")) == []
