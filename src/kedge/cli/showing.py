@@ -1,6 +1,8 @@
 """The numbers of an evaluation that a person wants to see first."""
 
+import csv
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +19,13 @@ _SETS: tuple[Column, ...] = (
     ("smooth ECE", "smooth_ece", "", 1),
     ("scaled", "smooth_ece", "temperature", 1),
 )
+# Columns of a comparison: title, measure of the report.
+_COMPARED = {
+    "clean %": "clean_top1",
+    "corrupted %": "corrupted_top1",
+    "smooth ECE, corrupted": "corrupted_smooth_ece",
+    "OOD AUROC %": "ood_auroc",
+}
 
 
 def show_summary(rows: Rows, console: Console | None = None) -> None:
@@ -150,3 +159,37 @@ def _cell(rows: Rows, metric: str, scaling: str, factor: float) -> str:
     if row["std"] != "":
         text += f"±{factor * row['std']:.{digits}f}"
     return text
+
+
+def show_comparison(folder: Path, console: Console | None = None) -> None:
+    """Print the summary that a report leaves beside itself: an arm a line."""
+    from kedge.report.numbers import MEASURES
+
+    console = console or Console(highlight=False, markup=False)
+    with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
+        found = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
+    measures = {measure.key: measure for measure in MEASURES}
+    shown = [
+        (title, measures[key])
+        for title, key in _COMPARED.items()
+        if any(measure == key for _, measure in found)
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("arm")
+    for title, _ in shown:
+        table.add_column(title, justify="right")
+    for arm in dict.fromkeys(arm for arm, _ in found):
+        cells = []
+        for _, measure in shown:
+            row = found.get((arm, measure.key))
+            text = ""
+            if row is not None:
+                text = f"{measure.factor * float(row['mean']):.{measure.digits}f}"
+                if row["spread"]:
+                    text += f"±{measure.factor * float(row['spread']):.{measure.digits}f}"
+                if row["difference"]:
+                    text += f" ({measure.factor * float(row['difference']):+.{measure.digits}f})"
+            cells.append(text)
+        table.add_row(arm, *cells)
+    console.print(table)
+    console.print("±: standard deviation over seeds; (): to the baseline", style="dim")

@@ -1,0 +1,196 @@
+"""A comparison, from arms and seeds to a report. Read `compare` top to bottom."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kedge.errors import OptionError, check_option
+from kedge.grid.arms import Arm, parse_arms
+from kedge.grid.cells import Cell, make_cells
+from kedge.grid.engines import Engine, LocalJobs
+from kedge.grid.running import PROGRESS, Result
+from kedge.grid.watching import Watch
+from kedge.run_folder import find_runs
+
+RECIPE = "shapes-compare"
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What became of a comparison.
+
+    Attributes:
+        report: The page; None if no cell is finished.
+        cells: All of them.
+        failed: A line for each cell that failed.
+        interrupted: Whether somebody interrupted it; the same call goes on.
+    """
+
+    report: Path | None
+    cells: list[Cell]
+    failed: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def compare(
+    recipe: str | Path = RECIPE,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    arms: Sequence[str | Arm] = (),
+    seeds: Sequence[int] = (0, 1),
+    output: str | Path = "comparison",
+    evaluation: Mapping[str, Any] | None = None,
+    baseline: str | None = None,
+    jobs: int | None = None,
+    engine: str = "local",
+    cpus: int = 1,
+    gpus: float | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    title: str | None = None,
+    command: Sequence[str] = (),
+    quiet: bool = False,
+) -> Compared:
+    """Train and evaluate arms with several seeds, and write a report about them.
+
+    Each arm and seed is a cell with a run folder of its own in `output`. A finished one is never
+    run again, an interrupted one goes on, and one that fails is reported while the others go on.
+
+    Args:
+        recipe: That all arms share, by name or file.
+        settings: That all arms share too, by dotted name.
+        arms: Texts, see `parse_arm`, or arms; by default all that are known.
+        seeds: Of each arm.
+        output: A folder.
+        evaluation: Options of `kedge.evaluate`.
+        baseline: The arm that others are compared with; by default the standard one.
+        jobs: Cells that run at once on this machine; by default one for each core, or for each GPU.
+        engine: "local", or "ray": on a Ray cluster, over a folder that all its machines share.
+        cpus: With Ray: cores for each cell.
+        gpus: With Ray: GPUs for each cell, also a share of one; by default 1 where there are some.
+        address: With Ray: of the cluster; by default the one that is found, else this machine.
+        device: "auto", "cpu", "cuda" or "cuda:1".
+        title: Of the report.
+        command: That a reader can repeat.
+        quiet: Show nothing.
+    """
+    check_option("the engine", engine, ENGINES)
+    if jobs is not None and jobs < 1:
+        raise OptionError(f"expected at least 1 job, found {jobs}.")
+    output = Path(output)
+    if output.exists() and not output.is_dir():
+        raise OptionError(f"expected a folder for the comparison, found a file at {output}.")
+    chosen = [arm for arm in arms if isinstance(arm, Arm)]
+    chosen += parse_arms([arm for arm in arms if isinstance(arm, str)]) if not chosen else []
+    if baseline is not None:
+        check_option("the baseline", baseline, [arm.name for arm in chosen])
+    cells = make_cells(recipe, settings or {}, chosen, seeds, output, evaluation or {})
+    todo = [cell for cell in cells if not cell.finished]
+    results: dict[Path, Result] = {}
+    interrupted = False
+    if todo:
+        places = _devices(device)
+        if engine == "local":
+            jobs = min(jobs or _usual_jobs(places), len(todo))
+        with Watch(todo, jobs=jobs, quiet=quiet) as watch:
+            if len(todo) < len(cells):
+                watch.say(f"{len(cells) - len(todo)} of {len(cells)} cells are finished already")
+            running = _engine(engine, todo, jobs, cpus, gpus, address, places, command, output)
+            interrupted = _follow(running, todo, watch, results)
+    failed = [
+        f"{cell.title}: {results[cell.folder]['problem']}"
+        for cell in cells
+        if results.get(cell.folder, {}).get("status") == "failed"
+    ]
+    there = [cell for cell in cells if cell.finished]
+    if not there:
+        return Compared(None, cells, failed, interrupted)
+    unfinished = [
+        f"{cell.title}: not finished"
+        for cell in cells
+        if cell not in there and results.get(cell.folder, {}).get("status") != "failed"
+    ]
+    from kedge.report.writing import write_report  # draws: cells' own processes need not
+
+    report = write_report(
+        find_runs([cell.folder for cell in sorted(there, key=cells.index)]),
+        output,
+        baseline=baseline,
+        title=title,
+        command=" ".join(command) or None,
+        failed=[*failed, *unfinished],
+    )
+    return Compared(report, cells, failed, interrupted)
+
+
+def _engine(
+    engine: str,
+    cells: Sequence[Cell],
+    jobs: int | None,
+    cpus: int,
+    gpus: float | None,
+    address: str | None,
+    places: Sequence[str],
+    command: Sequence[str],
+    output: Path,
+) -> Engine:
+    if engine == "local":
+        assert jobs is not None
+        threads = max(1, _cores() // jobs)
+        return LocalJobs(
+            cells,
+            jobs=jobs,
+            threads=threads,
+            devices=places,
+            command=list(command),
+            logs=output.absolute() / "logs",
+        )
+    from kedge.grid.on_ray import RayTasks
+
+    return RayTasks(cells, jobs=jobs, cpus=cpus, gpus=gpus, address=address, command=list(command))
+
+
+def _follow(
+    engine: Engine, cells: Sequence[Cell], watch: Watch, results: dict[Path, Result]
+) -> bool:
+    """Watch until all cells ended; True if somebody interrupted."""
+    for cell in cells:
+        (cell.folder / PROGRESS).unlink(missing_ok=True)
+    try:
+        while len(results) < len(cells):
+            for cell, result in engine.collect(0.5):
+                results[cell.folder] = result
+                watch.end(cell, result)
+            watch.look()
+    except KeyboardInterrupt:
+        watch.say("interrupted: cells that run are being saved (once more to end them at once)")
+        engine.stop()
+        results.update({cell.folder: result for cell, result in engine.collect(0.1)})
+        return True
+    finally:
+        engine.close()
+    return any(result["status"] == "interrupted" for result in results.values())
+
+
+def _devices(device: str) -> list[str]:
+    """The devices that cells take in turn."""
+    if device != "auto" or not torch.cuda.is_available():
+        return [device]
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+
+
+def _usual_jobs(places: Sequence[str]) -> int:
+    """One for each GPU; without, one for each core: small networks waste several."""
+    if places[0].startswith("cuda"):
+        return len(places)
+    return _cores()
+
+
+def _cores() -> int:
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return found or 1

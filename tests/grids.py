@@ -1,0 +1,40 @@
+"""Small comparisons, shared by the tests of the grid."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+from runs import small
+
+from kedge.grid.arms import parse_arms
+from kedge.grid.cells import Cell, make_cells
+from kedge.rows import Row, read_rows
+
+# Seconds: one corruption, few pictures, two references.
+SHOWN = {
+    "suites": ["clean", "corruptions", "calibration"],
+    "corruptions": ["fog"],
+    "severities": [3],
+    "references": 2,
+    "workers": 0,
+}
+
+
+def write_recipe(pictures: Path, folder: Path, **changes) -> Path:
+    """A recipe of seconds, as a file."""
+    file = folder / "small.yaml"
+    file.write_text(yaml.safe_dump(asdict(small(pictures, data__workers=0, **changes))))
+    return file
+
+
+def cells_of(recipe: Path, output: Path, *arms: str, seeds=(0,), shown=SHOWN, **settings):
+    """The cells of a comparison."""
+    return make_cells(recipe, settings, parse_arms(arms), seeds, output, shown)
+
+
+def results_of(cells: list[Cell]) -> dict[str, list[Row]]:
+    """The rows of each cell, without what may differ between two runs of the same cell."""
+    return {
+        cell.title: sorted(read_rows(cell.folder), key=lambda row: sorted(map(str, row.items())))
+        for cell in cells
+    }

@@ -1,0 +1,86 @@
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kedge.errors import OptionError
+from kedge.grid.arms import KNOWN, Arm, parse_arm, parse_arms
+
+
+def test_without_arms_the_five_of_the_paper_and_beyond_are_compared():
+    assert [arm.name for arm in parse_arms([])] == [
+        "standard",
+        "anchored",
+        "masked-uniform",
+        "masked-label",
+        "finetuned",
+    ]
+    assert KNOWN["finetuned"].first == 0.5
+
+
+def test_short_and_dotted_names_are_the_same_settings():
+    short = parse_arm("x:protocol=masked,target=uniform,alpha=0.5,lr=0.01")
+    dotted = parse_arm(
+        "x:protocol.name=masked,protocol.target=uniform,protocol.alpha=0.5,optimiser.lr=0.01"
+    )
+    assert short == dotted
+    assert short.settings == {
+        "protocol.name": "masked",
+        "protocol.target": "uniform",
+        "protocol.alpha": 0.5,
+        "optimiser.lr": 0.01,
+    }
+
+
+def test_a_known_arm_is_changed_and_not_replaced():
+    changed = parse_arm("finetuned:alpha=0.5,first=0.25")
+    assert changed.settings == {**KNOWN["finetuned"].settings, "protocol.alpha": 0.5}
+    assert changed.first == 0.25
+
+
+def test_values_may_hold_commas_in_brackets():
+    arm = parse_arm("x:schedule.milestones=[0.3, 0.6],network.arguments={stride: 2, width: 8}")
+    assert arm.settings == {
+        "schedule.milestones": [0.3, 0.6],
+        "network.arguments": {"stride": 2, "width": 8},
+    }
+
+
+def test_a_trained_network_to_start_from_is_no_setting():
+    arm = parse_arm("tuned:from=runs/a:b,protocol=standard")
+    assert (arm.start, arm.settings) == ("runs/a:b", {"protocol.name": "standard"})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("maskd-label", "did you mean masked-label"),
+        ("unknown", "NAME:key=value"),
+        ("x:alpa=0.5", "did you mean alpha"),
+        ("x:nothing=1", "no such setting"),
+        ("x:alpha", "found 'alpha'"),
+        ("x:", "found ''"),
+        ("x:alpha=", "found 'alpha='"),
+        ("x:first=1.5", "between 0 and 1"),
+        ("x:first=half", "between 0 and 1"),
+        ("x:first=0.5,from=net", "found both"),
+        ("x:seed=3", "--seeds"),
+        ("../x:alpha=1", "letters, digits"),
+        (":alpha=1", "letters, digits"),
+    ],
+)
+def test_a_mistake_is_told_with_the_way_out(text, told):
+    with pytest.raises(OptionError, match=told):
+        parse_arm(text)
+
+
+def test_two_arms_of_one_name_are_refused():
+    with pytest.raises(OptionError, match="'standard' twice"):
+        parse_arms(["standard", "standard:lr=0.1"])
+
+
+@given(st.text(max_size=30))
+def test_whatever_is_typed_is_an_arm_or_a_line_about_it(text):
+    with contextlib.suppress(OptionError):
+        assert isinstance(parse_arm(text), Arm)

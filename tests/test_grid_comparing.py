@@ -1,0 +1,214 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from grids import SHOWN, cells_of, write_recipe
+from rich.console import Console
+
+from kedge.cli import main
+from kedge.errors import OptionError
+from kedge.grid import compare, comparing
+from kedge.grid.running import PROGRESS, run_cell
+from kedge.grid.watching import Watch
+
+
+@pytest.fixture(scope="module")
+def compared(pictures, tmp_path_factory):
+    """A comparison of two arms and a bad one, and what it said."""
+    folder = tmp_path_factory.mktemp("compared")
+    recipe = write_recipe(pictures, folder, epochs=2)
+    found = compare(
+        recipe,
+        arms=["standard", "masked-label", "bad:protocol=masked,target=label,lr=1e20"],
+        seeds=(0,),
+        output=folder / "out",
+        evaluation=SHOWN,
+        jobs=2,
+        command=["kedge", "compare", "--recipe", "small.yaml"],
+        quiet=True,
+    )
+    return recipe, folder / "out", found
+
+
+def test_a_comparison_leaves_a_report_and_says_what_failed(compared):
+    _, output, found = compared
+    assert found.report == output / "report.html"
+    assert [line.split(":")[0] for line in found.failed] == ["bad, seed 0"]
+    page = found.report.read_text()
+    assert "bad, seed 0" in page
+    assert "NaN" in page
+    assert "kedge compare --recipe small.yaml" in page
+    assert (output / "summary.csv").read_text().startswith("arm,measure,seed 0")
+    assert not (output / "logs").exists()
+
+
+def test_a_second_call_runs_what_is_new_alone(compared, monkeypatch):
+    recipe, output, _ = compared
+    ran = []
+    engine = comparing.LocalJobs
+
+    def noted(cells, **options):
+        ran.extend(cell.title for cell in cells)
+        return engine(cells, **options)
+
+    monkeypatch.setattr(comparing, "LocalJobs", noted)
+    again = compare(
+        recipe, arms=["standard", "masked-label"], seeds=(0,), output=output, evaluation=SHOWN
+    )
+    assert ran == []
+    assert again.failed == []
+    assert "bad, seed 0" not in again.report.read_text()
+    compare(
+        recipe,
+        arms=["standard", "anchored"],
+        seeds=(0,),
+        output=output,
+        evaluation=SHOWN,
+        quiet=True,
+    )
+    assert ran == ["anchored, seed 0"]
+
+
+def test_the_report_is_rebuilt_from_the_folder_alone(compared, tmp_path, capsys):
+    _, output, _ = compared
+    assert main(["report", str(output), "--output", str(tmp_path)]) == 0
+    assert "report.html" in capsys.readouterr().out
+    assert "masked" in (tmp_path / "report.html").read_text()
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_made(tmp_path):
+    for options, told in (
+        ({"engine": "slurm"}, "the engine"),
+        ({"jobs": 0}, "at least 1 job"),
+        ({"baseline": "other"}, "the baseline"),
+        ({"seeds": ()}, "at least one seed"),
+    ):
+        with pytest.raises(OptionError, match=told):
+            compare(output=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match="found a file"):
+        compare(output=tmp_path / "file")
+
+
+def test_without_any_finished_cell_there_is_no_report(pictures, tmp_path, capsys):
+    recipe = write_recipe(pictures, tmp_path)
+    code = main(
+        [
+            *("compare", "--recipe", str(recipe), "--arm", "bad:protocol=standard,lr=1e20"),
+            *("--seeds", "0", "--output", str(tmp_path / "out"), "--suite", "clean"),
+        ]
+    )
+    told = capsys.readouterr()
+    assert code == 1
+    assert "kedge: failed: bad, seed 0: the loss" in told.err
+    assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_a_dry_run_shows_the_cells_and_makes_nothing(pictures, tmp_path, capsys):
+    recipe = write_recipe(pictures, tmp_path, epochs=3)
+    words = ["compare", "--recipe", str(recipe), "--output", str(tmp_path / "out"), "--dry-run"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 11
+    assert sum(line.startswith("new") for line in lines) == 10
+    assert "2 + 1 epochs" in next(line for line in lines if "finetuned" in line)
+    assert "10 cells, 10 to run" in lines[-1]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--seeds", "a"], "--seeds"),
+        (["--seed", "1"], "--seeds"),
+        (["--arm", "nothing"], "--arm"),
+        (["--severities", "x"], "--severities"),
+        (["--recipe", "nothing"], "the recipe"),
+        (["--epochz", "3"], "epochs"),
+        (["--ood", "x"], "NAME=DATA"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_code_2(words, told, tmp_path, capsys):
+    try:
+        code = main(["compare", "--output", str(tmp_path / "out"), *words])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert told in lines[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_saves_the_cells_and_tells_how_to_go_on(pictures, tmp_path):
+    recipe = write_recipe(pictures, tmp_path)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "kedge", "compare", "--recipe", str(recipe)),
+            *("--arm", "long:protocol=standard,epochs=100000", "--arm", "standard"),
+            *("--seeds", "0", "--jobs", "1", "--output", str(tmp_path / "out")),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 120
+    while not list((tmp_path / "out").glob("long-*/metrics.jsonl")):
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Go on with: kedge compare" in errors
+    assert "being saved" in output
+    assert list((tmp_path / "out").glob("long-*/checkpoint-before.pt"))
+
+
+def _note(cell, **values):
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    note = {"stage": "training", "number": 0, "stages": 2, "done": 1, "total": 4, "text": ""}
+    (cell.folder / PROGRESS).write_text(json.dumps({**note, **values}))
+
+
+def test_one_display_shows_the_grid_and_the_time_left(pictures, tmp_path, monkeypatch):
+    recipe = write_recipe(pictures, tmp_path)
+    cells = cells_of(recipe, tmp_path, "standard", "anchored", "masked-label")
+    now = [100.0]
+    monkeypatch.setattr("kedge.grid.watching.time.monotonic", lambda: now[0])
+    console = Console(width=100, force_terminal=True, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with console.file, Watch(cells, jobs=1, console=console) as watch:
+        _note(cells[0], done=0)
+        watch.look()
+        now[0] += 10
+        _note(cells[0], done=4)  # trained: half of the cell
+        watch.look()
+        # 10 s for half a cell of three: 10 + 20 + 20 are left
+        assert watch._left == pytest.approx(50)
+        now[0] += 10
+        watch.end(cells[0], {"status": "finished", "seconds": 20.0})
+        watch.look()
+        assert watch._left == pytest.approx(40)
+        _note(cells[1], number=1, stage="evaluating", done=2)
+        watch.look()
+        assert watch._left == pytest.approx(20 * (1 - 0.75) + 20)
+        watch.end(cells[1], {"status": "failed", "problem": "no luck."})
+    text = console.export_text()
+    assert "1/3 standard, seed 0: done (20 s)" in text
+    assert "2/3 anchored, seed 0: failed: no luck." in text
+
+
+def test_a_piped_display_is_plain_lines(pictures, tmp_path, capsys):
+    recipe = write_recipe(pictures, tmp_path)
+    (cell,) = cells_of(recipe, tmp_path, "standard")
+    with Watch([cell], jobs=1) as watch:
+        run_cell(cell, threads=1)
+        watch.look()
+        watch.end(cell, {"status": "finished"})
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("1/1 standard, seed 0: clean ")
+    assert "\x1b" not in line
