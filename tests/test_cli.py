@@ -62,7 +62,7 @@ def test_print_recipe_shows_the_resolved_one(capsys):
     ("words", "told"),
     [
         (["--epochz", "3"], "epochz: no such setting (did you mean epochs?)"),
-        (["--print-recip"], "no such option: --print-recip (did you mean --print-recipe?)"),
+        (["--print-recip"], "found --print-recip (did you mean --print-recipe?)"),
         (["--optimiser.lr"], "expected a value after --optimiser.lr"),
         (["epochs", "3"], "expected a setting such as --epochs 10, found 'epochs'"),
         (["--recipe", "cifar"], "expected the recipe to be one of"),

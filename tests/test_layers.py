@@ -17,6 +17,7 @@ ORDER = [
     "run_folder",
     "corruptions",
     "metrics",
+    "report",  # right here: it draws from what is on disk, and knows no model
     "observe",
     "fronts",
     "stems",
@@ -35,6 +36,7 @@ ORDER = [
     "data",
     "training",
     "evaluation",
+    "grid",
     "lightning",
     "cli",
     "__main__",
@@ -82,8 +84,7 @@ def test_the_core_needs_torch_alone():
 
 
 def test_public_names_are_there_and_every_one_is_explained():
-    listed = {name for name in vars(kedge) if not name.startswith("_")} | {"evaluate"}
-    listed -= {"TYPE_CHECKING", "Any"}
+    listed = {name for name in dir(kedge) if not name.startswith("_")}
     modules = {name for name in listed if inspect.ismodule(getattr(kedge, name))}
     assert listed - modules | {"errors", "metrics", "nets"} == PUBLIC
     assert set(kedge.__all__) == PUBLIC

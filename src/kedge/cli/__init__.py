@@ -1,19 +1,64 @@
-"""The command line: one file for each command, which parses, calls and prints."""
+"""The command line: one file for each command, which parses, calls and prints.
+
+Nothing here imports torch before a command runs, so that help comes at once.
+"""
 
 import argparse
+import os
+import select
 import sys
+import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import kedge
-from kedge.cli import corruption, evaluation, listing, training
+from kedge.cli import (
+    comparing,
+    completion,
+    corruption,
+    evaluation,
+    listing,
+    reporting,
+    training,
+)
+from kedge.cli.parser import Parser
 from kedge.errors import KedgeError
+from kedge.training.recipe_files import SHORT, settings
 
 COMMANDS = {
+    "compare": comparing,
     "train": training,
     "evaluate": evaluation,
+    "report": reporting,
     "corrupt": corruption,
     "list": listing,
+    "completion": completion,
 }
+# These take every setting of a recipe as an option, beside their own.
+WITH_SETTINGS = ("compare", "train")
+
+ABOUT = "Kedge trains, tests and compares anchored vision models: robust, calibrated."
+EPILOG = """\
+examples:
+  kedge                           what to do first
+  kedge train --help              all about one command
+  kedge list recipes              what can be trained by name
+
+exit codes:
+  0    done
+  1    some of the work failed, and the rest is done; or a bug, with its traceback
+  2    a mistake in what was asked for, told in one line on stderr
+  130  interrupted; what was done is kept, and the same command goes on where it can
+"""
+FIRST_STEPS = {
+    "kedge compare": "five ways to train, side by side on pictures made by Kedge: about five"
+    " minutes on a laptop, offline; writes report.html",
+    "kedge train": "one anchored model on the same pictures: less than a minute",
+    "kedge evaluate timm:resnet18 --checkpoint MINE.pth --data imagefolder:FOLDER": "how"
+    " robust and how well calibrated a classifier of yours is: minutes",
+    "kedge list": "recipes, data, networks, corruptions, ...: at once",
+}
+WIDTH = 80
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,26 +66,99 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A user's mistake is one line and exit code 2; a bug keeps its traceback.
     """
-    parser = argparse.ArgumentParser(
-        prog="kedge",
-        description="Train and evaluate anchored vision models.",
-        epilog="`kedge COMMAND --help` tells more.",
-    )
-    parser.add_argument("--version", action="version", version=f"kedge {kedge.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        module.add(commands, name)
-    if not (sys.argv[1:] if arguments is None else arguments):
-        parser.print_help()
-        return 0
-    known, rest = parser.parse_known_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code: int = COMMANDS[known.command].run(known, rest)
-        return code
+        try:
+            return _run(words)
+        finally:
+            sys.stdout.flush()
     except KedgeError as problem:
-        sys.stdout.flush()
         print(f"kedge: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("kedge: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        return (
+            141  # what a shell calls a command that its pipe has ended, as in `kedge list | head`
+        )
+
+
+def make_parser() -> tuple[Parser, "argparse._SubParsersAction[Any]"]:
+    """The parser of `kedge`, and its commands by name."""
+    parser = Parser(
+        prog="kedge",
+        description=ABOUT,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="kedge COMMAND [options]",
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"kedge {kedge.__version__}",
+        help="show the version and exit",
+    )
+    commands = parser.add_subparsers(
+        dest="command", title="commands", metavar="COMMAND", prog="kedge"
+    )
+    for name, module in COMMANDS.items():
+        module.add(commands, name)
+    return parser, commands
+
+
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What the words of a command mean, and those of them that are settings of a recipe."""
+    parser, commands = make_parser()
+    known, rest = parser.parse_known_args(words)
+    if known.command is None:
+        parser.refuse(rest)
+    if known.command in WITH_SETTINGS:
+        known_settings = [*settings(), *SHORT]
+        commands.choices[known.command].refuse_near_misses(rest, known_settings)
+    else:
+        commands.choices[known.command].refuse(rest)
+    return known, rest
+
+
+def _run(words: list[str]) -> int:
+    if not words:
+        print(_welcome())
+        return 0
+    known, rest = parse(words)
+    code: int = COMMANDS[known.command].run(known, rest)
+    return code
+
+
+def _welcome() -> str:
+    """What someone who types `kedge` for the first time wants to know."""
+    _, commands = make_parser()
+    lines = [ABOUT, "", "Try first:"]
+    for command, about in FIRST_STEPS.items():
+        if command.split()[1] in COMMANDS:
+            lines += [f"  {command}", *_indented(about, 6)]
+    lines += ["", "Commands:"]
+    for each in commands._choices_actions:
+        first, *more = textwrap.wrap(each.help or "", WIDTH - 14)
+        lines += [f"  {each.dest:12}{first}", *(" " * 14 + line for line in more)]
+    lines += ["", "Help: kedge COMMAND --help. Tab completes: kedge completion --help."]
+    return "\n".join(lines)
+
+
+def _indented(text: str, by: int) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * by, subsequent_indent=" " * by)
+
+
+def _is_output_closed() -> bool:
+    """Whether nobody reads the output any more; if so, what is left of it goes nowhere."""
+    output = sys.stdout.fileno()
+    if hasattr(select, "poll"):
+        asked = select.poll()
+        asked.register(output, 0)
+        if not any(event & (select.POLLERR | select.POLLHUP) for _, event in asked.poll(0)):
+            return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return True

@@ -26,8 +26,12 @@ def add(commands: Any, name: str) -> None:
         allow_abbrev=False,
         usage="kedge corrupt [PICTURES ...] [--data DATA] [--sheet FILE] [--output FOLDER]",
     )
-    parser.add_argument("pictures", nargs="*", type=Path, help="files")
-    parser.add_argument("--data", help="the test set of this; see kedge list data")
+    parser.add_argument(
+        "pictures", nargs="*", metavar="PICTURES", type=Path, help="files to corrupt"
+    )
+    parser.add_argument(
+        "--data", metavar="DATA", help="instead of files, this test set; see kedge list data"
+    )
     parser.add_argument("--sheet", metavar="FILE.png", type=Path, help="write a contact sheet")
     parser.add_argument(
         "--output",
@@ -35,14 +39,32 @@ def add(commands: Any, name: str) -> None:
         type=Path,
         help="write corrupted copies: PNG files, or for --data arrays laid out as CIFAR-10-C",
     )
-    parser.add_argument("--corruptions", metavar="NAMES", help="comma-separated, c or cbar; all")
-    parser.add_argument("--severities", metavar="1,..,5", help="default: 1,3,5 on sheets, else all")
-    parser.add_argument("--table", choices=["cifar", "imagenet"], help="default: by image size")
-    parser.add_argument("--frost", metavar="FOLDER_OR_PACKAGE", help="photographs of frost")
+    parser.add_argument(
+        "--corruptions",
+        metavar="NAMES",
+        help="comma-separated, as in kedge list corruptions, or c or cbar; default: all",
+    )
+    parser.add_argument(
+        "--severities", metavar="1,..,5", help="default: 1,3,5 on sheets, all five of copies"
+    )
+    parser.add_argument(
+        "--table",
+        choices=["cifar", "imagenet"],
+        help="whose constants; default: cifar up to 64 px, imagenet above",
+    )
+    parser.add_argument(
+        "--frost",
+        metavar="FOLDER_OR_PACKAGE",
+        help="the original photographs of frost; default: procedural ice",
+    )
     parser.add_argument("--limit", metavar="N", type=int, help="at most so many pictures")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--root", metavar="FOLDER", help="where CIFAR is")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
+    parser.add_argument(
+        "--root", metavar="FOLDER", help="where cifar10 and cifar100 are; $KEDGE_DATA or ./data"
+    )
+    parser.add_argument(
+        "--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:1"
+    )
     parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
 
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kedge.cli.showing import show_summary
+from kedge.cli.listing import SUITES, describe
+from kedge.cli.reading import name_sets, read_names, read_numbers, read_pair
 from kedge.errors import OptionError
 
 EXAMPLES = """\
@@ -18,17 +19,8 @@ examples:
   kedge evaluate timm:resnet50 --checkpoint net.pth --data imagenet:/imagenet --suite clean,shift \\
       --shift imagenet-r=imagefolder:/imagenet-r
   torchrun --nproc-per-node 8 -m kedge evaluate runs/mine --data imagenet:/imagenet
-
-suites:
-  clean         the test set: top-1, top-5, NLL, Brier, risk against coverage
-  corruptions   the 19 of ImageNet-C at five severities, made on the device (or read from files)
-  cbar          C-bar's ten, likewise
-  calibration   calibration errors of every set looked at, also after temperature scaling
-  ood           telling other pictures from the data: AUROC, AUPR, FPR at 95 %, by four scores,
-                and three more for anchored models
-  shift         other sets with the model's classes (ImageNet-R, -A, -V2, Sketch, ...)
-  references    what the choice of the reference decides (anchored models)
-
+"""
+KEPT = """
 Rows are added to rows.csv and rows.jsonl in the output folder. What is there already, from the same
 weights and settings, is not computed again: an interrupted evaluation goes on where it stopped.
 """
@@ -38,20 +30,28 @@ def add(commands: Any, name: str) -> None:
     """Tell the parser of `kedge` about this command."""
     parser = commands.add_parser(
         name,
-        help="accuracy, robustness, calibration and OOD detection of any classifier",
+        help="accuracy, robustness, calibration, OOD detection of any model",
         description="Tell how good and how trustworthy a classifier is.",
-        epilog=EXAMPLES,
+        epilog=f"{EXAMPLES}\nsuites:\n{describe(SUITES, 16, 96)}\n{KEPT}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         usage="kedge evaluate MODEL [--data DATA] [--suite SUITES] [options]",
     )
     add_argument = parser.add_argument
-    add_argument("model", help="a Kedge folder or run, or timm:NAME / torchvision:NAME")
-    add_argument("--data", help="default: what the model was trained on; see kedge list data")
+    add_argument(
+        "model",
+        metavar="MODEL",
+        help="a Kedge folder or run, or timm:NAME / torchvision:NAME (with --checkpoint)",
+    )
+    add_argument(
+        "--data",
+        metavar="DATA",
+        help="default: what the model was trained on; see kedge list data",
+    )
     add_argument(
         "--suite",
         metavar="SUITES",
-        type=_names,
+        type=read_names,
         help="comma-separated, or all; default: clean,corruptions,calibration,ood",
     )
     sets = parser.add_argument_group("what it is shown")
@@ -60,7 +60,7 @@ def add(commands: Any, name: str) -> None:
         "--ood",
         metavar="NAME=DATA",
         action="append",
-        type=_pair,
+        type=read_pair,
         default=[],
         help="other pictures, to be told from the data; pictures:PATH needs no classes",
     )
@@ -68,21 +68,39 @@ def add(commands: Any, name: str) -> None:
         "--shift",
         metavar="NAME=DATA",
         action="append",
-        type=_pair,
+        type=read_pair,
         default=[],
         help="other pictures of the model's classes",
     )
     add_argument(
         "--synthetic",
         metavar="NAMES",
-        type=_names,
+        type=read_names,
         help="built-in OOD sets: noise,blobs,scrambled (all, by default) or none",
     )
-    add_argument("--corruptions", metavar="NAMES", type=_names, help="only these")
-    add_argument("--severities", metavar="1,...,5", type=_names, help="only these")
-    add_argument("--table", choices=["cifar", "imagenet"], help="constants; default: by size")
-    add_argument("--corruption-files", metavar="FOLDER", help="CIFAR-10-C, ImageNet-C, or alike")
-    add_argument("--cbar-files", metavar="FOLDER", help="CIFAR-10-C-bar, ImageNet-C-bar")
+    add_argument(
+        "--corruptions",
+        metavar="NAMES",
+        type=read_names,
+        help="comma-separated, as in kedge list corruptions; default: all of the suite's",
+    )
+    add_argument(
+        "--severities",
+        metavar="1,...,5",
+        type=read_names,
+        help="comma-separated; default: all five",
+    )
+    add_argument(
+        "--table",
+        choices=["cifar", "imagenet"],
+        help="whose constants corruptions have; default: cifar up to 64 px, imagenet above",
+    )
+    add_argument(
+        "--corruption-files",
+        metavar="FOLDER",
+        help="read corruptions instead of making them: CIFAR-10-C, ImageNet-C, or alike",
+    )
+    add_argument("--cbar-files", metavar="FOLDER", help="likewise: CIFAR-10-C-bar, ImageNet-C-bar")
     add_argument(
         "--frost",
         metavar="FOLDER_OR_PACKAGE",
@@ -91,10 +109,16 @@ def add(commands: Any, name: str) -> None:
     add_argument(
         "--class-map", metavar="FILE", type=Path, help="for --shift: JSON, their classes to ours"
     )
-    add_argument("--validation", metavar="DATA", help="to fit temperature and threshold on")
+    add_argument(
+        "--validation",
+        metavar="DATA",
+        help="to fit temperature and threshold on; default: what the run set aside",
+    )
     add_argument("--limit", metavar="N", type=int, help="at most so many pictures of each set")
-    add_argument("--seed", type=int, default=0, help="of subsets and corruptions")
-    add_argument("--root", metavar="FOLDER", help="where CIFAR is")
+    add_argument("--seed", metavar="N", type=int, default=0, help="of subsets and corruptions (0)")
+    add_argument(
+        "--root", metavar="FOLDER", help="where cifar10 and cifar100 are; $KEDGE_DATA or ./data"
+    )
     asked = parser.add_argument_group("how it is asked")
     add_argument = asked.add_argument
     add_argument(
@@ -106,22 +130,37 @@ def add(commands: Any, name: str) -> None:
         " passes",
     )
     add_argument("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
-    add_argument("--size", type=int, help="of the images")
-    add_argument("--resize", type=int, help="the shorter side, before the middle is cut out")
-    add_argument("--mean", metavar="R,G,B", type=_names, help="normalisation, 0 to 1")
-    add_argument("--std", metavar="R,G,B", type=_names, help="likewise")
-    add_argument("--batch", type=int, help="images of a forward pass")
-    add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
-    add_argument("--workers", type=int, help="processes that read files")
-    add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    add_argument("--size", metavar="N", type=int, help="height and width the network sees")
+    add_argument(
+        "--resize", metavar="N", type=int, help="the shorter side, before the middle is cut out"
+    )
+    add_argument(
+        "--mean", metavar="R,G,B", type=read_names, help="subtracted from images in 0 to 1"
+    )
+    add_argument("--std", metavar="R,G,B", type=read_names, help="that they are divided by then")
+    add_argument("--batch", metavar="N", type=int, help="images of a forward pass")
+    add_argument(
+        "--precision",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="of the forward pass (float32)",
+    )
+    add_argument("--workers", metavar="N", type=int, help="processes that read files")
+    add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:1")
     kept = parser.add_argument_group("what becomes of it")
     add_argument = kept.add_argument
     add_argument(
         "--output", metavar="FOLDER", type=Path, help="default: the run, or evaluations/NAME"
     )
-    add_argument("--name", help="what rows call the model")
+    add_argument("--name", metavar="NAME", help="what rows call the model")
     add_argument("--baseline", metavar="ROWS", help="for mCE: alexnet, or an evaluated run")
-    add_argument("--accept", metavar="SHARE", type=float, default=0.95, help="of the threshold")
+    add_argument(
+        "--accept",
+        metavar="SHARE",
+        type=float,
+        default=0.95,
+        help="of the data that the threshold lets pass (0.95)",
+    )
     add_argument(
         "--store-threshold",
         action="store_true",
@@ -140,9 +179,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Evaluate, and show the summary."""
     if rest:
         raise OptionError(f"expected options of kedge evaluate, found {' '.join(rest)}.")
+    from kedge.cli.showing import show_summary
     from kedge.data.synthetic import SYNTHETIC
     from kedge.evaluation.classes import read_class_map
-    from kedge.evaluation.plan import DEFAULT_SUITES, SUITES
+    from kedge.evaluation.plan import DEFAULT_SUITES
     from kedge.evaluation.running import evaluate
 
     suites = options.suite or DEFAULT_SUITES
@@ -159,12 +199,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             options.model,
             options.data,
             suites,
-            ood=_unique("--ood", options.ood),
-            shift=_unique("--shift", options.shift),
+            ood=name_sets("--ood", options.ood),
+            shift=name_sets("--shift", options.shift),
             corruption_files=options.corruption_files,
             cbar_files=options.cbar_files,
             corruptions=options.corruptions,
-            severities=_numbers("--severities", options.severities) or (1, 2, 3, 4, 5),
+            severities=read_numbers("--severities", options.severities) or (1, 2, 3, 4, 5),
             synthetic=() if synthetic == ("none",) else synthetic,
             table=options.table,
             frost=options.frost,
@@ -192,7 +232,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         )
     except KeyboardInterrupt:
         again = shlex.join(["kedge", *sys.argv[1:]])
-        print(f"kedge: interrupted; what was seen is in {folder}. Go on with: {again}")
+        told = f"kedge: interrupted; what was seen is in {folder}. Go on with: {again}"
+        print(told, file=sys.stderr)
         return 130
     if options.store_threshold and _is_first():
         _store_threshold(options.model, rows, options.accept, options.quiet)
@@ -245,27 +286,6 @@ def _is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _unique(option: str, pairs: list[tuple[str, str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, data in pairs:
-        if name in found:
-            raise OptionError(f"expected another name for each {option}, found {name!r} twice.")
-        found[name] = data
-    return found
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _numbers(option: str, words: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    if words is None:
-        return None
-    if not all(word.isdecimal() for word in words):
-        raise OptionError(f"expected {option} such as 1,3,5, found {','.join(words)!r}.")
-    return tuple(int(word) for word in words)
-
-
 def _normalisation(options: argparse.Namespace) -> tuple[tuple[float, ...], tuple[float, ...]]:
     try:
         mean, std = (tuple(float(word) for word in part) for part in (options.mean, options.std))
@@ -275,10 +295,3 @@ def _normalisation(options: argparse.Namespace) -> tuple[tuple[float, ...], tupl
             f" {','.join(options.mean)!r} and {','.join(options.std)!r}."
         ) from None
     return mean, std
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, data = text.partition("=")
-    if not (name and equals and data):
-        raise argparse.ArgumentTypeError(f"expected NAME=DATA, found {text!r}")
-    return name, data

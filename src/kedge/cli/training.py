@@ -6,27 +6,19 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kedge.cli.listing import describe
 from kedge.errors import OptionError
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import (
+    SHORT,
     load_recipe,
     make_recipe,
+    read_setting,
     settings,
     shipped,
     to_yaml,
 )
 
-# What everyone sets has a short name.
-SHORT = {
-    "data": "data.name",
-    "network": "network.name",
-    "protocol": "protocol.name",
-    "target": "protocol.target",
-    "alpha": "protocol.alpha",
-    "lr": "optimiser.lr",
-}
 EXAMPLES = """\
 examples:
   kedge train                                             shapes on a CPU, in less than a minute
@@ -42,7 +34,7 @@ def add(commands: Any, name: str) -> None:
     """Tell the parser of `kedge` about this command."""
     parser = commands.add_parser(
         name,
-        help="train a model: standard, anchored, or anchored with masked references",
+        help="train one model: standard, anchored, or with masked references",
         description="Train a model as a recipe says, and leave all about it in a run folder.",
         epilog=EXAMPLES + "\n" + _describe_recipes() + "\n" + _describe_settings(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -68,7 +60,9 @@ def add(commands: Any, name: str) -> None:
     parser.add_argument(
         "--resume", metavar="FOLDER", type=Path, help="go on with the run in this folder"
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
+    parser.add_argument(
+        "--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:1"
+    )
     parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
     parser.add_argument(
         "--print-recipe", action="store_true", help="show the resolved recipe, and stop"
@@ -137,21 +131,8 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
                 raise OptionError(_missing_value(name))
             value = waiting.pop(0)
         dotted = SHORT.get(name, name.replace("-", "_"))
-        found[dotted] = _value(dotted, value)
+        found[dotted] = read_setting(dotted, value)
     return found
-
-
-def _value(dotted: str, text: str) -> Any:
-    """What an option stands for: a text as it is, everything else as YAML."""
-    known = settings().get(dotted)
-    if known is not None and known.type == str | None and text in ("none", "null"):
-        return None
-    if known is not None and known.type in (str, str | None):
-        return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
 
 
 def _missing_value(name: str) -> str:
@@ -174,8 +155,8 @@ def _name(recipe_name: str, recipe: Recipe) -> str:
 
 def _describe_recipes() -> str:
     """The shipped recipes, each in a line."""
-    lines = [f"  {name:28}{load_recipe(name).about.split('. ')[0]}" for name in shipped()]
-    return "\n".join(["recipes:", *lines]).replace("%", "%%") + "\n"
+    about = {name: load_recipe(name).about.split(". ")[0] for name in shipped()}
+    return f"recipes:\n{describe(about, 30, 96)}\n"
 
 
 def _describe_settings() -> str:
@@ -200,7 +181,7 @@ def _describe_settings() -> str:
         text = f"{about}{choices}  [{_shown(default)}]".strip()
         wrapped = textwrap.wrap(text, 66) or [""]
         lines += [f"  {name:28}{wrapped[0]}", *(" " * 30 + line for line in wrapped[1:])]
-    return "\n".join(lines).replace("%", "%%") + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _shown(value: Any) -> str:
