@@ -4,13 +4,13 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test check lint types format bench clean
+.PHONY: help demo test check lint types docs format bench clean
 
 help:                ## what each command does
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: $(READY)       ## train a standard and an anchored network on real digits and compare them (about a minute)
-	@$(RUN)/python examples/demo.py
+demo: $(READY)       ## kedge compare: five protocols side by side, and a report (five minutes on two cores)
+	@$(RUN)/kedge compare
 
 test: $(READY)       ## the tests and doctests, warnings as errors (about five minutes on two cores)
 	$(RUN)/python -m pytest -n auto
@@ -23,6 +23,9 @@ lint: $(READY)       ## ruff: format and lint, nothing is changed
 
 types: $(READY)      ## mypy, strict
 	$(RUN)/mypy
+
+docs: $(READY)       ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict --quiet
 
 format: $(READY)     ## ruff: format, and fix what can be fixed
 	$(RUN)/ruff format .

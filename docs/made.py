@@ -1,0 +1,219 @@
+"""What is made when the site is built, from the code, so that it cannot go stale.
+
+- A line `<!-- made: NAME -->` on a page becomes what the function of that name in `PARTS` returns.
+- `![text](images/NAME.svg)` alone on a line is drawn into the page, if its colours can follow it.
+- A link to a file of the repository outside `docs/` leads to a copy of it inside the site.
+"""
+
+import argparse
+import csv
+import dataclasses
+import inspect
+import os
+import re
+import types
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from kedge import errors, metrics
+from kedge.cli import make_parser
+from kedge.report.numbers import MEASURES, Measure
+from kedge.training import load_recipe, shipped
+from kedge.training.recipe_files import settings
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+# Of a comparison, what its table shows.
+SHOWN = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "ood_auroc")
+_MADE = re.compile(r"^<!-- made: ([\w-]+) -->$", re.MULTILINE)
+_PICTURE = re.compile(r"^!\[([^\]]*)\]\(((?:\.\./)*images/[\w-]+\.svg)\)$", re.MULTILINE)
+_LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The page with all that is made."""
+    where = Path(page.file.abs_src_path or "").parent
+    text = _MADE.sub(lambda found: PARTS[found[1]](), markdown)
+    text = _PICTURE.sub(lambda found: _draw(found, where), text)
+    return _LINK.sub(lambda found: _lead_into_site(found, where, page, config, files), text)
+
+
+def describe_commands() -> str:
+    """A section for each command: what it does, its usage, its options, examples."""
+    _, commands = make_parser()
+    return "\n\n".join(_describe(name, parser) for name, parser in commands.choices.items())
+
+
+def describe_exit_codes() -> str:
+    """What `kedge --help` says at its end."""
+    parser, _ = make_parser()
+    return f"```text\n{_as_printed(parser)}\n```"
+
+
+def describe_recipes() -> str:
+    """A table of the shipped recipes."""
+    lines = ["| recipe | trains | protocol | epochs | what |", "|" + " --- |" * 5]
+    for name, path in shipped().items():
+        recipe = load_recipe(name)
+        link = f"[{name}](../{path.relative_to(ROOT)})"
+        protocol = recipe.protocol.name
+        if protocol == "masked":
+            protocol += f", {recipe.protocol.target}, {recipe.protocol.alpha}"
+        about = recipe.about.split(". ")[0].rstrip(".")
+        trains = f"{recipe.network.name} on {recipe.data.name.split(':')[0]}"
+        lines.append(f"| {link} | {trains} | {protocol} | {recipe.epochs} | {about} |")
+    return "\n".join(lines)
+
+
+def describe_settings() -> str:
+    """A table of every setting of a recipe."""
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for name, field in settings().items():
+        if name == "about":
+            continue
+        made = field.default_factory
+        default = made() if made is not dataclasses.MISSING else field.default
+        among = field.metadata["among"]
+        choices = f" ({', '.join(f'`{word}`' for word in among)})" if among else ""
+        meaning = field.metadata["about"].replace("|", "\\|") + choices
+        lines.append(f"| `{name}` | `{_plain(default)}` | {meaning} |")
+    return "\n".join(lines)
+
+
+def list_metrics() -> str:
+    """Every public name of `kedge.metrics`, for mkdocstrings."""
+    names = [name for name in vars(metrics) if is_public(metrics, name)]
+    return "\n\n".join(f"::: kedge.metrics.{name}" for name in sorted(names, key=str.lower))
+
+
+def describe_errors() -> str:
+    """A table of the errors that a user can cause."""
+    lines = ["| error | is also a | when |", "| --- | --- | --- |"]
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.KedgeError):
+            also = ", ".join(
+                base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"
+            )
+            lines.append(f"| `{name}` | `{also}` | {inspect.cleandoc(kind.__doc__ or '')} |")
+    return "\n".join(lines)
+
+
+def is_public(package: types.ModuleType, name: str) -> bool:
+    """Whether a name is something that a package offers, and not one of its modules."""
+    return not name.startswith("_") and not isinstance(vars(package)[name], types.ModuleType)
+
+
+def describe_comparisons() -> str:
+    """A table for each comparison that is kept in `benchmarks/results/compare-*.csv`."""
+    return "\n\n".join(_describe_comparison(path) for path in sorted(RESULTS.glob("compare-*.csv")))
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": describe_commands,
+    "exit-codes": describe_exit_codes,
+    "metrics": list_metrics,
+    "errors": describe_errors,
+    "comparisons": describe_comparisons,
+    "recipes": describe_recipes,
+    "settings": describe_settings,
+}
+
+
+def _describe(name: str, parser: argparse.ArgumentParser) -> str:
+    usage = parser.format_usage().removeprefix("usage: ").strip()
+    parts = [f"## kedge {name}", parser.description or "", f"```text\n{usage}\n```"]
+    for group in parser._action_groups:
+        shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+        if shown:
+            title = {"positional arguments": "", "options": ""}.get(group.title or "", group.title)
+            heading = [f"**{(title or '').capitalize()}**"] if title else []
+            lines = ["| option | meaning |", "| --- | --- |", *map(_option, shown)]
+            parts += [*heading, "\n".join(lines)]
+    if parser.epilog:
+        parts.append(f"```text\n{_as_printed(parser)}\n```")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _as_printed(parser: argparse.ArgumentParser) -> str:
+    formatter = parser._get_formatter()
+    formatter.add_text(parser.epilog)
+    return formatter.format_help().strip()
+
+
+def _describe_comparison(path: Path) -> str:
+    """The arms of a `summary.csv`: mean ± spread over seeds, and the difference to the first."""
+    with open(path, encoding="utf-8") as file:
+        rows = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
+    shown = [each for each in MEASURES if each.key in SHOWN]
+    titles = [f"{each.title}{', %' if each.unit == '%' else ''}" for each in shown]
+    link = f"[{path.name}](../../benchmarks/results/{path.name})"
+    lines = [
+        f"`kedge compare`, {link}: mean ± standard deviation over seeds, and in brackets the"
+        " difference to the first arm with its 95 % interval.\n",
+        f"| arm | {' | '.join(titles)} |",
+        "|" + " --- |" * (1 + len(shown)),
+    ]
+    for arm in dict.fromkeys(arm for arm, _ in rows):
+        cells = [_number(rows.get((arm, each.key)), each) for each in shown]
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _number(row: dict[str, str] | None, measure: Measure) -> str:
+    if row is None:
+        return ""
+
+    def shown(name: str, sign: str = "") -> str:
+        return f"{measure.factor * float(row[name]):{sign}.{measure.digits}f}"
+
+    text = shown("mean") + (f" ± {shown('spread')}" if row["spread"] else "")
+    if row["low"]:
+        text += f" ({shown('difference', '+')}; {shown('low', '+')} to {shown('high', '+')})"
+    return text
+
+
+def _option(action: argparse.Action) -> str:
+    names = ", ".join(f"`{word}`" for word in action.option_strings or [action.dest.upper()])
+    takes = action.nargs != 0 and bool(action.option_strings)
+    value = action.metavar or (action.choices and "{" + ",".join(map(str, action.choices)) + "}")
+    value = value or action.dest.upper()
+    names += f" `{value}`" if takes else ""
+    meaning = (action.help or "") % {**vars(action), "prog": "kedge"}
+    return f"| {names.replace('|', chr(92) + '|')} | {meaning.replace('|', chr(92) + '|')} |"
+
+
+def _draw(found: re.Match[str], where: Path) -> str:
+    """An SVG file as a part of the page, if it takes its colours from there."""
+    text = (where / found[2]).read_text(encoding="utf-8")
+    if "--picture-ink" not in text:
+        return found[0]  # has colours of its own
+    text = re.sub(r"<\?xml.*?\?>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"\n\s*", "\n", text).strip()  # Markdown takes indented lines for code
+    return f'<figure class="picture" aria-label="{escape(found[1])}">\n{text}\n</figure>'
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
+
+
+def _lead_into_site(
+    found: re.Match[str], where: Path, page: Page, config: MkDocsConfig, files: Files
+) -> str:
+    """A link, as it is or to the copy of a file that lies outside `docs/`."""
+    target = (where / found[1]).resolve()
+    outside = target.is_relative_to(ROOT) and not target.is_relative_to(config.docs_dir)
+    if not outside or not target.is_file():
+        return found[0]  # the site's own, or missing: which the build tells
+    inside = f"files/{target.relative_to(ROOT).as_posix()}"
+    if files.get_file_from_path(inside) is None:
+        files.append(File.generated(config, inside, abs_src_path=str(target)))
+    start = Path(page.file.src_uri).parent.as_posix()
+    return f"]({os.path.relpath(inside, start)}{found[2] or ''})"
