@@ -5,7 +5,7 @@ scikit-learn's handwritten digits at 32 px. The anchored one is trained with mas
 (target: the true label), then folded back into an ordinary network. Both are tested clean and under
 noise that neither has seen in training.
 
-    make demo
+    python examples/demo.py
 """
 
 import torch

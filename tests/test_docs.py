@@ -136,13 +136,23 @@ def test_the_costs_are_those_of_the_result_files(page):
         assert noise == (low, high), (what, setting)
 
 
-def test_the_demo_table_in_the_readme_is_what_the_demo_printed():
-    printed = (RESULTS / "demo-cpu.txt").read_text()
-    table = (ROOT / "README.md").read_text().split("mean ± std of 2 seeds")[1].split("A toy")[0]
-    cells = re.findall(r"-?[\d.]+ ± [\d.]+", table)
-    assert len(cells) == 16
-    for cell in cells:
-        assert cell in printed
+def test_the_comparison_in_the_readme_is_that_of_the_result_file():
+    with open(RESULTS / "compare-cpu.csv") as file:
+        rows = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
+    text = (ROOT / "README.md").read_text()
+    table = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    measures = ("clean_top1", "corrupted_top1", "severity5_top1", "corrupted_smooth_ece")
+    arms = ("standard", "anchored", "masked-uniform", "masked-label", "finetuned")
+    told = {cells[0]: cells[1:] for cells in table if cells[0] in arms}
+    assert set(told) == set(arms)
+    for arm, cells in told.items():
+        for measure, cell in zip(measures, cells, strict=True):
+            row = rows[arm, measure]
+            factor, digits = (1, 3) if measure.endswith("ece") else (100, 1)
+            names = ["mean", "spread", *(["difference", "low", "high"] if row["difference"] else [])]
+            expected = [round(factor * float(row[name]), digits) for name in names]
+            found = [float(n.replace("−", "-")) for n in re.findall(r"[−+]?\d+\.\d+", cell)]
+            assert found == expected, (arm, measure)
 
 
 def test_the_regression_example_finds_uncertainty_away_from_the_data(tmp_path):

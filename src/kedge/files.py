@@ -43,5 +43,6 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     except OSError as problem:
         raise CheckpointError(f"cannot write into {folder}: {problem.strerror}.") from problem
     with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # some shared file systems have none
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

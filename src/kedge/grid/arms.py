@@ -79,9 +79,10 @@ def parse_arm(text: str) -> Arm:
     return Arm(name, found, first, start)
 
 
-def parse_arms(texts: Iterable[str]) -> tuple[Arm, ...]:
-    """Arms by their texts; all that are known if there are none."""
-    arms = [parse_arm(text) for text in texts] or list(KNOWN.values())
+def parse_arms(given: Iterable[str | Arm]) -> tuple[Arm, ...]:
+    """Arms, also by their texts; all that are known if there are none."""
+    arms = [each if isinstance(each, Arm) else parse_arm(each) for each in given]
+    arms = arms or list(KNOWN.values())
     names = [arm.name for arm in arms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from kedge.grid.cells import Cell, make_cells
 from kedge.grid.engines import Engine, LocalJobs
 from kedge.grid.running import PROGRESS, Result
 from kedge.grid.watching import Watch
-from kedge.run_folder import find_runs
+from kedge.run_folder import Run, read_run
 
 RECIPE = "shapes-compare"
 ENGINES = ("local", "ray")
@@ -85,8 +85,7 @@ def compare(
     output = Path(output)
     if output.exists() and not output.is_dir():
         raise OptionError(f"expected a folder for the comparison, found a file at {output}.")
-    chosen = [arm for arm in arms if isinstance(arm, Arm)]
-    chosen += parse_arms([arm for arm in arms if isinstance(arm, str)]) if not chosen else []
+    chosen = parse_arms(arms)
     if baseline is not None:
         check_option("the baseline", baseline, [arm.name for arm in chosen])
     cells = make_cells(recipe, settings or {}, chosen, seeds, output, evaluation or {})
@@ -100,7 +99,28 @@ def compare(
         with Watch(todo, jobs=jobs, quiet=quiet) as watch:
             if len(todo) < len(cells):
                 watch.say(f"{len(cells) - len(todo)} of {len(cells)} cells are finished already")
-            running = _engine(engine, todo, jobs, cpus, gpus, address, places, command, output)
+            if engine == "local":
+                assert jobs is not None
+                running: Engine = LocalJobs(
+                    todo,
+                    jobs=jobs,
+                    threads=max(1, _cores() // jobs),
+                    devices=places,
+                    command=list(command),
+                    logs=output.absolute() / "logs",
+                )
+            else:
+                from kedge.grid.on_ray import RayTasks
+
+                running = RayTasks(
+                    todo,
+                    jobs=jobs,
+                    cpus=cpus,
+                    gpus=gpus,
+                    address=address,
+                    command=list(command),
+                    device=device,
+                )
             interrupted = _follow(running, todo, watch, results)
     failed = [
         f"{cell.title}: {results[cell.folder]['problem']}"
@@ -118,7 +138,7 @@ def compare(
     from kedge.report.writing import write_report  # draws: cells' own processes need not
 
     report = write_report(
-        find_runs([cell.folder for cell in sorted(there, key=cells.index)]),
+        [_named(cell) for cell in there],
         output,
         baseline=baseline,
         title=title,
@@ -128,31 +148,10 @@ def compare(
     return Compared(report, cells, failed, interrupted)
 
 
-def _engine(
-    engine: str,
-    cells: Sequence[Cell],
-    jobs: int | None,
-    cpus: int,
-    gpus: float | None,
-    address: str | None,
-    places: Sequence[str],
-    command: Sequence[str],
-    output: Path,
-) -> Engine:
-    if engine == "local":
-        assert jobs is not None
-        threads = max(1, _cores() // jobs)
-        return LocalJobs(
-            cells,
-            jobs=jobs,
-            threads=threads,
-            devices=places,
-            command=list(command),
-            logs=output.absolute() / "logs",
-        )
-    from kedge.grid.on_ray import RayTasks
-
-    return RayTasks(cells, jobs=jobs, cpus=cpus, gpus=gpus, address=address, command=list(command))
+def _named(cell: Cell) -> Run:
+    """The run of a cell under the name that its arm has now, whatever it had when it was run."""
+    run = read_run(cell.folder)
+    return replace(run, cell={**run.cell, "arm": cell.arm, "seed": cell.seed})
 
 
 def _follow(

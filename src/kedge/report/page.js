@@ -1,6 +1,6 @@
 "use strict";
 
-// Sorting: a first click on a column puts its best values first, a second turns it round.
+// Sorting: a first click puts the lowest numbers first, a second the highest; what has none is last.
 function sortBy(table, column, descending) {
   const body = table.tBodies[0];
   const order = (row) => {
