@@ -48,7 +48,9 @@ SMALLER = {
     "train": ["--epochs", "1", "--data.limit", "64", "--data.validation", "0", "--quiet"],
     "evaluate": ["--limit", "10", "--references", "2", "--severities", "3", "--quiet"],
     "corrupt": ["--limit", "1", "--quiet"],
-    "compare": ["--dry-run"],  # test_grid_comparing.py runs some, and the Python block of comparing.md
+    "compare": [
+        "--dry-run"
+    ],  # test_grid_comparing.py runs some, and the Python block of comparing.md
     "report": ["--quiet"],
 }
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 """Runs sorted into arms: names, the baseline, one evaluation each, and what a reader is told."""
 
 import os
@@ -127,6 +129,10 @@ def test_a_run_that_goes_on_from_a_part_of_its_own_says_so(tmp_path):
     (arm,) = make_comparison([run]).arms
     assert "; goes on from a first part of its own; 6 epochs; " in arm.about
     assert not arm.from_scratch
+    schedule = {"begin": 0.25, "end": 1.0}
+    parts = replace(run, recipe={"schedule": schedule, "epochs": 6})
+    (arm,) = make_comparison([parts]).arms
+    assert "; after 2 epochs as a standard network; 6 epochs; " in arm.about
 
 
 def test_recipes_that_differ_make_two_arms_but_not_if_no_number_depends_on_it(tmp_path):

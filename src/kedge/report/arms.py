@@ -206,8 +206,18 @@ def _about(run: Run) -> str:
 def _describe_start(run: Run) -> str:
     *above, start = re.split(r"[\\/]", str(_first(run).get("start", "")).rstrip("\\/"))
     if above and above[-1] == run.name:
-        return "goes on from a first part of its own"
+        return _describe_first_part(run)
     return f"fine-tuned from {start}" if start else "from scratch"
+
+
+def _describe_first_part(run: Run) -> str:
+    """What was trained before, along the same schedule, as a standard network."""
+    schedule = run.recipe.get("schedule", {})
+    begin, end = schedule.get("begin", 0), schedule.get("end", 1)
+    epochs = run.recipe.get("epochs")
+    if not begin or not epochs or end <= begin:
+        return "goes on from a first part of its own"
+    return f"after {round(epochs * begin / (end - begin))} epochs as a standard network"
 
 
 def _describe_protocol(row: Mapping[str, Any]) -> str:
