@@ -1,8 +1,7 @@
-from dataclasses import replace
-
 """Runs sorted into arms: names, the baseline, one evaluation each, and what a reader is told."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from report_runs import ANCHORED, LABEL, STANDARD, UNIFORM, make_run
