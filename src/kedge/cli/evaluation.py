@@ -240,6 +240,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if not options.quiet and _is_first():
         show_summary(rows)
         print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
+        print(f"A page about them: kedge report {shlex.quote(str(folder))}")
     return 0
 
 

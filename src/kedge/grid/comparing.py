@@ -99,6 +99,8 @@ def compare(
         with Watch(todo, jobs=jobs, quiet=quiet) as watch:
             if len(todo) < len(cells):
                 watch.say(f"{len(cells) - len(todo)} of {len(cells)} cells are finished already")
+            at_once = f", {jobs} at a time" if jobs is not None else ""
+            watch.say(f"{len(todo)} cells to train and evaluate{at_once}, into {output}")
             if engine == "local":
                 assert jobs is not None
                 running: Engine = LocalJobs(
