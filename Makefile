@@ -12,7 +12,7 @@ help:                ## what each command does
 demo: $(READY)       ## kedge compare: five protocols side by side, and a report (five minutes on two cores)
 	@$(RUN)/kedge compare
 
-test: $(READY)       ## the tests and doctests, warnings as errors (about five minutes on two cores)
+test: $(READY)       ## the tests and doctests, warnings as errors (about ten minutes on two cores)
 	$(RUN)/python -m pytest -n auto
 
 check: lint types test ## what CI runs: format, lint, strict types, tests

@@ -2,9 +2,11 @@
 
     python benchmarks/budget.py --jobs 14        # minutes on a GPU
 
-The recipe is the one of these budgets that costs about 40,000 samples a run and after which the
-standard network has learned its training set by heart. That looks at the standard arm alone. The
-other arms are here to show what a budget does to them: masked networks have more to learn.
+At about 40,000 samples a run there are two: 3,000 pictures for 12 epochs, the first choice, and
+1,000 for 40. Masked networks have more to learn: they lose in the first, where no arm has
+converged, and win in the second and in all longer ones. The recipe is the second: the standard
+network, which the rule looks at, has learned its training set by heart. That rule was found after
+looking at all arms.
 """
 
 import argparse

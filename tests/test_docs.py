@@ -142,6 +142,7 @@ def test_the_comparison_in_the_readme_is_that_of_the_result_file():
     text = (ROOT / "README.md").read_text().split("What it found")[1].split("A toy")[0]
     table = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     measures = ("clean_top1", "corrupted_top1", "severity5_top1", "corrupted_smooth_ece")
+    measures += ("ood_auroc",)
     arms = ("standard", "anchored", "masked-uniform", "masked-label", "finetuned")
     told = {cells[0]: cells[1:] for cells in table if cells[0] in arms}
     assert set(told) == set(arms)

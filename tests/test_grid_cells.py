@@ -118,3 +118,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(recipe, tmp_pat
         make_cells(recipe, {}, parse_arms(["standard"]), (1, 1), tmp_path, {})
     with pytest.raises(RecipeError, match="alpha"):
         cells_of(recipe, tmp_path, "x:alpha=2")
+
+
+def test_two_arms_that_are_the_same_are_refused(recipe, tmp_path):
+    with pytest.raises(OptionError, match="found standard and twin with the same settings"):
+        cells_of(recipe, tmp_path, "standard", "twin:protocol=standard")

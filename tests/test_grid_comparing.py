@@ -131,6 +131,13 @@ def test_a_dry_run_shows_the_cells_and_makes_nothing(pictures, tmp_path, capsys)
         (["--recipe", "nothing"], "the recipe"),
         (["--epochz", "3"], "epochs"),
         (["--ood", "x"], "NAME=DATA"),
+        (["--corruptions", "fgo"], "fog"),
+        (["--suite", "nope"], "a suite"),
+        (["--limit", "0"], "limit"),
+        (["--references", "0"], "reference"),
+        (["--data", "imagefolder:nowhere"], "nowhere"),
+        (["--ood", "x=pictures:nowhere"], "nowhere"),
+        (["--corruptions", "fgo", "--dry-run"], "fog"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_code_2(words, told, tmp_path, capsys):

@@ -215,3 +215,34 @@ def test_how_a_process_died_is_told():
     assert "SIGSEGV" in engines._death(-signal.SIGSEGV, log)
     assert "fewer --jobs" in engines._death(-signal.SIGKILL, log)
     assert "exit code 3" in engines._death(3, log)
+
+
+def test_a_process_that_cannot_be_started_is_told_and_nothing_waits(recipe, tmp_path):
+    cells = cells_of(recipe, tmp_path, "standard")
+    (tmp_path / "logs").touch()  # no folder can be made there
+    ended = collect_all(local(cells, tmp_path), 1)
+    assert "cannot start a process" in ended["standard, seed 0"]["problem"]
+
+
+def test_a_finished_cell_stays_finished_while_it_is_asked_more(recipe, tmp_path, monkeypatch):
+    (cell,) = cells_of(recipe, tmp_path, "standard")
+    run_cell(cell, threads=1)
+    (asked,) = cells_of(recipe, tmp_path, "standard", shown={**SHOWN, "severities": [5]})
+
+    def interrupt(*values, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "evaluate", interrupt)
+    assert run_cell(asked, threads=1) == {"status": "interrupted"}
+    assert cell.finished
+    assert not asked.finished
+
+
+def test_a_renamed_cell_says_so_in_its_folder(recipe, tmp_path):
+    (cell,) = cells_of(recipe, tmp_path, "standard")
+    run_cell(cell, threads=1)
+    (renamed,) = cells_of(recipe, tmp_path, "mine:protocol=standard")
+    running.rename_cell(renamed)
+    (run,) = find_runs([tmp_path])
+    assert run.cell["arm"] == "mine"
+    assert renamed.finished

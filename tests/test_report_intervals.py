@@ -78,14 +78,20 @@ def test_the_bootstrap_interval_is_centred_and_says_how_it_was_found():
 
 def test_a_sign_is_certain_only_where_an_interval_leaves_out_0():
     def around(value):
-        return bootstrap_interval(value, torch.tensor([1.0, 2.0, 3.0]), 10, 1)
+        return bootstrap_interval(value, torch.tensor([1.0, 2.0, 3.0]), 100, 1)
 
     assert around(2.0).tells
     assert around(-2.0).tells
     assert not around(1.9).tells
     assert not around(-1.9).tells
     assert not no_interval(5.0, "one seed, no interval").tells
-    assert not bootstrap_interval(0.0, torch.zeros(9), 10, 1).tells
+    assert not bootstrap_interval(0.0, torch.zeros(9), 100, 1).tells
+
+
+def test_few_images_have_no_interval():
+    found = bootstrap_interval(2.0, torch.tensor([1.0, 2.0, 3.0]), 29, 1)
+    assert (found.low, found.high, found.tells) == (None, None, False)
+    assert "29 images" in found.how
 
 
 def test_each_draw_takes_as_many_images_as_there_are_and_all_alike_often():

@@ -85,7 +85,7 @@ def write_answers(folder: Path, answers: Answers) -> Path:
 def read_answers(path: Path) -> Answers:
     """The answers in a file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         about = json.loads(str(arrays["about"]))
         ends, data = arrays["thumbnail_ends"], arrays["thumbnail_bytes"].tobytes()
@@ -102,14 +102,15 @@ def read_answers(path: Path) -> Answers:
         )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(
-            f"cannot read the answers in {path}: {problem}. Remove the file, and evaluate again."
+            f"cannot read the answers in {path}: it is damaged ({type(problem).__name__})."
+            " Remove the file, and evaluate again."
         ) from None
 
 
 def read_about(path: Path) -> dict[str, Any]:
     """What the answers in a file are about, without reading them; empty if it cannot be read."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return {}
@@ -123,7 +124,8 @@ def files_in(folder: Path) -> list[Path]:
 
 def file_of(folder: Path, about: Mapping[str, Any]) -> Path:
     """Where the answers about a set are kept."""
-    identity = [str("" if about.get(name) is None else about[name]) for name in IDENTITY]
+    names = ("model", *IDENTITY)  # a folder may hold the answers of several models
+    identity = [str("" if about.get(name) is None else about[name]) for name in names]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     words = [str(about[name]) for name in ("suite", "set", "corruption", "severity")]
     name = "-".join(word for word in words if word)

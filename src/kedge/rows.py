@@ -79,7 +79,11 @@ def read_rows(where: Path) -> list[Row]:
             found = [_typed(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
         else:
             found = [json.loads(line) for line in text.splitlines() if line]
-        return [make_row(**{k: v for k, v in row.items() if k in COLUMNS}) for row in found]
+        rows = [make_row(**{k: v for k, v in row.items() if k in COLUMNS}) for row in found]
+        for row in rows:
+            if not isinstance(row["value"], int | float) or not math.isfinite(row["value"]):
+                raise ValueError(f"a row without a number: value {row['value']!r}")
+        return rows
     except (OSError, ValueError, AttributeError, TypeError) as problem:
         raise DataError(
             f"cannot read the rows in {where}: {problem}. Remove the file to begin anew."

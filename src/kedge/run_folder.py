@@ -41,6 +41,15 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict)
     cell: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def epochs_before(self) -> int:
+        """How many epochs of its schedule another run had trained before it went on."""
+        schedule = self.recipe.get("schedule") or {}
+        begin, end = schedule.get("begin", 0), schedule.get("end", 1)
+        if not begin or end <= begin:
+            return 0
+        return round(float(self.recipe.get("epochs", 0) * begin / (end - begin)))
+
     @cached_property
     def answers(self) -> list[Answers]:
         """What its model answered to each image, of the sets for which it was kept."""
@@ -74,7 +83,10 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
     for place in places:
         if not place.exists():
             raise DataError(f"expected a run folder or a file with rows, found nothing at {place}.")
+        if place.is_file() and place.suffix not in (".csv", ".jsonl"):
+            raise DataError(f"expected a run folder, rows.csv or rows.jsonl, found {place}.")
         inside = [place] if _has_rows(place) else [p for p in _folders(place) if _has_rows(p)]
+        inside.sort(key=lambda path: str(_read_json(path / "environment.json").get("started", "")))
         if not inside:
             raise DataError(
                 f"expected rows.csv or rows.jsonl in {place} or in its folders, found none. Runs"
@@ -90,7 +102,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
         except ValueError:

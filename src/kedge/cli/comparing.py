@@ -86,7 +86,7 @@ def add(commands: Any, name: str) -> None:
         "--corruptions", metavar="NAMES", type=read_names, help="only these, comma-separated"
     )
     add_argument("--severities", metavar="1,...,5", type=read_names, help="only these")
-    for name, about in (("--ood", "other pictures"), ("--shift", "shifted sets, same classes")):
+    for name, about in (("--ood", "other pictures"), ("--shift", "same classes, to rows.csv")):
         add_argument(
             name, metavar="NAME=DATA", action="append", type=read_pair, default=[], help=about
         )
@@ -125,6 +125,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise OptionError("expected --seeds 0,1,... for a comparison, found --seed.")
     if options.recipe is None and settings.get("data.name", "shapes") != "shapes":
         settings = {"data.limit": None, "data.validation": 0.1, **settings}  # those are shapes'
+    if options.recipe is None and "network.name" in settings:
+        settings = {"network.arguments": {}, **settings}  # those are the small network's
     arms, seeds = parse_arms(options.arm), read_numbers("--seeds", options.seeds) or (0, 1)
     evaluation = _evaluation(options, recipe, settings)
     output = options.output or Path("comparisons") / _name(recipe, settings)
@@ -181,7 +183,7 @@ def _evaluation(
         "ood": name_sets("--ood", options.ood),
         "shift": name_sets("--shift", options.shift),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in found.items() if value not in (None, (), {})}
 
 
 def _name(recipe: str, settings: dict[str, Any]) -> str:
@@ -200,13 +202,16 @@ def _show_cells(
     evaluation: dict[str, Any],
 ) -> int:
     from kedge.grid.cells import make_cells
+    from kedge.grid.comparing import check_cells
     from kedge.run_folder import read_cell
 
     cells = make_cells(recipe, settings, arms, seeds, output, evaluation)
+    check_cells(cells)
     for cell in cells:
         state = "finished" if cell.finished else "begun" if read_cell(cell.folder) else "new"
         epochs = " + ".join(str(phase.recipe.epochs) for phase in cell.phases)
         print(f"{state:9} {cell.title:28} {epochs} epochs  {cell.folder}")
     left = sum(not cell.finished for cell in cells)
-    print(f"{len(cells)} cells, {left} to run; the report would be {output / 'report.html'}")
+    count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+    print(f"{count}, {left} to run; the report would be {output / 'report.html'}")
     return 0

@@ -86,4 +86,9 @@ def _find_unfinished(places: Iterable[Path]) -> Iterable[str]:
             cell = read_cell(folder)
             named = {"arm", "seed"} <= cell.keys()
             name = f"{cell['arm']}, seed {cell['seed']}," if named else "a cell"
-            yield f"{name} has no results yet ({file.parent})."
+            problem = folder / "problem.txt"
+            if problem.exists():
+                told = problem.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                yield f"{name} failed: {told[-1] if told else ''}"
+            else:
+                yield f"{name} has no results yet ({file.parent})."

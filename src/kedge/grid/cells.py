@@ -117,11 +117,20 @@ def make_cells(
         raise OptionError("expected at least one seed, found none.")
     if len(set(seeds)) < len(seeds):
         raise OptionError(f"expected different seeds, found {', '.join(map(str, seeds))}.")
-    return [
+    cells = [
         _make_cell(source, settings, arm, seed, output.absolute(), evaluation)
         for seed in seeds
         for arm in arms
     ]
+    alike: dict[str, Cell] = {}
+    for cell in cells:
+        other = alike.setdefault(f"{cell.seed} {cell.folder.name.rpartition('-')[2]}", cell)
+        if other is not cell:
+            raise OptionError(
+                f"expected arms that differ, found {other.arm} and {cell.arm} with the same"
+                " settings."
+            )
+    return cells
 
 
 def _make_cell(

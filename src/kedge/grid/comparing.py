@@ -1,20 +1,22 @@
 """A comparison, from arms and seeds to a report. Read `compare` top to bottom."""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from kedge.errors import OptionError, check_option
+from kedge.errors import DataError, OptionError, check_option
+from kedge.evaluation.plan import Choices
 from kedge.grid.arms import Arm, parse_arms
 from kedge.grid.cells import Cell, make_cells
 from kedge.grid.engines import Engine, LocalJobs
-from kedge.grid.running import PROGRESS, Result
+from kedge.grid.running import PROGRESS, Result, rename_cell
 from kedge.grid.watching import Watch
-from kedge.run_folder import Run, read_run
+from kedge.run_folder import read_run
 
 RECIPE = "shapes-compare"
 ENGINES = ("local", "ray")
@@ -89,6 +91,7 @@ def compare(
     if baseline is not None:
         check_option("the baseline", baseline, [arm.name for arm in chosen])
     cells = make_cells(recipe, settings or {}, chosen, seeds, output, evaluation or {})
+    check_cells(cells)
     todo = [cell for cell in cells if not cell.finished]
     results: dict[Path, Result] = {}
     interrupted = False
@@ -100,7 +103,8 @@ def compare(
             if len(todo) < len(cells):
                 watch.say(f"{len(cells) - len(todo)} of {len(cells)} cells are finished already")
             at_once = f", {jobs} at a time" if jobs is not None else ""
-            watch.say(f"{len(todo)} cells to train and evaluate{at_once}, into {output}")
+            count = "1 cell" if len(todo) == 1 else f"{len(todo)} cells"
+            watch.say(f"{count} to train and evaluate{at_once}, into {output}")
             if engine == "local":
                 assert jobs is not None
                 running: Engine = LocalJobs(
@@ -139,21 +143,38 @@ def compare(
     ]
     from kedge.report.writing import write_report  # draws: cells' own processes need not
 
+    for cell in there:
+        rename_cell(cell)
     report = write_report(
-        [_named(cell) for cell in there],
+        [read_run(cell.folder) for cell in there],
         output,
         baseline=baseline,
         title=title,
-        command=" ".join(command) or None,
+        command=shlex.join(command) or None,
         failed=[*failed, *unfinished],
     )
     return Compared(report, cells, failed, interrupted)
 
 
-def _named(cell: Cell) -> Run:
-    """The run of a cell under the name that its arm has now, whatever it had when it was run."""
-    run = read_run(cell.folder)
-    return replace(run, cell={**run.cell, "arm": cell.arm, "seed": cell.seed})
+def check_cells(cells: Sequence[Cell]) -> None:
+    """Refuse what would only be found after training: unknown names, data that are not there."""
+    asked = cells[0].evaluation
+    references = asked.get("references", 1)
+    if type(references) is not int or references < 1:
+        raise OptionError(f"expected at least 1 reference, found {references!r}.")
+    names = {each.name for each in fields(Choices)}
+    values = {name: value for name, value in asked.items() if name in names}
+    listed: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
+    Choices(**listed).check()
+    used = {phase.recipe.data.name for cell in cells for phase in cell.phases}
+    used |= {*dict(asked.get("ood", {})).values(), *dict(asked.get("shift", {})).values()}
+    for data in sorted(used):
+        kind, _, place = data.partition(":")
+        path = Path(place.partition("#")[0])
+        if kind in ("imagefolder", "imagenet", "pictures", "pack") and not path.exists():
+            raise DataError(f"expected data at {path} for {data}, found nothing there.")
 
 
 def _follow(

@@ -122,7 +122,12 @@ class LocalJobs:
                 except queue.Empty:
                     return
                 if process is None:
-                    process = self._start(slot, log)
+                    try:
+                        process = self._start(slot, log)
+                    except OSError as problem:
+                        told = f"cannot start a process: {problem.filename}: {problem.strerror}."
+                        self._ended.put((cell, {"status": "failed", "problem": told}))
+                        continue
                     if process is None:
                         return
                 result = _ask(process, cell, self._threads, device, self._command)
@@ -140,7 +145,7 @@ class LocalJobs:
 
     def _start(self, slot: int, log: Path) -> "subprocess.Popen[str] | None":
         self._logs.mkdir(parents=True, exist_ok=True)
-        with self._lock, open(log, "w") as output:
+        with self._lock, open(log, "a") as output:
             if self._stopping.is_set():
                 return None
             process = subprocess.Popen(
@@ -185,4 +190,6 @@ def _death(code: int, log: Path) -> str:
     if code < 0:
         how = signal.Signals(-code).name
     hint = " (out of memory? Try fewer --jobs)" if code == -signal.SIGKILL else ""
-    return f"its process died with {how}{hint}; what it printed is in {log}."
+    printed = log.exists() and log.stat().st_size > 0
+    where = f"; what it printed is in {log}" if printed else ""
+    return f"its process died with {how}{hint}{where}."

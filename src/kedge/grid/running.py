@@ -59,7 +59,7 @@ def run_cell(
     except KedgeError as problem:
         return _failed(cell, str(problem))
     except OSError as problem:
-        return _failed(cell, f"{problem.filename or cell.folder}: {problem.strerror}.")
+        return _failed(cell, f"{problem.filename or cell.folder}: {problem.strerror or problem}.")
     except Exception as problem:  # a bug, or no memory: the other cells go on all the same
         text = str(problem).strip().splitlines()
         line = f"{type(problem).__name__}: {text[0] if text else ''}"
@@ -68,14 +68,18 @@ def run_cell(
 
 def _run(cell: Cell, device: str, command: list[str] | None, began: float) -> Result:
     (cell.folder / PROBLEM).unlink(missing_ok=True)
-    seconds = {"train": 0.0, "evaluate": 0.0, **read_cell(cell.folder).get("seconds", {})}
-    _note_cell(cell, command, seconds, finished=False)
+    before = read_cell(cell.folder)
+    seconds = {"train": 0.0, "evaluate": 0.0, **before.get("seconds", {})}
+    # One that is finished and asked more now stays finished, whatever happens to what is asked.
+    if not before.get("finished"):
+        _note_cell(cell, command, seconds, finished=False)
     for number, phase in enumerate(cell.phases):
         since = time.monotonic()
         stage = "training" if len(cell.phases) == 1 else f"training {number + 1}/{len(cell.phases)}"
         finished = _train(phase, _Notes(cell.folder, stage, number, len(cell.phases) + 1), device)
         seconds["train"] += time.monotonic() - since
-        _note_cell(cell, command, seconds, finished=False)
+        if not before.get("finished"):
+            _note_cell(cell, command, seconds, finished=False)
         if not finished:
             return {"status": "interrupted"}
     since = time.monotonic()
@@ -92,6 +96,13 @@ def _run(cell: Cell, device: str, command: list[str] | None, began: float) -> Re
     _note_cell(cell, command, seconds, finished=True)
     (cell.folder / PROGRESS).unlink(missing_ok=True)
     return {"status": "finished", "seconds": round(time.time() - began, 1)}
+
+
+def rename_cell(cell: Cell) -> None:
+    """Have the folder of a finished cell say which arm it is now."""
+    there = read_cell(cell.folder)
+    if there.get("arm") != cell.arm:
+        write_whole(cell.folder / CELL, json.dumps({**there, "arm": cell.arm}, indent=2) + "\n")
 
 
 def _train(phase: Phase, notes: "_Notes", device: str) -> bool:

@@ -212,12 +212,9 @@ def _describe_start(run: Run) -> str:
 
 def _describe_first_part(run: Run) -> str:
     """What was trained before, along the same schedule, as a standard network."""
-    schedule = run.recipe.get("schedule", {})
-    begin, end = schedule.get("begin", 0), schedule.get("end", 1)
-    epochs = run.recipe.get("epochs")
-    if not begin or not epochs or end <= begin:
+    if not run.epochs_before:
         return "goes on from a first part of its own"
-    return f"after {round(epochs * begin / (end - begin))} epochs as a standard network"
+    return f"after {run.epochs_before} epochs as a standard network"
 
 
 def _describe_protocol(row: Mapping[str, Any]) -> str:

@@ -220,7 +220,7 @@ def _pairing_problem(run: Run, other: Run) -> str:
     ours, theirs = _places(run), _places(other)
     for places, name in ((ours, run.name), (theirs, other.name)):
         if not places:
-            return f"{name} has no answers kept image by image"
+            return f"{name or 'one of them'} has no answers kept image by image"
     if any(ours[key] != theirs[key] for key in ours.keys() & theirs.keys()):
         return f"{run.name} and {other.name} were shown other images, or asked otherwise"
     return ""

@@ -104,7 +104,8 @@ def _log(run: Run, kind: str, key: str) -> tuple[Array, Array]:
         sums[place] += count * float(entry[key])
         steps[place] += count
     epochs = sorted(sums)
-    return np.array(epochs), np.array([sums[epoch] / steps[epoch] for epoch in epochs])
+    values = np.array([sums[epoch] / steps[epoch] for epoch in epochs])
+    return np.array(epochs) + run.epochs_before, values
 
 
 def _has(entry: dict[str, Any], key: str) -> bool:

@@ -20,6 +20,7 @@ _BESIDE = {
     "clean_top1": "accuracy on clean pictures",
     "corrupted_smooth_ece": "calibration error under corruption",
     "clean_smooth_ece": "calibration error on clean pictures",
+    "ood_auroc": "AUROC of telling foreign pictures",
 }
 _UNTOLD = "no difference can be told"
 

@@ -327,9 +327,11 @@ def _say(arm: Arm, cells: _Cells) -> str:
     unclear = len(mine) - len(better) - len(worse)
     sentence = (
         f"Of {count_words(len(mine), 'corruption')}, {arm.name} is better at {len(better)} and"
-        f" worse at {len(worse)}; {unclear} cannot be told (the interval contains 0)."
+        f" worse at {len(worse)}; {unclear} cannot be told."
         " By chance alone one in twenty would be called better or worse."
     )
+    if len(mine) < 4:
+        return sentence
     ranked = sorted(mine, key=lambda name: mine[name].strength, reverse=True)
     top, bottom = ranked[:3], ranked[-1]
     listed = enumerate_words([f"{spell_corruption(name)} ({mine[name].text})" for name in top])

@@ -16,6 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 ENOUGH_SEEDS = 5  # from here on the seeds speak for themselves
+FEWEST = 30  # images, for a bootstrap to mean anything
 _NORMAL = 1.96
 
 
@@ -66,6 +67,8 @@ def bootstrap_interval(value: float, resampled: Tensor, images: int, seeds: int)
         images: How many there are in a set.
         seeds: Over how many the difference is a mean.
     """
+    if images < FEWEST:
+        return no_interval(value, f"{images} images are too few for an interval")
     reach = _NORMAL * float(resampled.double().std(correction=1))
     words = f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"
     how = f"paired bootstrap over {images:,} images in {words}"

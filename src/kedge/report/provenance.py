@@ -71,11 +71,12 @@ def find_provenance(comparison: Comparison, command: str | None = None) -> Prove
         "started": _describe_start_times(runs),
         "time": _describe_time(runs),
     }
+    newest = sorted(runs, key=lambda run: str(run.environment.get("started", "")), reverse=True)
     return Provenance(
         tuple((name, value) for name, value in facts.items() if value),
         _find_differing(comparison),
         tuple((arm.title, text) for arm in comparison.arms if (text := _to_yaml(arm.runs[0]))),
-        command or next((text for run in runs if (text := _join(run.cell.get("command")))), ""),
+        command or next((text for run in newest if (text := _join(run.cell.get("command")))), ""),
         tuple((run.name, text) for run in runs if (text := _join(run.environment.get("command")))),
     )
 
@@ -123,6 +124,8 @@ def _describe_references(arm: Arm) -> str:
 
 
 def _describe_start(arm: Arm) -> str:
+    if arm.runs[0].epochs_before:
+        return f"after {arm.runs[0].epochs_before} epochs as a standard network"
     start = _of_arm(arm, "start")
     return f"from {start}" if start else "from scratch"
 

@@ -175,7 +175,7 @@ def _say(scene: Scene, arms: list[Arm], numbers: Numbers) -> str:
     start, end = min(line), max(line)
     begins = "on clean pictures" if start == 0 else f"at severity {start}"
     sentence = (
-        f"{capitalise(first.name)} falls from {percent(line[start].mean)} {begins} to"
+        f"{capitalise(first.name)} goes from {percent(line[start].mean)} {begins} to"
         f" {percent(line[end].mean)} at severity {end}."
     )
     if subject is None or subject not in arms or end not in numbers[subject.name]:
@@ -184,5 +184,6 @@ def _say(scene: Scene, arms: list[Arm], numbers: Numbers) -> str:
     sentence += f" {capitalise(subject.name)} is at {percent(there.mean)} there"
     if there.difference is None:
         return f"{sentence}."
-    told = "" if there.difference.tells else ", which cannot be told from none"
+    known = there.difference.tells or there.difference.low is None
+    told = "" if known else ", which cannot be told from none"
     return f"{sentence} ({points(there.difference.value)}{told})."
