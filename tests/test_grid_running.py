@@ -246,3 +246,20 @@ def test_a_renamed_cell_says_so_in_its_folder(recipe, tmp_path):
     (run,) = find_runs([tmp_path])
     assert run.cell["arm"] == "mine"
     assert renamed.finished
+
+
+def test_what_goes_on_sees_the_samples_in_another_order(recipe, tmp_path, monkeypatch):
+    from kedge.data.batches import Resident, Streamed
+
+    seen = []
+    for kind in (Resident, Streamed):
+        begin = kind.begin
+
+        def noted(batches, epoch, step, begin=begin):
+            seen.append(epoch)
+            begin(batches, epoch, step)
+
+        monkeypatch.setattr(kind, "begin", noted)
+    (cell,) = cells_of(recipe, tmp_path, "finetuned", epochs=4)
+    run_cell(cell, threads=1)
+    assert seen == [0, 1, 2, 3]

@@ -330,3 +330,10 @@ def test_answers_of_weights_that_are_gone_are_not_used(tmp_path):
         text = (tmp_path / "s" / file).read_text()
         (tmp_path / "s" / file).write_text(text.replace("weights of s", "other weights"))
     assert answers_of(read_run(tmp_path / "s")) == []
+
+
+def test_runs_of_a_folder_come_in_the_order_in_which_they_began(tmp_path):
+    for name, started in (("b", "2026-01-01T10:00:00"), ("a", "2026-01-01T10:00:05")):
+        make_run(tmp_path, name, **SMALL)
+        (tmp_path / name / "environment.json").write_text(f'{{"started": "{started}"}}')
+    assert [run.name for run in find_runs([tmp_path])] == ["b", "a"]

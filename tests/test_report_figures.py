@@ -617,3 +617,19 @@ def test_more_arms_than_fit_into_a_heat_map_have_more_panels(scene, tmp_path):
     ]
     for number in range(1, 7):
         assert sum(f">arm{number}<" in panel.svg for panel in figure.panels) == 2
+
+
+def test_what_goes_on_is_drawn_where_it_went_on(scene):
+    arm = scene.comparison.arms[1]
+    runs = tuple(
+        replace(run, recipe={"epochs": 3, "schedule": {"begin": 0.25, "end": 1.0}})
+        for run in arm.runs
+    )
+    later = replace(scene.comparison, arms=(replace(arm, runs=runs),))
+    before = replace(scene.comparison, arms=(arm,))
+    epochs = [
+        [float(r["epoch"]) for r in records_of(draw_curves(replace(scene, comparison=each)))]
+        for each in (before, later)
+    ]
+    assert epochs[0]
+    assert epochs[1] == [epoch + 1 for epoch in epochs[0]]
