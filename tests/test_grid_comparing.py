@@ -219,3 +219,23 @@ def test_a_piped_display_is_plain_lines(pictures, tmp_path, capsys):
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("1/1 standard, seed 0: clean ")
     assert "\x1b" not in line
+
+
+def test_another_network_does_not_get_the_arguments_of_the_default_one(tmp_path, monkeypatch):
+    from kedge.training.recipe_files import load_recipe
+    from kedge.training.start import create_net
+
+    asked = {}
+
+    def note(recipe, settings, **options):
+        asked.update(recipe=recipe, settings=settings)
+        return comparing.Compared(None, [])
+
+    monkeypatch.setattr(comparing, "compare", note)
+    for network in ("timm:resnet18", "kedge:resnet18"):
+        assert main(["compare", "--network", network, "--output", str(tmp_path)]) == 0
+        recipe = load_recipe(asked["recipe"], asked["settings"])
+        assert recipe.network.name == network
+        create_net(recipe, 3)  # refused before, with a stride that it does not know
+    main(["compare", "--output", str(tmp_path)])
+    assert load_recipe(asked["recipe"], asked["settings"]).network.arguments == {"stride": 2}
