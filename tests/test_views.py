@@ -9,8 +9,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
 from kedge.data.chance import key
-from kedge.data.views import POLICIES, PlainView, TrainView
+from kedge.data.views import POLICIES, PlainView, TrainView, view_for
 from kedge.errors import OptionError
+from kedge.standard import standard
 
 SIZE = 16
 CROPS = ["none", "pad", "resized"]
@@ -181,3 +182,15 @@ def test_arguments_reach_the_policy():
 @pytest.mark.parametrize("table", ["imagenet", "cifar10", "svhn"])
 def test_the_tables_of_autoaugment_can_be_named(table):
     view(policy="autoaugment", policy_arguments={"policy": table})(picture(20, 20), 0)
+
+
+def test_a_model_is_shown_what_its_recipe_says_or_else_pictures_of_its_own_shape():
+    model = standard(torch.nn.Flatten(), image_shape=(3, 12, 12))
+    assert view_for(model).described == "12 px"
+    data = {"size": 24, "resize": 32, "interpolation": "bicubic"}
+    model.provenance = {"recipe": {"data": data}}
+    assert view_for(model).described == "24 of 32 px, bicubic"
+    model.provenance = {"recipe": {"data": {"size": 24, "resize": None}}}
+    assert view_for(model).described == "24 px"
+    model.provenance = {"recipe": "lost"}
+    assert view_for(model).described == "12 px"

@@ -15,6 +15,7 @@ from kedge.data.chance import Stream
 from kedge.data.chance import key as combine
 from kedge.data.pixmix import PixMix
 from kedge.errors import OptionError
+from kedge.image_model import ImageModel
 
 POLICIES = {
     "randaugment": v2.RandAugment,
@@ -111,7 +112,7 @@ class PlainView:
     """
 
     def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
-        self.size = size
+        self.size, self.resize, self.interpolation = size, resize, interpolation
         self._square = Square(size, resize or size, InterpolationMode(interpolation))
         self.whole = resize in (None, size)  # pictures of this size are shown as they are
         self.described = f"{size} px" if resize in (None, size) else f"{size} of {resize} px"
@@ -120,6 +121,15 @@ class PlainView:
     def __call__(self, image: Tensor, key: int = 0) -> Tensor:
         """The view, uint8 `(3, size, size)`; `key` makes no difference."""
         return self._square(image).contiguous()
+
+
+def view_for(model: ImageModel) -> PlainView:
+    """The view that `model` was trained to be tested on; the shape of its images if that is all."""
+    recipe = (model.provenance or {}).get("recipe")
+    data = recipe.get("data") if isinstance(recipe, dict) else None
+    known = data if isinstance(data, dict) else {}
+    size = int(known.get("size") or model.image_shape[-1])
+    return PlainView(size, known.get("resize"), known.get("interpolation") or "bilinear")
 
 
 class Square:
