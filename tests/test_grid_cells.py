@@ -83,6 +83,15 @@ def test_a_folder_is_known_by_what_decides_the_weights(recipe, tmp_path):
     assert one.asked == told.asked != asked.asked
 
 
+def test_a_setting_that_came_later_leaves_the_folders_that_are_there_where_they_are(tmp_path):
+    (cell,) = make_cells("shapes-compare", {}, parse_arms(("masked-label",)), (0,), tmp_path, {})
+    assert cell.folder.name == "masked-label-seed0-93fac7"  # as before there was protocol.stored_as
+    arms = ("masked-label", "private:protocol=masked,target=label,protocol.stored_as=mean")
+    both = make_cells("shapes-compare", {}, parse_arms(arms), (0,), tmp_path, {})
+    assert both[0].folder == cell.folder
+    assert not both[1].folder.name.endswith("93fac7")
+
+
 def test_an_arm_that_is_renamed_is_found_again(recipe, tmp_path):
     (one,) = cells_of(recipe, tmp_path, "masked-label")
     one.folder.mkdir()

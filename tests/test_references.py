@@ -1,5 +1,7 @@
-"""Where references come from: cycles within a batch, pools, subsets and means."""
+"""Where references come from: cycles within a batch, pools, subsets, means, synthetic images."""
 
+import cmath
+import math
 from collections import Counter
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kedge import ReferencePool
+from kedge import ReferencePool, references
 from kedge.errors import OptionError, ReferencesError, ShapeError
 from kedge.references import random_cycle
 
@@ -213,6 +215,186 @@ def test_the_mean_of_bytes_is_rounded_and_does_not_overflow():
     mean = ReferencePool(images).mean()
     assert mean.dtype == torch.uint8
     assert mean.tolist() == [[255, 2, 0]]
+
+
+def slow_amplitudes(image: list[list[float]]) -> list[list[float]]:
+    """The size of every frequency of one channel, as the definition says it."""
+    rows, columns = len(image), len(image[0])
+
+    def size(u: int, v: int) -> float:
+        turns = (
+            image[y][x] * cmath.exp(-2j * math.pi * (u * y / rows + v * x / columns))
+            for y in range(rows)
+            for x in range(columns)
+        )
+        return abs(sum(turns))
+
+    return [[size(u, v) for v in range(columns)] for u in range(rows)]
+
+
+def wide_pool(sides: tuple[int, int], n: int = 6) -> Tensor:
+    """Coloured floats, with two pixels so far out that no image made of them is clipped."""
+    images = torch.randn(n, 3, *sides, generator=seeded(1), dtype=torch.float64)
+    images += torch.tensor([2.0, -1.0, 0.5])[:, None, None]
+    images[0, 0, 0, 0], images[1, 0, 0, 0] = 1000, -1000
+    return images
+
+
+@pytest.mark.parametrize("sides", [(4, 4), (5, 3), (4, 5), (3, 6)])
+def test_every_synthetic_image_has_the_mean_spectrum_of_the_pool(sides):
+    images = wide_pool(sides)
+    slow = [[slow_amplitudes(channel.tolist()) for channel in image] for image in images]
+    expected = torch.tensor(slow, dtype=torch.float64).mean(0)
+    for made in ReferencePool(images).synthetic(3, seed=0):
+        slow = [slow_amplitudes(channel.tolist()) for channel in made]
+        found = torch.tensor(slow, dtype=torch.float64)
+        colour = found[:, 0, 0] / math.prod(sides)
+        assert torch.allclose(colour, images.mean((0, 2, 3)).abs(), rtol=1e-9)
+        found[:, 0, 0] = expected[:, 0, 0]  # the level is that of the mean colour
+        assert torch.allclose(found, expected, rtol=1e-9)
+
+
+def test_synthetic_images_have_the_mean_colour_with_its_sign():
+    images = wide_pool((6, 6))
+    made = ReferencePool(images).synthetic(4, seed=3)
+    assert torch.allclose(made.mean((2, 3)), images.mean((0, 2, 3)).expand(4, 3), rtol=1e-9)
+
+
+def test_the_channels_of_a_synthetic_image_share_their_phases():
+    made = ReferencePool(wide_pool((8, 8))).synthetic(2, seed=0)
+    inner = torch.fft.fft2(made).sgn()[:, :, 1:, 1:]
+    assert torch.allclose(inner, inner[:, :1].expand_as(inner), atol=1e-6)
+    assert not torch.allclose(inner[0], inner[1], atol=0.1)
+
+
+def test_the_phases_of_synthetic_images_are_even_around_the_circle():
+    made = ReferencePool(wide_pool((4, 4))).synthetic(2000, seed=0)
+    angles = torch.fft.fft2(made[:, 0])[:, 1, 2].angle()  # neither real nor mirrored
+    counts = ((angles / (2 * math.pi) + 0.5) * 8).long().clamp(0, 7).bincount(minlength=8)
+    assert chi_square(counts) < 29.9  # 7 degrees, p = 1e-4
+
+
+def test_synthetic_images_of_bytes_are_rounded_bytes_like_those_of_the_pool():
+    generator = seeded(0)
+    images = torch.randint(60, 180, (200, 3, 8, 8), generator=generator).to(torch.uint8)
+    images[0, 0, 0, 0], images[1, 0, 0, 0] = 0, 255
+    made = ReferencePool(images).synthetic(50, seed=0)
+    exact = ReferencePool(images.double()).synthetic(50, seed=0)
+    assert made.dtype == torch.uint8
+    assert torch.equal(made, exact.round().to(torch.uint8))
+    spectrum = torch.fft.fft2(images.double()).abs().mean(0)
+    ours = torch.fft.fft2(made.double()).abs().mean(0)
+    assert torch.allclose(ours, spectrum, rtol=0.05)  # rounding, and nothing else
+
+
+def test_bright_synthetic_bytes_are_clipped_and_do_not_wrap_around():
+    images = torch.zeros(4, 1, 4, 4, dtype=torch.uint8)
+    images[:, :, :2] = 255  # half is white: no image with these frequencies fits in 0 to 255
+    made = ReferencePool(images).synthetic(100, seed=0)
+    clipped = ReferencePool(images.double()).synthetic(100, seed=0)
+    assert (clipped == 255).any()
+    assert (clipped == 0).any()
+    assert torch.equal(made.double(), clipped.round())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_synthetic_floats_stay_in_the_range_of_the_pool(dtype):
+    images = (torch.rand(9, 2, 5, 5, generator=seeded(0)) < 0.5).to(dtype) * 3 - 1
+    made = ReferencePool(images).synthetic(40, seed=0)
+    assert made.dtype == dtype
+    assert (made.min(), made.max()) == (-1, 2)
+
+
+@pytest.mark.parametrize("shape", [(30, 3, 6, 6), (30, 2, 7), (30, 1, 2, 3, 4), (40, 3), (12, 9)])
+def test_fewer_synthetic_images_are_the_first_of_more_and_depend_on_the_seed_alone(shape):
+    pool, state = ReferencePool(torch.randn(shape, generator=seeded(0))), torch.get_rng_state()
+    more = pool.synthetic(5, seed=7)
+    assert more.shape == (5, *shape[1:])
+    torch.manual_seed(99)
+    assert torch.equal(pool.synthetic(2, seed=7), more[:2])
+    torch.set_rng_state(state)
+    assert torch.equal(pool.synthetic(5, seed=7), more)
+    assert not torch.equal(pool.synthetic(5, seed=8), more)
+    assert len(more.unique(dim=0)) == 5
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("shape", [(40, 3, 4, 4), (50, 4)])
+def test_a_pool_worked_on_in_parts_makes_what_it_makes_at_once(shape, monkeypatch):
+    pool = ReferencePool(torch.randint(0, 256, shape, generator=seeded(0)).to(torch.uint8))
+    whole = pool.mean(), pool.synthetic(3, seed=0)
+    sizes = []
+
+    def doubles(images, original=references._doubles):
+        for part in original(images):
+            sizes.append(len(part))
+            yield part
+
+    monkeypatch.setattr(references, "_NUMBERS_AT_ONCE", 7 * pool.images[0].numel())
+    monkeypatch.setattr(references, "_doubles", doubles)
+    assert torch.equal(pool.mean(), whole[0])
+    assert torch.equal(pool.synthetic(3, seed=0), whole[1])
+    assert max(sizes) == 7
+
+
+def test_synthetic_vectors_have_the_mean_and_covariance_of_the_pool():
+    mixing = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, -1.0, 3.0]])
+    vectors = torch.randn(400, 3, generator=seeded(0)) @ mixing.T + torch.tensor([5.0, -7.0, 0.0])
+    vectors[0] += 60  # no vector is clipped
+    vectors[1] -= 60
+    made = ReferencePool(vectors.double()).synthetic(20_000, seed=0)
+    rows = vectors.double().tolist()
+    middle = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    expected = [
+        [sum((r[i] - middle[i]) * (r[j] - middle[j]) for r in rows) / 399 for j in range(3)]
+        for i in range(3)
+    ]
+    expected = torch.tensor(expected, dtype=torch.float64)
+    largest = expected.diagonal().sqrt()
+    assert ((made.mean(0) - torch.tensor(middle)).abs() < 0.03 * largest).all()
+    wrong = (made.T.cov() - expected) / (largest[:, None] * largest)
+    assert wrong.abs().max() < 0.04
+
+
+def test_of_few_samples_the_variances_alone_are_taken():
+    base = torch.randn(19, 1, generator=seeded(0), dtype=torch.float64)
+    vectors = torch.cat([base, 3 * base + 1], dim=1)  # 19 of 2 features: one too few
+    vectors[:2] += torch.tensor([[300.0], [-300.0]])
+    made = ReferencePool(vectors).synthetic(20_000, seed=0)
+    assert torch.allclose(made.std(0), vectors.std(0), rtol=0.03)
+    assert made.T.corrcoef()[0, 1].abs() < 0.03
+    more = ReferencePool(torch.cat([vectors, vectors[5:6]])).synthetic(20_000, seed=0)
+    assert more.T.corrcoef()[0, 1] > 0.9
+
+
+def test_a_feature_that_never_changes_stays_as_it_is():
+    vectors = torch.randn(50, 3, generator=seeded(0)).double()
+    vectors[:, 1] = 0.25
+    made = ReferencePool(vectors).synthetic(20, seed=0)
+    assert torch.allclose(made[:, 1], torch.full((20,), 0.25).double(), atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_features_that_follow_from_each_other_do_so_in_synthetic_vectors(seed):
+    factors = torch.randn(8, generator=seeded(seed), dtype=torch.float64)
+    vectors = torch.randn(200, 1, generator=seeded(9), dtype=torch.float64) * factors
+    vectors[:2] = 50 * torch.stack([factors, -factors])  # none is clipped
+    made = ReferencePool(vectors).synthetic(20, seed=0)
+    assert torch.allclose(made, made[:, :1] / factors[0] * factors, atol=1e-5)
+
+
+def test_no_synthetic_image_is_one_of_the_pool():
+    images = torch.randint(0, 256, (100, 3, 8, 8), generator=seeded(0)).to(torch.uint8)
+    made = ReferencePool(images).synthetic(20, seed=0)
+    nearest = torch.cdist(made.flatten(1).double(), images.flatten(1).double()).min()
+    among = torch.cdist(images.flatten(1).double(), images.flatten(1).double())
+    assert nearest > 0.5 * among[among > 0].min()
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_less_than_one_synthetic_image_is_refused(k):
+    with pytest.raises(OptionError, match=f"k of at least 1 image to make, found {k}"):
+        ReferencePool(numbered(4)).synthetic(k, seed=0)
 
 
 def test_a_pool_says_its_size_and_how_it_draws():

@@ -1,13 +1,19 @@
 """Where references come from: the batch itself, a pool of training images, or a fixed set.
 
 In training each image gets a reference of its own, drawn anew in every step. In evaluation the
-references are fixed and stored with the model: nothing is drawn.
+references are fixed and stored with the model: nothing is drawn. Where no training image may leave
+with the model, a pool makes references of what all its images have in common.
 """
+
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from kedge.errors import DtypeError, OptionError, ReferencesError, ShapeError
+
+_NUMBERS_AT_ONCE = 2**23  # of a pool that are worked on in double precision: 64 MiB
+_SAMPLES_PER_FEATURE = 10  # with fewer, a covariance is that of single samples
 
 
 def random_cycle(n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
@@ -158,10 +164,94 @@ class ReferencePool:
 
     def mean(self) -> Tensor:
         """The mean image, as the one reference for evaluation: no training image leaves with it."""
-        total = self.images.double().mean(0, keepdim=True)
-        if not self.images.is_floating_point():
-            total = total.round()
-        return total.to(self.images.dtype)
+        return self._as_images(_mean(self.images)[None])
+
+    def synthetic(self, k: int, *, seed: int) -> Tensor:
+        """`k` images made of what the pool's have in common: no training image leaves with them.
+
+        An image gets the mean amplitude spectrum of the pool, each channel its own, with random
+        phases that the channels share, and the pool's mean colour: as coarse and as colourful as a
+        training image, of no content. A vector is drawn from the normal distribution with the
+        features' mean and covariance, or variances alone where samples are few (less than 10 for
+        each feature). What comes out is brought into the range of the pool (uint8: 0 to 255), and
+        its dtype.
+
+        Args:
+            k: How many. With one seed, fewer are the first of more.
+            seed: Of the phases, or of the normal distribution.
+        """
+        if k < 1:
+            raise OptionError(f"expected k of at least 1 image to make, found {k}.")
+        generator = torch.Generator().manual_seed(seed)
+        make = _random_vectors if self.images.ndim == 2 else _random_phases
+        draw = make(self.images)
+        return self._as_images(torch.stack([draw(generator) for _ in range(k)]))
+
+    def _as_images(self, values: Tensor) -> Tensor:
+        """Doubles as images like those of the pool: in their range and of their dtype."""
+        if self.images.dtype == torch.uint8:
+            return values.round().clamp(0, 255).to(torch.uint8)
+        low, high = (bound.double() for bound in self.images.aminmax())
+        values = values.clamp(low, high)
+        values = values if self.images.is_floating_point() else values.round()
+        return values.to(self.images.dtype)
+
+
+def _doubles(images: Tensor) -> Iterator[Tensor]:
+    """All images in double precision, a part at a time: whole they would be eight times uint8."""
+    yield from map(Tensor.double, images.split(max(1, _NUMBERS_AT_ONCE // images[0].numel())))
+
+
+def _mean(images: Tensor) -> Tensor:
+    total = torch.zeros(images.shape[1:], dtype=torch.float64, device=images.device)
+    for part in _doubles(images):
+        total += part.sum(0)
+    return total / len(images)
+
+
+def _random_phases(images: Tensor) -> Callable[[torch.Generator], Tensor]:
+    """Draws images with the mean amplitude of every frequency, and with the mean colour."""
+    sides = tuple(images.shape[2:])
+    axes = tuple(range(-len(sides), 0))
+    level = (slice(None),) + (0,) * len(sides)  # the frequency of what is constant
+    amplitude = torch.zeros((), dtype=torch.float64, device=images.device)
+    for part in _doubles(images):
+        amplitude = amplitude + torch.fft.rfftn(part, dim=axes).abs().sum(0)
+    amplitude = amplitude / len(images)
+    amplitude[level] = _mean(images).sum(axes)  # with its sign: floats may be dark
+
+    def draw(generator: torch.Generator) -> Tensor:
+        # The phases of real noise: those of opposite frequencies are opposite, as they have to be.
+        noise = torch.randn(sides, generator=generator, dtype=torch.float64).to(images.device)
+        phases = torch.fft.rfftn(noise, dim=axes).sgn()  # of size 1
+        phases[level[1:]] = 1
+        made: Tensor = torch.fft.irfftn(amplitude * phases, s=sides, dim=axes)
+        return made
+
+    return draw
+
+
+def _random_vectors(vectors: Tensor) -> Callable[[torch.Generator], Tensor]:
+    """Draws from the normal distribution with the mean and the covariance of some vectors."""
+    features, middle = vectors.shape[1], _mean(vectors)
+    enough = len(vectors) >= _SAMPLES_PER_FEATURE * features
+    squares = torch.zeros((), dtype=torch.float64, device=vectors.device)
+    for part in _doubles(vectors):
+        centred = part - middle
+        squares = squares + (centred.T @ centred if enough else centred.square().sum(0))
+    squares = squares / max(len(vectors) - 1, 1)
+    if enough:  # the root that is symmetric: no sign is left to the library
+        sizes, directions = torch.linalg.eigh(squares)
+        root = (directions * sizes.clamp_min(0).sqrt()) @ directions.T
+    else:
+        root = squares.sqrt()
+
+    def draw(generator: torch.Generator) -> Tensor:
+        noise = torch.randn(features, generator=generator, dtype=torch.float64).to(vectors.device)
+        made: Tensor = middle + (root @ noise if enough else root * noise)
+        return made
+
+    return draw
 
 
 def check_tensor(images: object, what: str) -> None:

@@ -327,9 +327,7 @@ def _facts(model: nn.Module, provenance: dict[str, Any]) -> dict[str, Any]:
     known.pop("data", None)  # rows name the data they are about
     kinds = {Anchored: "anchored", Folded: "folded", Standard: "standard"}
     kind = next(kind for made, kind in kinds.items() if isinstance(model, made))
-    return {
-        "network": _describe(model),
-        "protocol": kind,
-        "reference_policy": getattr(model, "reference_policy", None) or "",
-        **known,
-    }
+    facts = {"network": _describe(model), "protocol": kind, "reference_policy": "", **known}
+    if policy := getattr(model, "reference_policy", None):  # replaced since it was trained
+        facts["reference_policy"] = policy
+    return facts

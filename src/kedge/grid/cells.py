@@ -15,6 +15,8 @@ from kedge.training.recipe_files import load_recipe, make_recipe
 
 # These change what is written down of a run, not the run.
 _ASIDE = ("about", "log_every", "checkpoint_minutes", "execution")
+# Settings that came later, and what they were before: so set, a cell's folder is named as ever.
+_LATER = {"protocol": {"stored_as": "images"}}
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,11 @@ def _halves(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
 
 
 def _deciding(recipe: Recipe) -> dict[str, Any]:
-    return {name: value for name, value in asdict(recipe).items() if name not in _ASIDE}
+    decided = {name: value for name, value in asdict(recipe).items() if name not in _ASIDE}
+    for group, before in _LATER.items():
+        settings = decided[group].items()
+        decided[group] = {k: v for k, v in settings if k not in before or v != before[k]}
+    return decided
 
 
 def _fingerprint(start: str | None) -> str:

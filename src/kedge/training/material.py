@@ -19,6 +19,7 @@ from kedge.data.splits import flip_labels, stratified
 from kedge.data.transforms import Shift
 from kedge.data.views import PlainView, TrainView
 from kedge.errors import DataError, OptionError
+from kedge.private_references import make_references
 from kedge.references import ReferencePool
 from kedge.training.distributed import Processes
 from kedge.training.draws import Draws
@@ -28,6 +29,7 @@ from kedge.training.start import IMAGENET_MEAN, IMAGENET_STD
 
 RESIDENT_BYTES = 4 * 2**30  # what a set may take to be kept on the device
 MIXING_PICTURES = 300
+STATISTICS_PICTURES = 5000  # of a set that streams, from which its mean or its spectrum is taken
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Material:
         batches: Training samples.
         draws: References and masks in training; None for a standard network.
         stored: References that the model keeps for evaluation; None for a standard network.
+        stored_policy: What they are, in words.
         validation: Judged on while training.
         test: Judged on once, at the end.
         normalise: Mean and standard deviation of each channel.
@@ -59,6 +62,7 @@ class Material:
     batches: Batches
     draws: Draws | None
     stored: Tensor | None
+    stored_policy: str
     validation: Held | None
     test: Held | None
     normalise: tuple[tuple[float, ...], tuple[float, ...]]
@@ -143,9 +147,10 @@ def gather_material(recipe: Recipe, processes: Processes) -> Material:
             repeats=settings.repeats,
         )
     draws = stored = None
+    policy = ""
     if recipe.protocol.anchored:
         draws = _draws(recipe, train, pixels, shift, plain, processes)
-        stored = choose_stored(recipe, train, plain)
+        stored, policy = choose_stored(recipe, train, plain, pixels)
 
     def held(images: ImageSet | None) -> Held | None:
         if images is None:
@@ -156,6 +161,7 @@ def gather_material(recipe: Recipe, processes: Processes) -> Material:
         batches,
         draws,
         stored,
+        policy,
         held(parts.validation),
         held(parts.test),
         normalise=_normalisation(recipe, pixels),
@@ -165,10 +171,31 @@ def gather_material(recipe: Recipe, processes: Processes) -> Material:
     )
 
 
-def choose_stored(recipe: Recipe, train: ImageSet, view: PlainView) -> Tensor:
-    """The references a model keeps: random pictures of the training set, balanced over classes."""
-    chosen = _choose(train, min(recipe.protocol.stored, len(train)), recipe.seed)
-    return torch.stack([view(train.read(int(number))) for number in chosen])
+def choose_stored(
+    recipe: Recipe, train: ImageSet, view: PlainView, pixels: Tensor | None
+) -> tuple[Tensor, str]:
+    """The references a model keeps, and in words what they are.
+
+    Args:
+        recipe: Says what they are: random pictures of the training set, balanced over classes, or
+            made of statistics of it.
+        train: The training set.
+        view: Shows pictures as evaluation does.
+        pixels: All of them, `(n, size, size, 3)`, where they are kept on the device.
+    """
+    protocol, seed = recipe.protocol, recipe.seed
+    if protocol.stored_as == "images":
+        chosen = _choose(train, min(protocol.stored, len(train)), seed)
+        pictures = torch.stack([view(train.read(int(number))) for number in chosen])
+        return pictures, f"random by class, clean, seed {seed}"
+    if pixels is not None and recipe.data.resize is None:  # then both views are the same
+        images = pixels.permute(0, 3, 1, 2)
+    else:
+        chosen = _choose(train, min(STATISTICS_PICTURES, len(train)), seed)
+        images = torch.cat(list(read_all(train.part(chosen), view, _workers(recipe))))
+    if protocol.stored_as == "mean":
+        return make_references("mean", images)
+    return make_references("synthetic", images, k=protocol.stored, seed=seed)
 
 
 def _choose(images: ImageSet, count: int, seed: int) -> Tensor:

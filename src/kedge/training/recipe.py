@@ -191,6 +191,12 @@ class Protocol:
         None, "how many pictures references are drawn from, class-balanced; none: all", least=1
     )
     stored: int = setting(10, "references kept with the model for evaluation", least=1)
+    stored_as: str = setting(
+        "images",
+        "what they are: images of the training set, which travel with the model; or, where none may"
+        " leave, the mean of all, which is one, or synthetic ones with their spectrum",
+        among=("images", "mean", "synthetic"),
+    )
     stem: str = setting(
         "auto",
         "first weights of the doubled layer: exact, or random as in the paper; auto: random from"

@@ -12,6 +12,7 @@ from kedge.anchored import Anchored
 from kedge.data.chance import Stream, key
 from kedge.errors import CheckpointError
 from kedge.nets import remembered
+from kedge.private_references import forget_old_references
 from kedge.standard import Standard
 from kedge.training.averaging import MovingAverage
 from kedge.training.distributed import Processes
@@ -50,9 +51,9 @@ class Run:
         self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if isinstance(self.model, Anchored):
             assert material.stored is not None
-            self.model.set_references(
-                material.stored, policy=f"random by class, clean, seed {recipe.seed}"
-            )
+            self.model.set_references(material.stored, policy=material.stored_policy)
+            if recipe.protocol.stored_as != "images":  # one that is gone on from may hold some
+                forget_old_references(self.model)
         if recipe.sync_batchnorm and processes.count > 1 and cuda:
             nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         self.model.train()
