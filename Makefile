@@ -4,7 +4,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test check lint types docs format bench clean
+.PHONY: help demo test check lint types docs format bench fuzz clean
 
 help:                ## what each command does
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -34,10 +34,14 @@ format: $(READY)     ## ruff: format, and fix what can be fixed
 bench: $(READY)      ## the CPU benchmarks; results go to benchmarks/results
 	$(RUN)/python benchmarks/step.py
 	$(RUN)/python benchmarks/folded.py
+	$(RUN)/python benchmarks/exported.py
 	$(RUN)/python benchmarks/transduction.py
 	$(RUN)/python benchmarks/training.py
 	OMP_NUM_THREADS=1 $(RUN)/python benchmarks/corruptions.py
 	$(RUN)/python benchmarks/metrics.py --write
+
+fuzz: $(READY)       ## damaged images, configurations and checkpoints, five minutes each
+	for target in images configs checkpoints; do $(RUN)/python tests/fuzz.py $$target --minutes 5 || exit 1; done
 
 clean:               ## forget the environment
 	rm -rf .venv .tools

@@ -20,6 +20,7 @@ Each message says what was expected, what was found, and the way out.
 """
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -94,3 +95,20 @@ found 'lable' (did you mean 'label'?).
     if len(allowed) > 8:
         choices += f" and {len(allowed) - 8} more"
     raise OptionError(f"expected {name} to be one of {choices}, found {value!r}{hint}.")
+
+
+_brief = reprlib.Repr()
+_brief.maxlevel, _brief.maxlist, _brief.maxtuple, _brief.maxdict, _brief.maxstring = 3, 8, 8, 4, 80
+
+
+def show(value: object) -> str:
+    """A value in a line of an error, shortened where it is long.
+
+    Example:
+        >>> show(list(range(100)))
+        '[0, 1, 2, 3, 4, 5, 6, 7, ...]'
+    """
+    try:
+        return _brief.repr(value)[:300]
+    except ValueError:  # Python does not write a number of thousands of digits
+        return "a number of very many digits"

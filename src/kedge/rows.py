@@ -84,9 +84,10 @@ def read_rows(where: Path) -> list[Row]:
             if not isinstance(row["value"], int | float) or not math.isfinite(row["value"]):
                 raise ValueError(f"a row without a number: value {row['value']!r}")
         return rows
-    except (OSError, ValueError, AttributeError, TypeError) as problem:
+    except (OSError, ValueError, AttributeError, TypeError, csv.Error, RecursionError) as problem:
+        reason = " ".join(str(problem).split())[:200]
         raise DataError(
-            f"cannot read the rows in {where}: {problem}. Remove the file to begin anew."
+            f"cannot read the rows in {where}: {reason}. Remove the file to begin anew."
         ) from None
 
 

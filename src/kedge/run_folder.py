@@ -44,11 +44,15 @@ class Run:
     @property
     def epochs_before(self) -> int:
         """How many epochs of its schedule another run had trained before it went on."""
-        schedule = self.recipe.get("schedule") or {}
+        schedule = self.recipe.get("schedule")
+        schedule = schedule if isinstance(schedule, dict) else {}
         begin, end = schedule.get("begin", 0), schedule.get("end", 1)
-        if not begin or end <= begin:
+        epochs = self.recipe.get("epochs", 0)
+        if not all(type(number) in (int, float) for number in (begin, end, epochs)):
+            return 0  # no recipe that Kedge wrote
+        if not 0 < begin < end <= 1 or not 0 <= epochs < 2**31:
             return 0
-        return round(float(self.recipe.get("epochs", 0) * begin / (end - begin)))
+        return round(float(epochs * begin / (end - begin)))
 
     @cached_property
     def answers(self) -> list[Answers]:
@@ -105,7 +109,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             entries.append(entry)
@@ -131,7 +135,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """An object; empty where there is none, or where it was cut off."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -139,6 +143,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+    except Exception:  # beside its own errors, YAML raises what dates and numbers do
         return {}
     return found if isinstance(found, dict) else {}

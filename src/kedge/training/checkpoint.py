@@ -7,6 +7,7 @@ one, forced to disk, and takes its place in one step; the old one is kept as the
 
 import os
 import shutil
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], str | None]:
     problems = []
     for name in (LAST, BEFORE):
         path = folder / name
-        if not path.exists():
+        if not path.is_file():
             problems.append(f"no {name}")
             continue
         try:
@@ -91,11 +92,12 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], str | None]:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint, verified; nothing in it can run code."""
     try:
+        refuse_bomb(path)
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
-            raise CheckpointError(f"{path.name} is damaged: {damaged} has changed.")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+            raise CheckpointError(f"{path.name} is damaged: {damaged[:100]!r} has changed.")
+        state = load_plain(path)
     except CheckpointError:
         raise
     except Exception as problem:  # whatever a damaged file makes its readers raise
@@ -103,11 +105,46 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path.name} is damaged: {type(problem).__name__}, {reason}."
         ) from None
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    # Anything may stand there, a tensor too, which cannot be compared.
+    if not isinstance(state, dict) or not _is(state.get("format"), FORMAT):
         raise CheckpointError(f"{path.name} is no checkpoint of Kedge's.")
-    if state.get("version") != VERSION:
+    if not _is(state.get("version"), VERSION):
         raise CheckpointError(
-            f"{path.name} has version {state.get('version')!r}, expected {VERSION}. Use the version"
-            " of Kedge that wrote it."
+            f"{path.name} has version {str(state.get('version'))[:50]!r}, expected {VERSION}. Use"
+            " the version of Kedge that wrote it."
         )
+    if type(state.get("step")) is not int:
+        raise CheckpointError(f"{path.name} is damaged: it does not say which step it is of.")
     return state
+
+
+def load_plain(path: Path) -> Any:
+    """What torch wrote, on the CPU; nothing in it can run code, and nothing is said of its making.
+
+    Raises:
+        Exception: Of any kind, if it is damaged.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def refuse_bomb(path: Path) -> None:
+    """Refuse an archive that is larger inside than outside; torch does not compress its own.
+
+    Raises:
+        CheckpointError: If it is.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        inside = sum(member.file_size for member in archive.infolist())
+    if inside > path.stat().st_size:
+        raise CheckpointError(
+            f"{path.name} is damaged: expected no more than its {path.stat().st_size} bytes in it,"
+            f" found {inside}."
+        )
+
+
+def _is(value: object, expected: object) -> bool:
+    return type(value) is type(expected) and value == expected

@@ -12,8 +12,12 @@ from typing import Any
 
 import yaml
 
-from kedge.errors import OptionError, RecipeError, check_option
+from kedge.errors import OptionError, RecipeError, check_option, show
 from kedge.training.recipe import Recipe
+
+LARGEST = 2**17  # characters of a recipe, a hundred times those that are shipped; YAML is slow
+_MOST_TOLD = 20  # mistakes
+_MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
 
 # What everyone sets has a short name.
 SHORT = {
@@ -70,13 +74,14 @@ def find_recipe(source: str | Path) -> Path:
 def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The settings of a file, on top of those of its `base`, if it has one."""
     try:
-        text = path.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
+        values = yaml.safe_load(_text_of(path))
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise RecipeError(f"cannot read the recipe {path}: {reason}.") from None
-    except (yaml.YAMLError, RecursionError) as problem:
-        reason = " ".join(str(problem).split())
+    except RecipeError:
+        raise
+    except Exception as problem:  # beside its own errors, YAML raises what dates and numbers do
+        reason = " ".join(str(problem).split())[:300]
         raise RecipeError(f"cannot read the recipe {path}: not YAML ({reason}).") from None
     values = {} if values is None else values
     if not isinstance(values, dict):
@@ -88,13 +93,34 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return values
     if not isinstance(base, str):
-        raise RecipeError(f"cannot read the recipe {path}: expected a name for base, found {base}.")
-    beside = path.parent / base
-    under = find_recipe(beside if beside.is_file() else base)
+        raise RecipeError(
+            f"cannot read the recipe {path}: expected a name for base, found {show(base)}."
+        )
     above = (*above, path.resolve())
-    if under.resolve() in above:
-        raise RecipeError(f"cannot read the recipe {path}: it is its own base.")
-    return _merged(read_yaml(under, above), values)
+    try:
+        beside = path.parent / base
+        under = find_recipe(beside if beside.is_file() else base)
+        if under.resolve() in above:
+            raise RecipeError(f"cannot read the recipe {path}: it is its own base.")
+        return _merged(read_yaml(under, above), values)
+    except (OSError, ValueError) as problem:  # among them those of Kedge
+        reason = getattr(problem, "strerror", None) or str(problem)
+        if str(path) in reason:
+            raise
+        raise RecipeError(
+            f"cannot read the recipe {path}: its base is {show(base)}, and {reason[:300]}"
+        ) from None
+
+
+def _text_of(path: Path) -> str:
+    """What is written in a plain file; a device or a pipe may never end."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise RecipeError(f"cannot read the recipe {path}: it is no plain file.")
+    with open(path, encoding="utf-8") as file:
+        text = file.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise RecipeError(f"cannot read the recipe {path}: it is longer than {LARGEST} characters.")
+    return text
 
 
 def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
@@ -106,6 +132,8 @@ def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
         problems += _contradictions(recipe)
     if problems:
         count = "one mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+        if len(problems) > _MOST_TOLD:
+            problems[_MOST_TOLD:] = [f"and {len(problems) - _MOST_TOLD} more"]
         raise RecipeError(f"{where} has {count}: " + "; ".join(problems) + ".")
     assert isinstance(recipe, Recipe)
     return recipe
@@ -139,7 +167,7 @@ def read_setting(dotted: str, text: str) -> Any:
         return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except Exception:  # of YAML, or of a date or number that is none
         return text
 
 
@@ -171,21 +199,22 @@ def _read(kind: type, values: Any, prefix: str, problems: list[str]) -> object:
     if not isinstance(values, Mapping):
         name = prefix.rstrip(".") or "the recipe"
         first = next(iter(settings(kind)))
-        problems.append(f"{name}: expected settings such as {prefix}{first}, found {values!r}")
+        problems.append(f"{name}: expected settings such as {prefix}{first}, found {show(values)}")
         return None
     hints = typing.get_type_hints(kind)
     fields = {each.name: each for each in dataclasses.fields(kind)}
     taken: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
-            problems.append(_unknown(f"{prefix}{name}", prefix, list(fields)))
+            told = show(name).strip("'\"")
+            problems.append(_unknown(f"{prefix}{told}", prefix, list(fields)))
         elif dataclasses.is_dataclass(hints[name]):
             taken[name] = _read(hints[name], value, f"{prefix}{name}.", problems)
         else:
             problem, converted = _convert(value, hints[name])
             problem = problem or _limits(converted, fields[name].metadata)
             if problem:
-                problems.append(f"{prefix}{name}: expected {problem}, found {value!r}")
+                problems.append(f"{prefix}{name}: expected {problem}, found {show(value)}")
             taken[name] = converted
     return None if problems else kind(**taken)
 
@@ -219,6 +248,8 @@ def _convert(value: Any, hint: Any) -> tuple[str, Any]:
         return ("" if isinstance(value, str) else "a text"), value
     if typing.get_origin(hint) is dict:
         fine = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+        if fine and not _is_plain(value):
+            return "no more than names, numbers and texts that end somewhere", value
         return ("" if fine else "settings such as {name: value}"), value
     assert hint == list[float]
     numbers = [_number(item) for item in value] if isinstance(value, list) else [None]
@@ -231,9 +262,24 @@ def _number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if abs(number) < float("inf") else None  # refuses NaN as well
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it can be written down; YAML can make dates, and lists that hold themselves."""
+    rest, seen = [value], 0
+    while rest and seen < _MOST_VALUES:
+        each = rest.pop()
+        seen += 1
+        if isinstance(each, dict):
+            rest += [*each.keys(), *each.values()]
+        elif isinstance(each, list):
+            rest += each
+        elif not isinstance(each, str | int | float | None):
+            return False
+    return not rest
 
 
 def _limits(value: Any, meta: Mapping[str, Any]) -> str:
@@ -271,12 +317,12 @@ def _contradictions(recipe: Recipe) -> list[str]:
     for name, values in (("mean", data.mean), ("std", data.std)):
         if values is not None and len(values) != 3:
             problems.append(
-                f"data.{name}: expected a number for each of 3 channels, found {values}"
+                f"data.{name}: expected a number for each of 3 channels, found {show(values)}"
             )
     if any(not 0 < share < 1 for share in recipe.schedule.milestones):
         problems.append(
             "schedule.milestones: expected shares of the budget between 0 and 1, found"
-            f" {recipe.schedule.milestones}"
+            f" {show(recipe.schedule.milestones)}"
         )
     if recipe.schedule.begin >= recipe.schedule.end:
         problems.append(
@@ -285,7 +331,7 @@ def _contradictions(recipe: Recipe) -> list[str]:
         )
     betas = recipe.optimiser.betas
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        problems.append(f"optimiser.betas: expected two from 0 to below 1, found {betas}")
+        problems.append(f"optimiser.betas: expected two from 0 to below 1, found {show(betas)}")
     if recipe.optimiser.nesterov and recipe.optimiser.momentum == 0:
         problems.append("optimiser.nesterov: expected momentum with it, found 0")
     if augment.mixing_set is not None and augment.policy != "pixmix":

@@ -15,6 +15,7 @@ from kedge.nets import create, remembered
 from kedge.standard import Standard, standard
 from kedge.storage import load
 from kedge.training.checkpoint import FORMAT as CHECKPOINT_FORMAT
+from kedge.training.checkpoint import load_plain, refuse_bomb
 from kedge.training.recipe import Recipe
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -172,14 +173,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return dict(safetensors.torch.load_file(path))
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        refuse_bomb(path)
+        found: Any = load_plain(path)
     except Exception as problem:  # whatever a file of another kind makes its readers raise
         raise CheckpointError(
             f"cannot start from {path}: it is damaged or holds more than weights"
             f" ({type(problem).__name__}). Save those of a network alone:"
             " torch.save(net.state_dict(), FILE)."
         ) from None
-    if isinstance(found, Mapping) and found.get("format") == CHECKPOINT_FORMAT:
+    said = found.get("format") if isinstance(found, Mapping) else None
+    if isinstance(said, str) and said == CHECKPOINT_FORMAT:
         raise CheckpointError(
             f"cannot start from {path}: it is the state of a run that goes on with --resume"
             f" {path.parent}. A finished run is started from by its folder."
@@ -188,7 +191,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
             found = found[name]
             break
-    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) for v in found.values()):
+    if not isinstance(found, Mapping) or not all(
+        isinstance(name, str) and isinstance(weight, Tensor) for name, weight in found.items()
+    ):
         raise CheckpointError(f"cannot start from {path}: expected a state_dict in it.")
     weights = {name: weight for name, weight in found.items() if name != "n_averaged"}
     for prefix in _PREFIXES:  # what wrappers put in front
