@@ -11,6 +11,7 @@ SOURCE = Path(kedge.__file__).parent
 # Each module imports only from those above it.
 ORDER = [
     "errors",
+    "hub",
     "files",
     "rows",
     "answers",
@@ -25,6 +26,7 @@ ORDER = [
     "batchnorm",
     "image_model",
     "anchored",
+    "private_references",
     "standard",
     "settling",
     "masking",
@@ -36,6 +38,9 @@ ORDER = [
     "data",
     "training",
     "evaluation",
+    "export",
+    "labelling",
+    "publishing",
     "grid",
     "lightning",
     "cli",
@@ -45,6 +50,7 @@ PUBLIC = {
     *("Anchored", "anchor", "pair", "settle", "fold", "Draw", "ReferenceMasking", "Prediction"),
     *("predict", "residual_bank", "ReferencePool", "load", "save", "errors", "nets"),
     *("Standard", "standard", "corrupt", "evaluate", "fit_threshold", "metrics"),
+    *("export", "publish", "replace_references"),
 }
 
 

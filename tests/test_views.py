@@ -10,7 +10,7 @@ from torchvision.transforms.v2 import functional
 
 from kedge.data.chance import key
 from kedge.data.views import POLICIES, PlainView, TrainView, view_for
-from kedge.errors import OptionError
+from kedge.errors import DataError, OptionError
 from kedge.standard import standard
 
 SIZE = 16
@@ -182,6 +182,15 @@ def test_arguments_reach_the_policy():
 @pytest.mark.parametrize("table", ["imagenet", "cifar10", "svhn"])
 def test_the_tables_of_autoaugment_can_be_named(table):
     view(policy="autoaugment", policy_arguments={"policy": table})(picture(20, 20), 0)
+
+
+def test_a_strip_that_would_become_huge_is_refused_and_a_long_picture_is_not():
+    strip = torch.zeros(3, 1, 60000, dtype=torch.uint8)
+    for view in (PlainView(224), TrainView(224), PlainView(64, resize=256)):
+        with pytest.raises(DataError, match="60000 x 1 pixels are too long a strip"):
+            view(strip, 0)
+    assert PlainView(SIZE)(strip).shape == (3, SIZE, SIZE)
+    assert PlainView(224)(torch.zeros(3, 40, 4000, dtype=torch.uint8)).shape == (3, 224, 224)
 
 
 def test_a_model_is_shown_what_its_recipe_says_or_else_pictures_of_its_own_shape():

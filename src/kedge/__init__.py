@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from kedge.corruptions.making import corrupt as corrupt
     from kedge.evaluation.running import evaluate as evaluate
     from kedge.evaluation.thresholds import fit_threshold as fit_threshold
+    from kedge.export.exporting import export as export
     from kedge.folding import fold as fold
     from kedge.masking import Draw as Draw
     from kedge.masking import ReferenceMasking as ReferenceMasking
     from kedge.predict import Prediction as Prediction
     from kedge.predict import predict as predict
+    from kedge.private_references import replace_references as replace_references
+    from kedge.publishing.folder import publish as publish
     from kedge.references import ReferencePool as ReferencePool
     from kedge.settling import settle as settle
     from kedge.standard import Standard as Standard
@@ -51,6 +54,7 @@ __all__ = [
     "corrupt",
     "errors",
     "evaluate",
+    "export",
     "fit_threshold",
     "fold",
     "load",
@@ -58,6 +62,8 @@ __all__ = [
     "nets",
     "pair",
     "predict",
+    "publish",
+    "replace_references",
     "residual_bank",
     "save",
     "settle",
@@ -76,11 +82,14 @@ _HOMES = {
     "anchor": "kedge.anchored",
     "corrupt": "kedge.corruptions.making",
     "evaluate": "kedge.evaluation.running",
+    "export": "kedge.export.exporting",
     "fit_threshold": "kedge.evaluation.thresholds",
     "fold": "kedge.folding",
     "load": "kedge.storage",
     "pair": "kedge.anchored",
     "predict": "kedge.predict",
+    "publish": "kedge.publishing.folder",
+    "replace_references": "kedge.private_references",
     "residual_bank": "kedge.transduction",
     "save": "kedge.storage",
     "settle": "kedge.settling",

@@ -11,6 +11,9 @@ A standard model is kept in the same way, with images in the place of pairs and 
 
 The data files are named after their content and written first; replacing `config.json` is the one
 step that counts. Whoever kills the process leaves either the old model or the new one, whole.
+
+A folder for a model hub has the plain names that hubs expect, `model.safetensors` and
+`examples.safetensors`, with the digest of each in `config.json` (`write_plain`); `load` reads both.
 """
 
 import copy
@@ -21,7 +24,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +33,42 @@ import torch
 from torch import Tensor, nn
 
 from kedge.anchored import Anchored, anchor, evaluating
-from kedge.errors import OptionError, StorageError
+from kedge.errors import OptionError, StorageError, show
+from kedge.hub import fetch, read_hub_name
 from kedge.image_model import Threshold
 from kedge.nets import Architecture, create, remembered
 from kedge.observe import relative_error
+from kedge.private_references import are_private
 from kedge.standard import Standard, model_in, standard
 
 FORMAT, VERSION = "kedge-model", 1
 NOTE = (
     "References are usually training images. They are stored in the weights file and travel along."
 )
+# What is said instead where they were made of statistics, by the word their policy begins with.
+PRIVATE_NOTES = {
+    "mean": "The reference is a mean of many training images. None of them travels along.",
+    "synthetic": "References are synthetic, made of statistics of many training images. None of"
+    " these travels along.",
+}
+RESIDUALS_NOTE = "The residual bank holds differences of training images, and travels along."
+PLAIN_NAMES = {"weights": "model.safetensors", "examples": "examples.safetensors"}
 _log = logging.getLogger("kedge")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All of a model that is written.
+
+    Attributes:
+        config: What the model is, as JSON has it; without the names of the two files below.
+        weights: Weights, references, residual bank.
+        examples: Two pairs or images, and the logits the model must give for them.
+    """
+
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+    examples: dict[str, Tensor]
 
 
 def save(
@@ -71,10 +99,29 @@ def save(
     Raises:
         StorageError: If it cannot be written; what was there before stays as it was.
     """
-    model = model_in(model)
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise StorageError(f"cannot write {folder}: expected a folder, found a file.")
+    contents = gather(
+        model, class_names=class_names, provenance=provenance, architecture=architecture
+    )
+    _write(folder, contents)
+    references = contents.config.get("references") or {"count": 0}
+    if references["count"]:
+        told = "%d reference images are stored in %s. %s"
+        _log.info(told, references["count"], folder, references["note"])
+    return folder
+
+
+def gather(
+    model: nn.Module,
+    *,
+    class_names: Sequence[str] | None = None,
+    provenance: dict[str, Any] | None = None,
+    architecture: Architecture | None = None,
+) -> Contents:
+    """What `save` writes of a model; see there."""
+    model = model_in(model)
     if provenance is not None:
         model.provenance = dict(provenance)
     with evaluating(model):
@@ -101,7 +148,7 @@ def save(
         config["references"] = {
             "count": len(model.references),
             "policy": model.reference_policy,
-            "note": NOTE,
+            "note": note_on_references(model),
         }
     try:
         text = json.dumps(config)
@@ -109,10 +156,32 @@ def save(
         raise OptionError(
             f"expected class_names and provenance that JSON can write down: {problem}."
         ) from problem
-    _write(folder, json.loads(text), weights, examples)
-    if count := config.get("references", {}).get("count"):
-        _log.info("%d reference images are stored in %s. %s", count, folder, NOTE)
-    return folder
+    return Contents(json.loads(text), weights, examples)
+
+
+def note_on_references(model: Anchored) -> str:
+    """What travels with a model of the images it was trained on, by its reference policy."""
+    policy = model.reference_policy or ""
+    if not len(model.references):
+        note = "No references are stored."
+    elif are_private(policy):
+        note = PRIVATE_NOTES["mean" if policy.startswith("mean") else "synthetic"]
+    else:
+        note = NOTE
+    return f"{note} {RESIDUALS_NOTE}" if len(model.residuals) else note
+
+
+def write_plain(folder: Path, contents: Contents) -> None:
+    """A model under the plain names that hubs expect, into a folder that is there and empty."""
+    files = {PLAIN_NAMES[key]: data for key, data in _serialised(contents).items()}
+    config = {
+        **contents.config,
+        **PLAIN_NAMES,
+        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+    }
+    files["config.json"] = _as_text(config)
+    for name, data in files.items():
+        _write_whole(folder / name, data, [])
 
 
 def digest_weights(model: nn.Module) -> str:
@@ -131,6 +200,7 @@ def load(
     folder: str | os.PathLike[str],
     net: nn.Module | None = None,
     *,
+    revision: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Anchored | Standard:
     """The model in `folder`, in eval mode, checked against the examples that were saved with it.
@@ -139,17 +209,18 @@ def load(
     saved alike; where it matters, ask `isinstance(model, kedge.Anchored)`.
 
     Args:
-        folder: Written by `save`; or a run folder, which has such a one in it.
+        folder: Written by `save`; or a run folder, which has such a one in it; or, if there is no
+            such folder, a name on the Hugging Face hub: `owner/name` or `owner/name@revision`.
         net: The plain network, with any weights, where it cannot be made by name.
+        revision: Of a model on the hub: a branch, a tag or a commit.
         device: Where the model is wanted.
 
     Raises:
+        InstallError: If the model is on the hub, and the hub's client is not installed.
         StorageError: If anything is missing, damaged, of another version, or if the network does
             not compute what the saved one did.
     """
-    folder = Path(folder)
-    if (folder / "model" / "config.json").is_file() and not (folder / "config.json").exists():
-        folder = folder / "model"
+    folder = _locate(folder, revision)
     config = _read_config(folder)
     weights = _read_tensors(folder, config, "weights")
     examples = _read_tensors(folder, config, "examples")
@@ -161,7 +232,8 @@ def load(
     except StorageError:
         raise
     except Exception as problem:  # whatever a network raises that is not the one that was saved
-        text = " ".join(str(problem).split())
+        text = " ".join(str(problem).split())[:300]
+        text = text.encode("utf-8", "backslashreplace").decode()  # JSON may hold half characters
         raise StorageError(f"cannot load {folder}: {text or type(problem).__name__}") from problem
     if not error <= 1e-3:
         raise StorageError(
@@ -173,6 +245,28 @@ def load(
         if name in weights:
             tensor.data = tensor.data.to(weights[name].dtype)
     return model.to(device).eval()
+
+
+def _locate(given: str | os.PathLike[str], revision: str | None) -> Path:
+    """The folder that a model is in, fetched from the hub if it is not here."""
+    folder = Path(given)
+    name = None if folder.exists() else read_hub_name(given, revision)
+    if name is None:
+        if revision is not None:
+            raise OptionError(
+                f"expected revision= with a model on the hub, called owner/name, found {folder}."
+            )
+        inside = folder / "model"
+        run = (inside / "config.json").is_file() and not (folder / "config.json").exists()
+        return inside if run else folder
+    if name.revision is None and folder.parent.is_dir():  # a slip in a path, more likely
+        raise StorageError(
+            f"cannot load {folder}: expected a folder written by kedge.save, found no such folder"
+            f" in {folder.parent}. If it is on the Hugging Face hub: {name}@main."
+        )
+    # What it is comes first: of another kind of model the weights are not wanted.
+    config = _read_config(fetch(name, ["config.json"]))
+    return fetch(name, ["config.json", config["weights"], config["examples"]])
 
 
 def _make(architecture: Any, folder: Path) -> nn.Module:
@@ -206,13 +300,14 @@ def _rebuild(
         if found:
             raise StorageError(
                 f"cannot load {where}: expected the weights of {type(net).__name__}, but the file"
-                f" {problem} {found[0]!r} ({len(found)} such). It holds another network."
+                f" {problem} {show(found[0])} ({len(found)} such). It holds another network."
             )
     if shapes:
         name = shapes[0]
         raise StorageError(
             f"cannot load {where}: expected {name!r} of shape {tuple(own[name].shape)}, found"
-            f" {tuple(weights[name].shape)}. The network has other arguments (num_classes?)."
+            f" {show(tuple(weights[name].shape))}. The network has other arguments"
+            " (num_classes?)."
         )
     model.load_state_dict(weights)
     if isinstance(model, Anchored):
@@ -315,22 +410,15 @@ def _timm_architecture(model: Anchored | Standard) -> Architecture | None:
     return Architecture(f"timm:{name}", {"num_classes": classes, "in_chans": model.image_shape[0]})
 
 
-def _write(
-    folder: Path, config: dict[str, Any], weights: dict[str, Tensor], examples: dict[str, Tensor]
-) -> None:
-    before = _files_of(folder)
+def _write(folder: Path, contents: Contents) -> None:
+    before, config = _files_of(folder), dict(contents.config)
     parts: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for key, stem, tensors in (
-            ("weights", "model", weights),
-            ("examples", "examples", examples),
-        ):
-            data = safetensors.torch.save({k: v.contiguous().clone() for k, v in tensors.items()})
-            config[key] = _content_name(stem, data)
+        for key, data in _serialised(contents).items():
+            config[key] = _content_name(PLAIN_NAMES[key].partition(".")[0], data)
             _write_whole(folder / config[key], data, parts)
-        text = json.dumps(config, indent=2) + "\n"
-        _write_whole(folder / "config.json", text.encode(), parts)
+        _write_whole(folder / "config.json", _as_text(config), parts)
     except OSError as problem:
         for path in parts:
             path.unlink(missing_ok=True)
@@ -340,6 +428,25 @@ def _write(
         ) from problem
     for name in before - {config["weights"], config["examples"]}:
         (folder / name).unlink(missing_ok=True)
+    if before & set(PLAIN_NAMES.values()):
+        _log.warning(
+            "%s was made for a hub: its README.md and rows are about the model before, and hubs do"
+            " not know the new names. Publish it again.",
+            folder,
+        )
+
+
+def _serialised(contents: Contents) -> dict[str, bytes]:
+    """The two data files, by what they are."""
+    parts = {"weights": contents.weights, "examples": contents.examples}
+    return {
+        key: safetensors.torch.save({k: v.contiguous().clone() for k, v in tensors.items()})
+        for key, tensors in parts.items()
+    }
+
+
+def _as_text(config: dict[str, Any]) -> bytes:
+    return (json.dumps(config, indent=2) + "\n").encode()
 
 
 def _files_of(folder: Path) -> set[str]:
@@ -361,7 +468,7 @@ def _files_of(folder: Path) -> set[str]:
                 f"cannot write {folder}: expected an empty folder or one written by kedge.save,"
                 " found the config.json of something else. Choose another folder."
             )
-        names = {n for n in (config.get("weights"), config.get("examples")) if _is_ours(n)}
+        names = {config[key] for key in PLAIN_NAMES if _is_named(config, key)}
     return names | {path.name for path in folder.iterdir() if _PART.fullmatch(path.name)}
 
 
@@ -369,7 +476,11 @@ _DATA = re.compile(r"(model|examples)-[0-9a-f]{8}\.safetensors")
 _PART = re.compile(rf"\.({_DATA.pattern}|config\.json)\.[0-9]+\.part")
 
 
-def _is_ours(name: Any) -> bool:
+def _is_named(config: dict[str, Any], key: str) -> bool:
+    """Whether the configuration names a file after its content, or plainly and with its digest."""
+    name, digests = config.get(key), config.get("sha256")
+    if name == PLAIN_NAMES[key]:
+        return isinstance(digests, dict) and isinstance(digests.get(name), str)
     return isinstance(name, str) and _DATA.fullmatch(name) is not None
 
 
@@ -398,17 +509,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
-        raise StorageError(f"cannot load {folder}: config.json is damaged ({problem}).") from None
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        text = " ".join(str(problem).split())[:200]
+        raise StorageError(f"cannot load {folder}: config.json is damaged ({text}).") from None
+    said = config.get("format") if isinstance(config, dict) else type(config).__name__
+    if not isinstance(config, dict) or said != FORMAT:
         raise StorageError(
             f"cannot load {folder}: expected config.json to say format {FORMAT!r}, found"
-            f" {config.get('format') if isinstance(config, dict) else type(config).__name__!r}."
+            f" {show(said)}."
         )
     if config.get("version") != VERSION:
         raise StorageError(
             f"cannot load {folder}: expected format version {VERSION}, found"
-            f" {config.get('version')!r}. Use the version of Kedge that wrote it:"
-            f" {config.get('made_with')}."
+            f" {show(config.get('version'))}. Use the version of Kedge that wrote it:"
+            f" {show(config.get('made_with'))}."
         )
     _check_config(folder, config)
     return config
@@ -425,7 +538,11 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
     def names(value: Any) -> bool:
         return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
+    def number(value: Any) -> bool:
+        return type(value) in (int, float) and -1e300 < value < 1e300
+
     kind = config.get("kind", "anchored")  # the first folders did not say it
+    cut = config.get("threshold")
     shape: Any = config.get("image_shape")
     normalise, made = config.get("normalise"), config.get("architecture")
     problems = {
@@ -448,14 +565,23 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
         "references": isinstance(config.get("references", {}), dict),
         "class_names": config.get("class_names") is None or names(config["class_names"]),
         "provenance": isinstance(config.get("provenance", {}), dict),
-        "weights": _is_ours(config.get("weights")),
-        "examples": _is_ours(config.get("examples")),
+        "threshold": cut is None
+        or (
+            isinstance(cut, dict)
+            and {"energy", "acceptance", "k", "fitted_on"} <= cut.keys()
+            and cut.keys() <= {each.name for each in fields(Threshold)}
+            and number(cut["energy"])
+            and number(cut["acceptance"])
+            and type(cut["k"]) is int
+            and isinstance(cut["fitted_on"], str)
+        ),
+        **{key: _is_named(config, key) for key in PLAIN_NAMES},
     }
     bad = [key for key, fine in problems.items() if not fine]
     if bad:
         raise StorageError(
             f"cannot load {folder}: config.json has no usable {' and '.join(map(repr, bad))}"
-            f" (found {', '.join(repr(config.get(key)) for key in bad)})."
+            f" (found {show([config.get(key) for key in bad])[1:-1]})."
         )
 
 
@@ -466,11 +592,17 @@ def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, T
         tensors: dict[str, Tensor] = safetensors.torch.load(data)
     except FileNotFoundError:
         raise StorageError(f"cannot load {folder}: {path.name} is missing.") from None
-    except (OSError, safetensors.SafetensorError) as problem:
+    except Exception as problem:  # a header that lies makes its reader raise nearly anything
+        text = " ".join(str(problem).split())[:200]
         raise StorageError(
-            f"cannot load {folder}: {path.name} is truncated or damaged ({problem})."
+            f"cannot load {folder}: {path.name} is truncated or damaged ({text})."
         ) from None
-    if path.name != _content_name(path.name.partition("-")[0], data):
+    if path.name == PLAIN_NAMES[key]:
+        if hashlib.sha256(data).hexdigest() != config["sha256"][path.name]:
+            raise StorageError(
+                f"cannot load {folder}: {path.name} is damaged: it is not what config.json says."
+            )
+    elif path.name != _content_name(path.name.partition("-")[0], data):
         raise StorageError(
             f"cannot load {folder}: {path.name} is damaged: its name does not fit its content."
         )

@@ -144,7 +144,7 @@ def _attach_values(action: argparse.Action) -> None:
         complete = _make_functions(known[0])
     elif metavar == "FOLDER":
         complete = "directory"
-    elif action.type is Path or "FOLDER" in metavar or "FILE" in metavar:
+    elif action.type is Path or metavar == "IMAGES" or "FOLDER" in metavar or "FILE" in metavar:
         complete = "file"
     if complete is not None:
         action.complete = complete  # type: ignore[attr-defined]

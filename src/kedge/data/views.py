@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
 from kedge.data.chance import Stream
 from kedge.data.chance import key as combine
 from kedge.data.pixmix import PixMix
-from kedge.errors import OptionError
+from kedge.errors import DataError, OptionError
 from kedge.image_model import ImageModel
 
 POLICIES = {
@@ -132,6 +133,16 @@ def view_for(model: ImageModel) -> PlainView:
     return PlainView(size, known.get("resize"), known.get("interpolation") or "bilinear")
 
 
+def check_length(height: int, width: int, side: int, name: str) -> None:
+    """Refuse a strip that would become huge when its shorter side is brought to `side`."""
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and side * side * max(height, width) // min(height, width) > limit:
+        raise DataError(
+            f"cannot read {name}: its {width} x {height} pixels are too long a strip to be shown"
+            f" at {side} px. Replace it or leave it out."
+        )
+
+
 class Square:
     """The shorter side to `resize`, then the middle `size` by `size`."""
 
@@ -145,6 +156,8 @@ class Square:
         """Pictures that have the size already are left alone."""
         if image.shape[-2:] == (self.size, self.size) and self.resize == self.size:
             return image
+        height, width = image.shape[-2:]
+        check_length(height, width, self.resize, "a picture")
         view: Tensor = self._steps(image)
         return view
 

@@ -1,0 +1,111 @@
+"""The pictures an export is made with: to fit a threshold, to calibrate, to measure on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kedge.data.batches import read_all
+from kedge.data.images import ImageSet, Sets
+from kedge.data.sources import load_sets
+from kedge.data.splits import stratified
+from kedge.data.views import view_for
+from kedge.errors import DataError, KedgeError, OptionError
+from kedge.evaluation.tested import as_set
+from kedge.image_model import ImageModel
+from kedge.training.material import cut_sets
+from kedge.training.recipe_files import make_recipe
+
+SEED = 0
+Given = str | ImageSet | Sets | Tensor | tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What there is to fit, calibrate and measure on; each may be missing.
+
+    Attributes:
+        validation: To fit the threshold on.
+        test: To measure on.
+        train: To calibrate on, and to make references of.
+    """
+
+    validation: ImageSet | None = None
+    test: ImageSet | None = None
+    train: ImageSet | None = None
+
+
+def find_pictures(
+    model: ImageModel,
+    data: Given | None,
+    validation: Given | None,
+    root: str | None,
+    say: Callable[[str], None],
+) -> Pictures:
+    """The sets that were asked for; else those the model was trained with, if they can be had.
+
+    Args:
+        model: Says what it was trained on, if it knows.
+        data: To measure and to calibrate on.
+        validation: To fit the threshold on.
+        root: Where downloaded sets are.
+        say: Told why the model's own data cannot be read.
+    """
+    if model.normalise is None or len(model.image_shape) != 3 or model.image_shape[0] != 3:
+        if data is not None or validation is not None:
+            raise OptionError(
+                "expected a model of RGB images that normalises them itself to show it data, found"
+                " another. Anchor it with normalise=, or export it without data."
+            )
+        return Pictures()
+    own = Pictures()
+    recipe = model.provenance.get("recipe") if model.provenance else None
+    if recipe and data is None:
+        try:
+            settings = make_recipe(recipe)
+            if root is not None:
+                settings = replace(settings, data=replace(settings.data, root=root))
+            parts = cut_sets(settings)
+            own = Pictures(parts.validation, parts.test, parts.train)
+        except (KedgeError, OSError) as problem:
+            say(f"the data it was trained on cannot be read: {problem}")
+    if isinstance(data, str):
+        sets = load_sets(data, root=root)
+        own = Pictures(None, sets.test, sets.train)
+    elif isinstance(data, Sets):
+        own = Pictures(None, data.test, data.train)
+    elif data is not None:
+        own = Pictures(None, as_set("data", data, model.class_names), None)
+    if validation is not None:
+        own = replace(own, validation=as_set("validation", validation, model.class_names))
+    return own
+
+
+def read_some(model: ImageModel, images: ImageSet, limit: int) -> tuple[Tensor, Tensor]:
+    """At most `limit` pictures, as the model is shown them, and their labels; all classes alike."""
+    if limit < 1:
+        raise OptionError(f"expected at least 1 picture, found {limit}.")
+    if limit < len(images):
+        _, chosen = stratified(images.labels, limit, SEED)
+        images = images.part(chosen)
+    seen = torch.cat(list(read_all(images, view_for(model))))
+    return seen, images.labels
+
+
+def labels_for(model: ImageModel, images: ImageSet, labels: Tensor) -> Tensor | None:
+    """The labels as the model numbers its classes; None where the classes are others."""
+    ours = model.class_names
+    if ours is None or images.class_names == ours:
+        return labels
+    if not set(images.class_names) <= set(ours):
+        return None
+    numbers = torch.tensor([ours.index(name) for name in images.class_names])
+    return numbers[labels]
+
+
+def require(images: ImageSet | None, what: str, way_out: str) -> ImageSet:
+    """The set, or one line about how to give one."""
+    if images is None:
+        raise DataError(f"expected pictures {what}, found none. {way_out}")
+    return images

@@ -1,0 +1,139 @@
+"""Reading pictures: by several threads, some batches ahead, in order; a broken one stops nothing.
+
+Threads, not processes: decoding and resizing do not hold Python's lock, and nothing is copied.
+"""
+
+import itertools
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kedge.data.decoding import decode, measure
+from kedge.data.views import PlainView, check_length
+from kedge.errors import DataError
+from kedge.labelling.inputs import Found, show_path
+from kedge.labelling.room import Room
+
+BATCHES_AHEAD = 2
+LARGEST_TASK = 16
+PIXELS_AT_ONCE = 10**8  # eight photographs of a telephone, or one that is as large as may be
+_SECONDS_BETWEEN_LOOKS = 0.2
+_ROOM = Room(PIXELS_AT_ONCE)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A picture that was read, or why it was not.
+
+    Attributes:
+        path: Where it is.
+        image: What is shown of it, uint8 `(3, size, size)`.
+        problem: In place of the image.
+    """
+
+    path: str
+    image: Tensor | None = None
+    problem: str | None = None
+
+
+def read_batches(
+    found: Iterable[Found], view: PlainView, *, batch: int, workers: int
+) -> Iterator[list[Seen]]:
+    """What `view` shows of all pictures, in order, `batch` at a time, broken ones among them.
+
+    Args:
+        found: Looked through while pictures are read; it may take its time, or never end.
+        view: What is shown of a picture.
+        batch: How many at a time.
+        workers: Threads that read.
+    """
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(
+        workers, "kedge-reading", initializer=torch.set_num_threads, initargs=(1,)
+    )
+    # Handing over small pictures one by one would take as long as reading them.
+    task = max(1, min(LARGEST_TASK, batch // (2 * workers)))
+    ahead: queue.Queue[_Coming] = queue.Queue(BATCHES_AHEAD * batch // task + workers)
+    arguments = (_grouped(found, task), view, pool, ahead, stop)
+    # A daemon: it may be waiting for a list that does not go on.
+    threading.Thread(target=_feed, args=arguments, daemon=True, name="kedge-finding").start()
+    try:
+        yield from _in_batches(ahead, batch)
+    finally:
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        # The readers' one thread became what new threads of torch begin with.
+        torch.set_num_threads(torch.get_num_threads())
+
+
+def read_one(found: Found, view: PlainView) -> Seen:
+    """What `view` shows of a picture, or what is wrong with it."""
+    if found.problem is not None:
+        return Seen(found.path, problem=found.problem)
+    name = show_path(found.path)
+    try:
+        height, width = measure(found.path, name)
+        check_length(height, width, view.resize or view.size, name)
+        with _ROOM.taken(height * width):
+            return Seen(found.path, view(decode(found.path, name)))
+    except DataError as problem:
+        return Seen(found.path, problem=str(problem))
+
+
+def _read_some(found: list[Found], view: PlainView) -> list[Seen]:
+    return [read_one(each, view) for each in found]
+
+
+def _grouped(found: Iterable[Found], size: int) -> Iterator[list[Found]]:
+    coming = iter(found)
+    while group := list(itertools.islice(coming, size)):
+        yield group
+
+
+# Pictures that are being read; what went wrong while looking for more; or None, at the end.
+_Coming = Future[list[Seen]] | BaseException | None
+
+
+def _feed(
+    groups: Iterable[list[Found]],
+    view: PlainView,
+    pool: ThreadPoolExecutor,
+    ahead: "queue.Queue[_Coming]",
+    stop: threading.Event,
+) -> None:
+    """Have pictures read as long as there is room for them."""
+
+    def put(coming: _Coming) -> None:
+        while not stop.is_set():
+            try:
+                ahead.put(coming, timeout=_SECONDS_BETWEEN_LOOKS)
+                return
+            except queue.Full:
+                continue
+
+    try:
+        for group in groups:
+            if stop.is_set():
+                return
+            put(pool.submit(_read_some, group, view))
+        put(None)
+    except BaseException as problem:  # told where somebody listens
+        put(problem)
+
+
+def _in_batches(ahead: "queue.Queue[_Coming]", batch: int) -> Iterator[list[Seen]]:
+    seen: list[Seen] = []
+    while (coming := ahead.get()) is not None:
+        if isinstance(coming, BaseException):
+            raise coming
+        seen += coming.result()
+        if len(seen) >= batch:  # a task is at most a batch
+            yield seen[:batch]
+            seen = seen[batch:]
+    if seen:
+        yield seen

@@ -1,0 +1,413 @@
+"""`kedge predict`: what goes in, what comes out, what is told, and how it ends."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from labelled import NAMES, make_anchored, make_files, make_standard
+from runs import small
+
+import kedge
+import kedge.cli
+from kedge.cli import main, predicting
+from kedge.image_model import Threshold
+from kedge.labelling import label
+from kedge.labelling.writing import FORMATS
+from kedge.training import train
+
+START = (
+    "import sys, kedge.cli; from kedge.cli import predicting;"
+    "kedge.cli.COMMANDS.setdefault('predict', predicting);"
+    "sys.exit(kedge.cli.main(sys.argv[1:]))"
+)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setitem(kedge.cli.COMMANDS, "predict", predicting)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Pictures, and models that know a threshold: half of the pictures are beyond it."""
+    place = tmp_path_factory.mktemp("place")
+    (place / "pictures").mkdir()
+    files = make_files(place / "pictures")
+    for name, model in (("anchored", make_anchored()), ("standard", make_standard())):
+        kedge.save(model, place / f"{name}-unjudged", class_names=NAMES)
+        energies = sorted(record.energy for record in label(model, files))
+        model.threshold = Threshold((energies[5] + energies[6]) / 2, 0.95, 1, "these")
+        kedge.save(model, place / name, class_names=NAMES)
+    return place
+
+
+@pytest.fixture
+def here(place, tmp_path, monkeypatch) -> Path:
+    """A folder to work in, with all of it."""
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def closing():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def run(capsys, *words) -> tuple[int, str, str]:
+    code = main(["predict", *words])
+    return (code, *capsys.readouterr())
+
+
+def read_json(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["anchored", "standard"])
+def test_a_folder_of_pictures_becomes_json_lines_where_nobody_looks(name, here, capsys):
+    code, out, err = run(capsys, name, "pictures")
+    assert code == 0
+    expected = [r.to_dict() for r in label(name, "pictures", device="cpu")]
+    found = read_json(out)
+    assert len(found) == 11
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+    assert {record["in_distribution"] for record in found} == {True, False}
+    assert err.count("\n") == 1
+    assert err.startswith("kedge: 11 pictures, 5 out of distribution, ")
+    assert err.endswith(" pictures/s\n")
+    assert run(capsys, name, "pictures", "--quiet") == (0, out, "")
+
+
+def test_all_options_reach_the_model_and_the_records(here, capsys):
+    words = ["--references", "3", "--top", "2", "--probabilities", "--batch", "4", "--workers", "2"]
+    code, out, err = run(capsys, "anchored", "pictures", *words, "--device", "cpu")
+    assert code == 0
+    records = label("anchored", "pictures", references=3, top=2, probabilities=True, device="cpu")
+    for ours, theirs in zip(read_json(out), records, strict=True):
+        assert list(ours) == list(theirs.to_dict())
+        assert ours["std"] == pytest.approx(theirs.std, abs=1e-6)
+        assert ours["probabilities"] == pytest.approx(theirs.probabilities, abs=1e-6)
+        assert ours["top"] == [
+            {"label": t.label, "index": t.index, "probability": pytest.approx(t.probability)}
+            for t in theirs.top
+        ]
+    assert "no threshold is stored with anchored for 3 references" in err
+    assert "not told apart. There is one for --references 1." in err
+    err = run(capsys, "anchored-unjudged", "pictures", "--references", "2")[2]
+    assert "Fit one, kedge.fit_threshold(model, images, k=2), and save the model; or leave" in err
+    assert "kedge evaluate anchored-unjudged --store-threshold." in err
+
+
+def test_a_file_is_written_in_the_format_of_its_extension(here, capsys):
+    assert run(capsys, "anchored", "pictures", "--output", "a.csv", "--quiet") == (0, "", "")
+    assert run(capsys, "anchored", "pictures", "--output", "a.jsonl", "--quiet") == (0, "", "")
+    with open("a.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row, record in zip(rows, read_json(Path("a.jsonl").read_text()), strict=True):
+        assert row.pop("error") == ""
+        assert list(row) == list(record)
+        assert row == {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in record.items()
+        }
+    code, out, err = run(capsys, "anchored", "pictures", "--output", "a.txt")
+    assert (code, out) == (0, "")
+    assert Path("a.txt").read_text().splitlines()[-1].startswith("11 pictures, 5 out of")
+    assert err == ""
+    code, out, err = run(capsys, "anchored", "pictures", "--output", "b", "--format", "csv")
+    assert Path("b").read_text() == Path("a.csv").read_text()
+
+
+def test_a_terminal_is_shown_a_table_with_the_totals(here, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    Path("pictures/03.png").write_bytes(b"")
+    code, out, err = run(capsys, "anchored", "pictures")
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[0].split()[-4:] == ["label", "confidence", "uncertainty", "distribution"]
+    assert max(len(line) for line in lines if "empty" not in line) <= 80
+    assert len(lines) == 1 + 11 + 1
+    assert "it is empty" in lines[4]
+    assert "11 pictures, 1 broken, " in lines[-1]
+    assert err.startswith("kedge: cannot read pictures/03.png: it is empty")  # stderr is elsewhere
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(capsys, "anchored", "pictures")[2] == ""
+    assert "cannot read" in run(capsys, "anchored", "pictures", "--only", "in")[2]
+
+
+def test_broken_pictures_are_told_and_the_rest_goes_on_with_exit_code_1(here, capsys):
+    Path("pictures/00.png").write_bytes(b"")
+    Path("pictures/05.webp").write_bytes(b"no picture")
+    before = Path("pictures/10.bmp").read_bytes()
+    Path("pictures/10.bmp").write_bytes(before[: len(before) // 2])
+    code, out, err = run(capsys, "anchored", "pictures", "gone.png", "*.gif", "--batch", "4")
+    assert code == 1
+    records = read_json(out)
+    assert len(records) == 13
+    broken = [record for record in records if "error" in record]
+    assert [record["image"] for record in broken] == [
+        *("pictures/00.png", "pictures/05.webp", "pictures/10.bmp", "gone.png", "*.gif"),
+    ]
+    lines = err.splitlines()
+    assert lines[:-1] == [f"kedge: {record['error']}" for record in broken]
+    assert lines[-1].startswith("kedge: 13 pictures, 5 broken, ")
+    code, _, err = run(capsys, "anchored", "pictures", "--output", "x.csv", "--quiet")
+    assert code == 1
+    assert len(err.splitlines()) == 3
+    with open("x.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [bool(row["error"]) for row in rows] == [n in (0, 5, 10) for n in range(11)]
+
+
+def test_only_some_are_told_and_all_are_counted(here, capsys):
+    Path("pictures/00.png").write_bytes(b"")
+    everything = read_json(run(capsys, "anchored", "pictures")[1])
+    for only, belongs in (
+        ("in", lambda record: record.get("in_distribution") is True),
+        ("out", lambda record: record.get("in_distribution") is False),
+        ("broken", lambda record: "error" in record),
+    ):
+        code, out, err = run(capsys, "anchored", "pictures", "--only", only)
+        assert code == 1
+        assert read_json(out) == [record for record in everything if belongs(record)]
+        assert 0 < out.count("\n") < 11
+        assert "11 pictures, 1 broken" in err
+
+
+def test_without_a_threshold_it_is_said_once_how_to_get_one(here, capsys):
+    code, out, err = run(capsys, "anchored-unjudged", "pictures", "--batch", "2")
+    assert code == 0
+    assert all(record["in_distribution"] is None for record in read_json(out))
+    told, totals = err.splitlines()
+    assert told == (
+        "kedge: no threshold is stored with anchored-unjudged, so in and out of distribution are"
+        " not told apart. Store one: kedge evaluate anchored-unjudged --store-threshold."
+    )
+    assert "distribution" not in totals
+    assert run(capsys, "anchored-unjudged", "pictures", "--quiet")[2] == ""
+
+
+def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
+    run_folder = tmp_path / "run"
+    train(small(pictures, data__validation=4, epochs=1), run_folder, quiet=True)
+    words = ["--store-threshold", "--suite", "clean", "--quiet"]
+    assert main(["evaluate", str(run_folder), *words]) == 0
+    capsys.readouterr()
+    code, out, err = run(capsys, str(run_folder), str(pictures))
+    assert code == 0
+    assert "no threshold" not in err
+    records = read_json(out)
+    assert {record["label"] for record in records} <= {f"class{n}" for n in range(4)}
+    assert {type(record["in_distribution"]) for record in records} == {bool}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["anchored"], "expected IMAGES, found nothing"),
+        (["anchored", "gone.png"], "cannot read gone.png: No such file or directory"),
+        (["anchored", "*.gif"], "expected pictures that match *.gif, found none."),
+        (["nowhere", "pictures"], "nowhere"),
+        (["anchored", "pictures", "--references", "9"], "expected 9 stored reference(s), found 4"),
+        (["anchored", "pictures", "--references", "0"], "expected references of at least 1"),
+        (["standard", "pictures", "--references", "2"], "expected no references with standard"),
+        (["anchored", "pictures", "--batch", "0"], "expected batch of at least 1, found 0"),
+        (["anchored", "pictures", "--workers", "0"], "expected workers of at least 1, found 0"),
+        (["anchored", "pictures", "--top", "-1"], "--top"),
+        (["anchored", "pictures", "--output", "x.xls"], "expected --output with an extension"),
+        (["anchored", "pictures", "--output", "."], "expected --output with an extension"),
+        (["anchored", "pictures", "--output", "no/x.csv"], "cannot write "),
+        (["anchored", "pictures", "--format", "cvs"], "found 'cvs' (did you mean csv?)"),
+        (
+            ["anchored", "pictures", "--format", "table", "--probabilities"],
+            "expected --probabilities with --format json or csv, found a table",
+        ),
+        (["anchored", "pictures", "-0"], "expected - among the images with --null"),
+        (["anchored", "-", "-"], "expected - once among the images"),
+        (
+            ["anchored-unjudged", "pictures", "--only", "out"],
+            "expected a model with a threshold for --only out: no threshold is stored with",
+        ),
+        (["anchored", "pictures", "--device", "abacus"], "expected a device such as"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words, told, here, capsys):
+    code, out, err = run(capsys, *words, *([] if "--quiet" in words else ["--quiet"]))
+    assert (code, out) == (2, "")
+    assert err.startswith("kedge: ")
+    assert err.count("\n") == 1
+    assert told in err
+
+
+def test_paths_come_from_a_list_on_stdin(here, capsys, monkeypatch, closing):
+    def listing(content: bytes):
+        Path("list").write_bytes(content)
+        file = closing.enter_context(open("list"))  # noqa: SIM115, it is entered
+        monkeypatch.setattr(sys, "stdin", file)
+
+    shutil.copy("pictures/00.png", "a\nb.png")
+    listing(b"pictures/01.bmp\ngone.png\n\npictures\n")
+    code, out, _ = run(capsys, "anchored", "a\nb.png", "-", "pictures/02.webp")
+    images = [record["image"] for record in read_json(out)]
+    assert code == 1
+    assert images[:3] == ["a\nb.png", "pictures/01.bmp", "gone.png"]
+    assert images[3] == "pictures/00.png"
+    assert len(images) == 3 + 11 + 1
+    assert images[-1] == "pictures/02.webp"
+    for option in ("-0", "--null"):
+        listing(b"a\nb.png\0pictures/01.bmp\0")
+        code, out, _ = run(capsys, "anchored", "-", option)
+        assert code == 0
+        assert [record["image"] for record in read_json(out)] == ["a\nb.png", "pictures/01.bmp"]
+    listing(b"a\0b\0")
+    code, out, err = run(capsys, "anchored", "-")
+    assert (code, out) == (2, "")
+    assert "say -0" in err
+    listing(b"\n")
+    assert run(capsys, "anchored", "-", "--format", "csv", "--quiet") == (
+        *(2, "", "kedge: expected pictures to label, found no paths.\n"),
+    )
+
+
+def test_names_that_are_no_utf8_or_hold_signs_for_terminals_do_no_harm(here, capsys):
+    name = os.fsdecode(b"\xff\x1b[31m\n.png")
+    shutil.copy("pictures/00.png", name)
+    Path(f"{name}.png").write_bytes(b"")
+    for form in FORMATS:
+        words = ["--format", form, "--output", f"out-{form}"]
+        code, _, err = run(capsys, "anchored", name, f"{name}.png", *words)
+        assert code == 1
+        assert err.splitlines()[0].startswith("kedge: cannot read \\udcff\\x1b[31m\\n.png.png: it")
+        assert "\x1b" not in err
+    records = read_json(Path("out-json").read_text(encoding="utf-8"))
+    assert [os.fsencode(r["image"]) for r in records] == [
+        os.fsencode(name + e) for e in ("", ".png")
+    ]
+    with open("out-csv", encoding="utf-8", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 2
+    assert "\x1b" not in Path("out-table").read_text(encoding="utf-8")
+
+
+def test_an_interrupt_waits_for_the_end_of_the_line_and_a_file_stays_as_it_was(
+    here, capsys, monkeypatch
+):
+    class Interrupted(io.BytesIO):
+        def write(self, data):
+            half = len(data) // 2
+            super().write(data[:half])
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().write(data[half:])
+
+    stream = Interrupted()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stream))
+    assert main(["predict", "anchored", "pictures", "--batch", "3", "--quiet"]) == 130
+    assert len(read_json(stream.getvalue().decode())) == 3
+    assert stream.getvalue().endswith(b"}\n")
+    monkeypatch.undo()
+    monkeypatch.setitem(kedge.cli.COMMANDS, "predict", predicting)
+    monkeypatch.chdir(here)
+    Path("x.csv").write_text("before")
+
+    def interrupted(self, totals):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kedge.labelling.watching.Watching.tick", interrupted)
+    assert main(["predict", "anchored", "pictures", "--output", "x.csv"]) == 130
+    assert Path("x.csv").read_text() == "before"
+    assert not [name for name in os.listdir() if name.endswith(".part")]
+
+
+def start(*words, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", START, "predict", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **options,
+    )
+
+
+def test_lines_come_while_the_list_goes_on_and_ctrl_c_ends_the_waiting(here):
+    process = start("anchored", "-", "--batch", "1", cwd=here)
+    for name in ("00.png", "01.bmp"):
+        process.stdin.write(f"pictures/{name}\n".encode())
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["image"] == f"pictures/{name}"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"kedge: interrupted\n")
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly(here):
+    many = ["pictures"] * 200
+    process = start("anchored", *many, "--batch", "1", cwd=here)
+    assert json.loads(process.stdout.readline())
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, place) -> Path:
+    """The anchored model as an ONNX file with three references, and as a .pt2 with one."""
+    pytest.importorskip("onnxruntime")
+    from kedge.export import export
+
+    folder = tmp_path_factory.mktemp("exported")
+    model = kedge.load(place / "anchored")
+    export(model, folder / "torch", format="torch")
+    model.threshold = Threshold(model.threshold.energy, 0.95, 3, "these")
+    export(model, folder / "onnx", k=3)
+    return folder
+
+
+def test_an_exported_file_answers_like_the_model(exported, here, capsys):
+    model = kedge.load(here / "anchored")
+    model.threshold = Threshold(model.threshold.energy, 0.95, 3, "these")
+    theirs = list(label(model, "pictures", references=3))
+    assert len({record.in_distribution for record in theirs}) == 2
+    for path in (exported / "onnx", exported / "onnx" / "model.onnx"):
+        code, out, err = run(capsys, str(path), "pictures", "--batch", "4", "--device", "cpu")
+        assert code == 0
+        ours = read_json(out)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine == pytest.approx(other.to_dict(), abs=1e-5)
+        assert "out of distribution" in err
+    head = run(capsys, str(exported / "onnx"), "pictures", "--format", "csv")[1].splitlines()[0]
+    assert head.split(",")[5:8] == ["energy", "std", "in_distribution"]
+    torch_file = str(exported / "torch")
+    code, _, err = run(capsys, torch_file, "pictures", "--device", "cpu")
+    assert code == 2
+    assert "--trust" in err
+    code, out, err = run(capsys, torch_file, "pictures", "--device", "cpu", "--trust")
+    assert code == 0
+    for mine, other in zip(read_json(out), label("anchored", "pictures"), strict=True):
+        assert mine == pytest.approx(other.to_dict(), abs=1e-5)
+        assert "std" not in mine
+
+
+def test_an_exported_file_keeps_its_number_of_references(exported, here, capsys):
+    path = str(exported / "onnx")
+    assert run(capsys, path, "pictures", "--references", "3", "--quiet")[0] == 0
+    code, _, err = run(capsys, path, "pictures", "--references", "2")
+    assert code == 2
+    assert "expected references of 3, as " in err
+
+
+def test_the_formats_in_the_help_are_those_of_the_library():
+    assert predicting.FORMATS == FORMATS

@@ -1,0 +1,520 @@
+"""`kedge.export`: the file is the model, and says all there is to know about itself."""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from runs import small
+
+import kedge
+from kedge.cli import main
+from kedge.data.sources import load_sets
+from kedge.errors import DataError, InstallError, OptionError, OutputError, StorageError
+from kedge.export import comparing, exporting
+from kedge.export.about import read_about
+from kedge.export.comparing import make_examples
+from kedge.export.exporting import export
+from kedge.export.opening import is_export, open_export
+from kedge.training import train
+from kedge.training.material import cut_sets
+from kedge.training.recipe_files import make_recipe
+
+
+@pytest.fixture(scope="module")
+def shapes_run(tmp_path_factory):
+    """A run on embedded shapes that has learned something, with validation pictures."""
+    folder = tmp_path_factory.mktemp("runs") / "shapes"
+    changes = {
+        "data__name": "shapes",
+        "data__size": 32,
+        "data__limit": 600,
+        "data__validation": 200,
+        "network__arguments": {"width": 8, "stride": 2},
+        "protocol__stored": 4,
+        "protocol__alpha": 0.1,
+        "batch": 25,
+        "epochs": 14,
+        "augment__crop": "none",
+        "optimiser__lr": 0.05,
+    }
+    train(small(Path("nowhere"), **changes), folder, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(shapes_run):
+    return kedge.load(shapes_run)
+
+
+@pytest.fixture(scope="module")
+def test_images():
+    return load_sets("shapes").test.images()[:100]
+
+
+@pytest.fixture(scope="module")
+def validation(model):
+    return cut_sets(make_recipe(model.provenance["recipe"])).validation
+
+
+@pytest.fixture(scope="module")
+def exports(shapes_run, tmp_path_factory):
+    """Exports of the run, each made once."""
+    place, made = tmp_path_factory.mktemp("exports"), {}
+
+    def get(format="onnx", precision="float32", k=1):
+        key = f"{format}-{precision}-{k}"
+        if key not in made:
+            made[key] = export(
+                shapes_run, place / key, format=format, precision=precision, k=k, limit=300
+            )
+        return made[key]
+
+    return get
+
+
+KINDS = [
+    ("onnx", "float32", 1),
+    ("onnx", "float32", 3),
+    ("onnx", "float16", 1),
+    ("onnx", "bfloat16", 1),
+    ("onnx", "int8", 1),
+    ("torch", "float32", 1),
+    ("torch", "float32", 3),
+    ("torch", "bfloat16", 1),
+]
+
+
+@pytest.mark.parametrize(("format", "k"), [("onnx", 1), ("onnx", 3), ("torch", 1), ("torch", 3)])
+@pytest.mark.parametrize("n", [1, 2, 64])
+def test_the_file_says_what_kedge_predict_says(exports, model, test_images, format, k, n):
+    exported = exports(format, "float32", k)
+    x = test_images[:n]
+    found = exported(x)
+    said = kedge.predict(model, x, "marginal", k) if k > 1 else kedge.predict(model, x)
+    assert torch.allclose(found["logits"], said.logits, atol=1e-4)
+    assert torch.allclose(found["probabilities"], said.probs, atol=1e-5)
+    assert torch.allclose(found["energy"], said.energy, atol=1e-4)
+    assert ("std" in found) == (k > 1)
+    if k > 1:
+        assert torch.allclose(found["std"], said.std, atol=1e-5)
+    assert found["in_distribution"].dtype == torch.bool
+    assert found["in_distribution"].shape == (n,)
+    threshold = np.float32(exported.threshold.energy)
+    assert found["in_distribution"].tolist() == (found["energy"].numpy() <= threshold).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file_is_measured_against_the_model(exports, model, kind):
+    exported = exports(*kind)
+    about, pictures = exported.about, exported.about.measured["pictures"]
+    assert (about.file_format, about.precision, about.k) == kind
+    # The oracle: labels and pictures of the test set by hand.
+    images, labels = exporting.read_some(model, load_sets("shapes").test, 300)
+    said = kedge.predict(model, images, "marginal", kind[2]).logits.argmax(1)
+    found = exported(images)["logits"].argmax(1)
+    assert pictures["count"] == 300
+    assert pictures["accuracy"] == pytest.approx(float((found == labels).float().mean()))
+    assert pictures["model_accuracy"] == pytest.approx(float((said == labels).float().mean()))
+    assert pictures["same_label"] == pytest.approx(float((found == said).float().mean()))
+    assert pictures["model_accuracy"] > 0.3, "a model that has learned nothing tests nothing"
+    least = {"float32": 1.0, "float16": 0.98, "bfloat16": 0.96, "int8": 0.9}[kind[1]]
+    assert pictures["same_label"] >= least
+    most = {"float32": 1e-5, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}[kind[1]]
+    assert 0 < pictures["largest_probability_difference"] < most
+    if kind[1] != "float32":
+        assert pictures["largest_probability_difference"] > 1e-5
+
+
+def test_fewer_bits_are_fewer_bytes(exports):
+    sizes = {p: exports("onnx", p).path.stat().st_size for p in exporting.PRECISIONS}
+    assert sizes["float16"] < 0.7 * sizes["float32"]
+    assert sizes["bfloat16"] < 0.8 * sizes["float32"]
+    assert sizes["int8"] < sizes["bfloat16"] * 1.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_threshold_accepts_its_share_of_validation_pictures_in_every_precision(
+    exports, validation, kind
+):
+    exported = exports(*kind)
+    threshold = exported.threshold
+    assert (threshold.acceptance, threshold.k) == (0.95, kind[2])
+    assert threshold.fitted_on == "shapes, validation (200)"
+    images = validation.images()
+    energies = exported(images)["energy"]
+    assert float((energies <= threshold.energy).float().mean()) == pytest.approx(0.95)
+    assert float(exported(images)["in_distribution"].float().mean()) == pytest.approx(0.95)
+
+
+def test_the_file_says_what_it_is(exports, model):
+    about = exports("onnx", "float32", 3).about
+    assert about.class_names == model.class_names
+    assert about.image_shape == (3, 32, 32)
+    assert about.takes == "uint8"
+    assert about.name == "shapes"
+    assert about.network == "kedge:resnet_small"
+    assert about.weights == kedge.storage.digest_weights(model)
+    assert "3 references" in about.references
+    assert "training images" in about.references
+    folder = exports("onnx", "float32", 3).path.parent
+    assert read_about((folder / "model.json").read_text(), "model.json") == about
+    graph = onnx.load(folder / "model.onnx")
+    assert graph.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    assert graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    onnx.checker.check_model(graph)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_file_tells_where_it_was_made(exports, kind):
+    folder = exports(*kind).path.parent
+    here = [
+        os.fspath(Path(kedge.__file__).parent),
+        "site-packages",
+        "torch/nn/modules",
+        os.getcwd(),
+    ]
+    for file in folder.iterdir():
+        content = file.read_bytes()
+        for word in [*here, "stack_trace", "nn_module_stack"]:
+            assert word.encode() not in content, (file.name, word)
+
+
+def test_int8_products_are_in_int8(exports):
+    graph = onnx.load(exports("onnx", "int8").path)
+    weights = [t for t in graph.graph.initializer if t.data_type == onnx.TensorProto.INT8]
+    assert len(weights) >= 5
+    # Seven bits, so that processors without VNNI do not overflow.
+    assert max(int(np.abs(onnx.numpy_helper.to_array(t)).max()) for t in weights) <= 64
+
+
+def run_check(folder: Path) -> "subprocess.CompletedProcess[str]":
+    words = [sys.executable, "check.py"]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "kind", [("onnx", "float32", 3), ("onnx", "int8", 1), ("torch", "float32", 1)]
+)
+def test_the_check_passes_beside_the_file(exports, kind, tmp_path):
+    folder = shutil.copytree(exports(*kind).path.parent, tmp_path / "elsewhere")
+    done = run_check(folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 examples give what they gave" in done.stdout
+
+
+@pytest.mark.parametrize("output", ["logits", "probabilities", "energy", "std", "in_distribution"])
+def test_the_check_fails_when_any_output_is_another(exports, output, tmp_path):
+    folder = shutil.copytree(exports("onnx", "float32", 3).path.parent, tmp_path / "elsewhere")
+    with np.load(folder / "examples.npz") as file:
+        kept = dict(file)
+    if output == "in_distribution":
+        threshold = json.loads((folder / "model.json").read_text())["threshold"]["energy"]
+        far = np.abs(kept["energy"] - threshold)
+        kept[output][far.argmax()] ^= True
+    else:
+        kept[output].flat[3] += 0.01
+    np.savez(folder / "examples.npz", **kept)
+    done = run_check(folder)
+    assert done.returncode == 1
+    assert f"NOT THE SAME: {output}" in done.stdout
+
+
+def test_the_check_fails_for_another_network(exports, tmp_path):
+    folder = shutil.copytree(exports().path.parent, tmp_path / "elsewhere")
+    shutil.copy(exports("onnx", "int8").path, folder / "model.onnx")
+    done = run_check(folder)
+    assert done.returncode == 1
+    assert "NOT THE SAME" in done.stdout
+
+
+def test_examples_are_pictures_of_nothing_and_always_the_same():
+    images = make_examples((3, 32, 32), "uint8")
+    assert images.shape == (8, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, make_examples((3, 32, 32), "uint8"))
+    assert len({image.numpy().tobytes() for image in images}) == 8
+    assert make_examples((5,), "float32").shape == (8, 5)
+
+
+def test_exporting_twice_gives_the_same_bytes_and_replaces_the_folder(shapes_run, tmp_path):
+    for place in ("a", "b", "b"):
+        export(shapes_run, tmp_path / place, name="same", limit=20)
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_stored_threshold_is_kept_and_another_share_is_fitted(model, test_images, tmp_path):
+    own = copy.deepcopy(model)
+    stored = kedge.fit_threshold(own, test_images, 0.5, fitted_on="mine")
+    kept = export(own, tmp_path / "kept", limit=50)
+    assert kept.threshold == stored
+    assert float(kept(test_images)["in_distribution"].float().mean()) == pytest.approx(
+        0.5, abs=0.02
+    )
+    fitted = export(own, tmp_path / "fitted", acceptance=0.8, limit=50)
+    assert fitted.threshold.acceptance == 0.8
+    assert fitted.threshold.energy != stored.energy
+    # For two references that which is stored does not hold.
+    other = export(own, tmp_path / "other", k=2, limit=50)
+    assert (other.threshold.k, other.threshold.acceptance) == (2, 0.5)
+
+
+def test_without_pictures_there_is_no_verdict_and_that_is_said(model, tmp_path):
+    told: list[str] = []
+    bare = copy.deepcopy(model)
+    bare.provenance = {}
+    exported = export(bare, tmp_path / "bare", format="torch", say=told.append)
+    assert exported.about.outputs == ("logits", "probabilities", "energy")
+    assert exported.threshold is None
+    assert "pictures" not in exported.about.measured
+    assert any("No threshold" in line for line in told)
+    assert any("accuracy was not measured" in line for line in told)
+    with pytest.raises(OptionError, match="validation pictures to accept 90%"):
+        export(bare, tmp_path / "more", acceptance=0.9)
+    with pytest.raises(DataError, match="to calibrate int8 with"):
+        export(bare, tmp_path / "more", precision="int8")
+    with pytest.raises(DataError, match="to make mean references of"):
+        export(bare, tmp_path / "more", references="mean")
+    assert [p.name for p in tmp_path.iterdir()] == ["bare"]
+
+
+def test_data_that_is_gone_does_not_stop_an_export(model, tmp_path):
+    told: list[str] = []
+    moved = copy.deepcopy(model)
+    moved.provenance["recipe"]["data"]["name"] = f"imagefolder:{tmp_path / 'gone'}"
+    export(moved, tmp_path / "moved", format="torch", say=told.append)
+    assert any("cannot be read" in line and "gone" in line for line in told)
+
+
+def test_given_pictures_are_used_instead_of_the_models_own(model, test_images, tmp_path):
+    sets = load_sets("shapes")
+    labels = sets.test.labels[:100]
+    exported = export(
+        model,
+        tmp_path / "given",
+        data=(test_images, labels),
+        validation=test_images[:40],
+        limit=500,
+    )
+    assert exported.about.measured["pictures"]["count"] == 100
+    assert exported.threshold.fitted_on == "validation (40)"
+    energies = exported(test_images[:40])["energy"]
+    assert float((energies <= exported.threshold.energy).float().mean()) == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize("kind", ["mean", "synthetic"])
+def test_references_that_are_nobodys_pictures_have_their_cost_measured(
+    shapes_run, model, kind, tmp_path
+):
+    exported = export(shapes_run, tmp_path / kind, references=kind, limit=300)
+    assert "no training image is in the file" in exported.about.references
+    pictures = exported.about.measured["pictures"]
+    # Compared with the model as it was, from its stored reference.
+    images, labels = exporting.read_some(model, load_sets("shapes").test, 300)
+    said = kedge.predict(model, images).logits.argmax(1)
+    assert pictures["model_accuracy"] == pytest.approx(float((said == labels).float().mean()))
+    assert pictures["same_label"] < 1
+    # And with what the references make of the model, it is the same.
+    assert exported.about.measured["examples"]["probabilities"] < 1e-4
+
+
+def test_a_standard_model_and_floats_and_vectors_can_be_exported(tmp_path):
+    torch.manual_seed(0)
+    net = kedge.nets.create("kedge:resnet_small", num_classes=3)
+    standard = kedge.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
+    exported = export(standard, tmp_path / "standard")
+    assert (exported.k, exported.about.references) == (0, "none: a standard model")
+    x = make_examples((3, 16, 16), "uint8")
+    with torch.no_grad():
+        assert torch.allclose(exported(x)["logits"], standard(x), atol=1e-5)
+    floats = kedge.anchor(net, example=torch.rand(2, 3, 16, 16)).eval()
+    floats.set_references(torch.rand(2, 3, 16, 16))
+    exported = export(floats, tmp_path / "floats", k=2)
+    x = torch.randn(3, 3, 16, 16)
+    assert exported.about.takes == "float32"
+    assert torch.allclose(
+        exported(x)["logits"], kedge.predict(floats, x, "marginal", 2).logits, atol=1e-5
+    )
+    vectors = kedge.anchor(torch.nn.Linear(5, 3)).eval().set_references(torch.randn(1, 5))
+    exported = export(vectors, tmp_path / "vectors")
+    x = torch.randn(9, 5)
+    with torch.no_grad():
+        assert torch.allclose(exported(x)["logits"], vectors(x), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"format": "onx"}, OptionError, "did you mean 'onnx'"),
+        ({"precision": "fp16"}, OptionError, "'float16'"),
+        ({"references": "none"}, OptionError, "'stored', 'mean', 'synthetic'"),
+        ({"format": "torch", "precision": "int8"}, OptionError, "int8 with format 'onnx'"),
+        ({"k": 0}, OptionError, "k of at least 1"),
+        ({"k": 99}, kedge.errors.ReferencesError, "99"),
+        ({"acceptance": 1.5}, OptionError, "between 0 and 1"),
+        ({"k": 2, "references": "mean"}, OptionError, "k=1 with the mean image"),
+        ({"data": "imagefolder:/gone"}, DataError, "gone"),
+        ({"limit": 0}, OptionError, "at least 1 picture"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(shapes_run, tmp_path, options, error, words):
+    with pytest.raises(error, match=words) as told:
+        export(shapes_run, tmp_path / "out", **options)
+    assert "\n" not in str(told.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_standard_model_has_no_references_to_choose(tmp_path):
+    net = kedge.nets.create("kedge:resnet_small", num_classes=3)
+    model = kedge.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
+    for options in ({"k": 2}, {"references": "mean"}):
+        with pytest.raises(OptionError, match="no references"):
+            export(model, tmp_path / "out", **options)
+
+
+def test_a_folder_with_something_else_is_refused(shapes_run, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.txt").write_text("years")
+    (tmp_path / "file").write_text("years")
+    for name in ("thesis", "file"):
+        with pytest.raises(StorageError, match="expected a new folder"):
+            export(shapes_run, tmp_path / name)
+    assert (tmp_path / "thesis" / "chapter1.txt").read_text() == "years"
+
+
+@pytest.mark.parametrize("moment", ["examples", "place"])
+def test_a_full_disk_leaves_the_old_export_whole(shapes_run, tmp_path, monkeypatch, moment):
+    export(shapes_run, tmp_path / "out", format="torch", limit=20)
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    if moment == "examples":
+        monkeypatch.setattr(exporting.shutil, "copyfile", full)
+    else:
+        monkeypatch.setattr(exporting, "_put_in_place", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        export(shapes_run, tmp_path / "out", format="torch", limit=20, k=2)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_that_is_not_the_model_is_never_written(model, tmp_path, monkeypatch):
+    told = comparing.ask_model
+
+    def wrong(*args):
+        said = told(*args)
+        return {**said, "logits": said["logits"] + 0.01}
+
+    monkeypatch.setattr(exporting, "ask_model", wrong)
+    with pytest.raises(OutputError, match="logits that differ by"):
+        export(model, tmp_path / "out", limit=20)
+    assert not list(tmp_path.iterdir())
+
+
+def test_float16_that_overflows_is_refused(model, tmp_path):
+    huge = copy.deepcopy(model)
+    with torch.no_grad():
+        last = [p for p in huge.net.parameters() if p.ndim == 2][-1]
+        last.mul_(1e7)
+    with pytest.raises(OutputError, match="Take bfloat16"):
+        export(huge, tmp_path / "out", precision="float16", limit=20)
+
+
+def test_files_of_torch_are_only_loaded_on_trust(exports):
+    path = exports("torch").path
+    with pytest.raises(OptionError, match="can run code.*--trust"):
+        open_export(path)
+    assert open_export(path, trust=True).about == exports("torch").about
+
+
+def test_what_is_no_export_is_told(exports, tmp_path):
+    (tmp_path / "broken.onnx").write_bytes(exports().path.read_bytes()[:1000])
+    (tmp_path / "broken.pt2").write_bytes(exports("torch").path.read_bytes()[:1000])
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    foreign = onnx.load(exports().path)
+    del foreign.metadata_props[:]
+    onnx.save(foreign, tmp_path / "foreign.onnx")
+    foreign.metadata_props.add(key="kedge", value='{"format": "kedge-export", "version": 9}')
+    onnx.save(foreign, tmp_path / "newer.onnx")
+    del foreign.metadata_props[:]
+    foreign.metadata_props.add(key="kedge", value="[1, 2")
+    onnx.save(foreign, tmp_path / "damaged.onnx")
+    (tmp_path / "note.txt").write_text("hello")
+    (tmp_path / "nothing").mkdir()
+    words = {
+        "broken.onnx": "onnxruntime refuses it",
+        "empty.onnx": "onnxruntime refuses it",
+        "broken.pt2": "another or a damaged one",
+        "foreign.onnx": "something else",
+        "newer.onnx": "version 1, found",
+        "damaged.onnx": "expected what `kedge export` wrote",
+        "note.txt": ".onnx or .pt2",
+        "nothing": "neither",
+        "missing.onnx": "found nothing there",
+    }
+    for name, word in words.items():
+        with pytest.raises(StorageError, match=word) as told:
+            open_export(tmp_path / name, trust=True)
+        assert "\n" not in str(told.value)
+        assert name in str(told.value)
+
+
+def test_images_of_another_kind_are_refused(exports):
+    with pytest.raises(kedge.errors.ShapeError, match="expected uint8 images of shape"):
+        exports()(torch.rand(2, 3, 32, 32))
+    with pytest.raises(
+        kedge.errors.ShapeError, match=r"found torch.uint8 of shape \(2, 3, 16, 16\)"
+    ):
+        exports()(torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
+
+
+def test_exports_are_told_from_other_paths(exports, shapes_run, tmp_path):
+    assert is_export(exports().path)
+    assert is_export(exports().path.parent)
+    assert is_export(exports("torch").path.parent)
+    assert not is_export(shapes_run)
+    assert not is_export(shapes_run / "model")
+    assert not is_export(tmp_path)
+
+
+def test_a_missing_library_is_named(shapes_run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(InstallError, match=r"found no onnxscript.*kedge\[export\]"):
+        export(shapes_run, tmp_path / "out", limit=20)
+
+
+def test_the_command_tells_what_was_made(shapes_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(shapes_run), "--limit", "50", "--k", "2"]) == 0
+    told = capsys.readouterr().out
+    for word in (
+        "exports/shapes-onnx-k2/model.onnx  float32",
+        "uint8 (any number, 3, 32, 32)",
+        "logits, probabilities, energy, std, in_distribution",
+        "training images",
+        "accepts 95% of shapes, validation (50)",
+        "50 of shapes, test: 100.0% get the model's label",
+        "python exports/shapes-onnx-k2/check.py",
+    ):
+        assert word in told, word
+    assert main(["export", str(shapes_run), "--limit", "50", "--k", "2", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["export", str(tmp_path / "missing")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_onnx_files_start_no_more_than_a_plain_session(exports):
+    session = onnxruntime.InferenceSession(exports().path, providers=["CPUExecutionProvider"])
+    assert [o.name for o in session.get_outputs()] == list(exports().about.outputs)

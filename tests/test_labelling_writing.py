@@ -1,0 +1,309 @@
+"""Records as JSON lines, CSV and a table; where they are written, and what is shown meanwhile."""
+
+import csv
+import io
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from kedge.errors import DataError, OptionError
+from kedge.labelling import Likely, Record, watching
+from kedge.labelling.watching import Totals, Watching
+from kedge.labelling.writing import (
+    FORMATS,
+    Csv,
+    JsonLines,
+    Shape,
+    Table,
+    choose_format,
+    make_format,
+    shorten,
+    write_to,
+    written_whole,
+)
+
+NAMES = ("cat", "dog, brown", "ünïcode")
+TOP = (Likely("dog, brown", 1, 0.75), Likely("cat", 0, 0.2))
+GOOD = Record("a/b.png", "dog, brown", 1, 0.75, 0.5, -3.25, 0.125, False, TOP, (0.2, 0.75, 0.05))
+PLAIN = Record("c.png", "cat", 0, 0.123456789, 1 / 3, 2.0, None, True)
+UNKNOWN = Record("d.png", "cat", 0, 1.0, 0.0, -1e-9)
+BROKEN = Record("x y.png", error="cannot read x y.png: it is empty. Replace it or leave it out.")
+FULL = Shape(3, NAMES, several=True, judged=True, top=2, probabilities=True)
+
+
+def parsed(text: str) -> list[dict]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_json_lines_have_the_fields_by_name_and_leave_out_what_was_not_asked_for():
+    text = JsonLines().lines([GOOD, PLAIN, UNKNOWN, BROKEN])
+    assert text.endswith("}\n")
+    good, plain, unknown, broken = (json.loads(line) for line in text.splitlines())
+    assert good == {
+        "image": "a/b.png",
+        "label": "dog, brown",
+        "index": 1,
+        "confidence": 0.75,
+        "uncertainty": 0.5,
+        "energy": -3.25,
+        "std": 0.125,
+        "in_distribution": False,
+        "top": [
+            {"label": "dog, brown", "index": 1, "probability": 0.75},
+            {"label": "cat", "index": 0, "probability": 0.2},
+        ],
+        "probabilities": [0.2, 0.75, 0.05],
+    }
+    assert list(plain)[-1] == "in_distribution"
+    assert plain["in_distribution"] is True
+    assert plain["confidence"] == 0.1234568
+    assert plain["uncertainty"] == 0.3333333
+    assert unknown["in_distribution"] is None
+    assert unknown["energy"] == -1e-9
+    assert "std" not in unknown
+    assert broken == {"image": "x y.png", "error": BROKEN.error}
+
+
+def test_csv_has_the_same_fields_and_numbered_ones_for_lists():
+    form = Csv(FULL)
+    good, broken = parsed(form.head() + form.lines([GOOD, BROKEN]))
+    assert good == {
+        "image": "a/b.png",
+        "label": "dog, brown",
+        "index": "1",
+        "confidence": "0.75",
+        "uncertainty": "0.5",
+        "energy": "-3.25",
+        "std": "0.125",
+        "in_distribution": "false",
+        "top_1": "dog, brown",
+        "top_1_probability": "0.75",
+        "top_2": "cat",
+        "top_2_probability": "0.2",
+        "probability_0": "0.2",
+        "probability_1": "0.75",
+        "probability_2": "0.05",
+        "error": "",
+    }
+    assert broken.pop("image") == "x y.png"
+    assert broken.pop("error") == BROKEN.error
+    assert set(broken.values()) == {""}
+    small = Csv(Shape(3, top=0))
+    assert small.head() == "image,label,index,confidence,uncertainty,energy,in_distribution,error\n"
+    assert small.lines([PLAIN]).split(",")[-2:] == ["true", "\n"]
+    assert "top_3" in Csv(Shape(3, top=9)).head()
+    assert "top_4" not in Csv(Shape(3, top=9)).head()
+
+
+@given(st.text(st.characters(), max_size=20) | st.text("a,\"\r\n ;'", max_size=6))
+@example("\r")
+def test_any_path_survives_json_and_csv(path):
+    record = Record(path, "cat", 0, 0.5, 0.5, 0.0)
+    line = JsonLines().lines([record])
+    line.encode()
+    assert line.count("\n") == 1
+    assert json.loads(line)["image"] == path
+    form = Csv(Shape(3, NAMES))
+    text = form.head() + form.lines([record])
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    assert rows[1][0] == path
+    assert len(rows) == 2
+
+
+def test_a_path_that_is_no_utf8_comes_back_from_json_as_its_bytes():
+    path = os.fsdecode(b"\xff\xfe.png")
+    line = JsonLines().lines([Record(path, error="é")])
+    assert os.fsencode(json.loads(line.encode())["image"]) == b"\xff\xfe.png"
+    assert "ü" in JsonLines().lines([Record("ü")])
+
+
+def table_lines(shape, records, width=90, **options) -> list[str]:
+    form = Table(shape, width, **options)
+    text = form.head() + form.lines(records) + form.foot("3 pictures")
+    assert text.endswith("\n")
+    return text.splitlines()
+
+
+def test_a_table_has_aligned_columns_in_words():
+    shape = Shape(3, NAMES, several=True, judged=True)
+    head, first, second, broken, foot = table_lines(shape, [GOOD, PLAIN, BROKEN])
+    assert head.split() == [
+        *("image", "label", "confidence", "uncertainty", "std", "distribution"),
+    ]
+    assert first.split() == ["a/b.png", "dog,", "brown", "75.0", "%", "0.500", "0.125", "out"]
+    assert second.split() == ["c.png", "cat", "12.3", "%", "0.333", "in"]
+    assert first.index("out") == second.index("in") == head.index("distribution")
+    assert first.index("dog") == second.index("cat") == head.index("label")
+    assert first.index(" %") == second.index(" %")
+    assert broken.split("  ")[0] == "x y.png"
+    assert broken.endswith("  it is empty. Replace it or leave it out.")
+    assert foot == "3 pictures"
+
+
+def test_a_table_leaves_out_columns_without_content_and_shows_the_likeliest():
+    head, line, _ = table_lines(Shape(3, NAMES), [UNKNOWN])
+    assert head.split() == ["image", "label", "confidence", "uncertainty"]
+    assert line.split() == ["d.png", "cat", "100.0", "%", "0.000"]
+    head, line, _ = table_lines(Shape(3, NAMES, top=2), [GOOD])
+    assert head.split()[-1] == "likeliest"
+    assert line.endswith("dog, brown 75.0 %, cat 20.0 %")
+
+
+@given(st.text(st.characters(), min_size=1, max_size=120), st.integers(60, 140))
+def test_a_table_line_is_one_line_that_fits_whatever_the_path(path, width):
+    record = Record(path, "cat", 0, 0.5, 0.5, 0.0, None, True)
+    _, line, _ = table_lines(Shape(3, NAMES, judged=True), [record], width)
+    assert cell_len(line) <= width
+    assert line.isprintable()
+    assert line.endswith("in")
+
+
+def test_a_long_label_is_cut_and_a_long_path_loses_its_beginning():
+    names = ("l" * 50, "b")
+    record = Record("p" * 300 + "/end.png", names[0], 0, 0.5, 0.5, 0.0)
+    _, line, _ = table_lines(Shape(2, names), [record], 80)
+    assert f" {'l' * 23}… " in line
+    assert line.startswith("…ppp")
+    assert "p/end.png  l" in line
+    assert shorten("abc", 3) == "abc"
+    assert shorten("abcd", 3) == "…cd"
+    assert shorten("日本語.png", 6) == "….png"
+    assert shorten("日本語.png", 7) == "…語.png"
+
+
+def test_colours_mark_what_is_out_or_broken_only_where_they_are_wanted(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shape = Shape(3, NAMES, judged=True)
+    for coloured in (True, False):
+        lines = table_lines(shape, [GOOD, PLAIN, BROKEN], coloured=coloured)
+        assert ["\x1b[" in line for line in lines] == [
+            *(coloured, coloured, False, coloured, coloured),
+        ]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in "".join(table_lines(shape, [GOOD, BROKEN], coloured=True))
+
+
+def test_the_format_is_as_asked_or_by_extension_or_by_who_reads():
+    assert choose_format("csv", Path("x.json"), True) == "csv"
+    assert choose_format(None, Path("x.CSV"), True) == "csv"
+    assert choose_format(None, Path("x.jsonl"), True) == "json"
+    assert choose_format(None, Path("x.txt"), False) == "table"
+    assert choose_format(None, None, True) == "table"
+    assert choose_format(None, None, False) == "json"
+    with pytest.raises(OptionError, match=r"extension among \.json .*found x\.xls.*--format json"):
+        choose_format(None, Path("x.xls"), True)
+    made = [type(make_format(name, FULL)) for name in FORMATS]
+    assert made == [Table, JsonLines, Csv]
+
+
+def test_a_file_is_there_whole_or_as_before(tmp_path):
+    path = tmp_path / "out.csv"
+    path.write_text("before")
+    with written_whole(path) as file:
+        write_to(file, path)("é\udcff\n")
+        assert path.read_text() == "before"
+    assert path.read_bytes() == "é\\udcff\n".encode()
+    with pytest.raises(KeyboardInterrupt), written_whole(path) as file:  # noqa: PT012
+        file.write(b"half")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == "é\\udcff\n".encode()
+    assert os.listdir(tmp_path) == ["out.csv"]
+
+
+def test_a_link_stays_one_and_what_is_no_file_is_written_as_it_is(tmp_path):
+    (tmp_path / "real.csv").write_text("before")
+    (tmp_path / "link.csv").symlink_to("real.csv")
+    with written_whole(tmp_path / "link.csv") as file:
+        file.write(b"after")
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_text() == "after"
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    with written_whole(tmp_path / "pipe") as file:
+        file.write(b"through")
+    reader.join(10)
+    assert read == [b"through"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(DataError, match="expected a file, found a folder"), written_whole(tmp_path):
+        pass
+    missing = tmp_path / "no" / "x.csv"
+    with (
+        pytest.raises(DataError, match=r"cannot write .*x\.csv: No such file or directory\."),
+        written_whole(missing),
+    ):
+        pass
+    with (
+        open("/dev/full", "wb", buffering=0) as full,
+        pytest.raises(DataError, match=r"cannot write the output: No space left on device\."),
+    ):
+        write_to(full)("x")
+
+
+def test_a_pipe_that_nobody_reads_is_no_mistake_of_the_user():
+    end, start = os.pipe()
+    os.close(end)
+    with open(start, "wb", buffering=0) as pipe, pytest.raises(BrokenPipeError):
+        write_to(pipe)("x")
+
+
+def test_totals_count_all_in_one_line(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    totals = Totals(judged=True)
+    totals.add([GOOD, PLAIN, BROKEN])
+    totals.add([PLAIN] * 1201)
+    now[0] += 2
+    assert totals.describe() == "1,204 pictures, 1 broken, 1 out of distribution, 602 pictures/s"
+    single = Totals(judged=False)
+    single.add([UNKNOWN])
+    now[0] += 4
+    assert single.describe() == "1 picture, 0.2 pictures/s"
+
+
+def watch(monkeypatch, seconds, *, terminal, total=50, shown=True) -> str:
+    """What is shown in so many seconds, a tick of ten pictures each."""
+    now, out = [0.0], io.StringIO()
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    console = Console(file=out, force_terminal=terminal, width=100, highlight=False, markup=False)
+    totals = Totals(judged=True)
+    with Watching(total, shown=shown, console=console) as watched:
+        for _ in range(seconds):
+            now[0] += 1
+            totals.add([PLAIN] * 10)
+            watched.tick(totals)
+        watched.say("a [b] line")
+    return out.getvalue()
+
+
+def test_progress_is_a_line_every_ten_seconds_where_nobody_looks(monkeypatch):
+    assert watch(monkeypatch, 10, terminal=False) == "kedge: a [b] line\n"
+    assert watch(monkeypatch, 25, terminal=False, total=500).splitlines() == [
+        "kedge: 110 of 500 pictures, 10 pictures/s",
+        "kedge: 220 of 500 pictures, 10 pictures/s",
+        "kedge: a [b] line",
+    ]
+    unknown = watch(monkeypatch, 11, terminal=False, total=None)
+    assert unknown.startswith("kedge: 110 pictures, 10 pictures/s\n")
+    assert watch(monkeypatch, 25, terminal=False, shown=False) == "kedge: a [b] line\n"
+
+
+def test_progress_is_a_bar_on_a_terminal_once_it_takes_long(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert watch(monkeypatch, 1, terminal=True) == "kedge: a [b] line\n"
+    assert "labelling" in watch(monkeypatch, 4, terminal=True)
+    assert "40 of 50 pictures" in watch(monkeypatch, 4, terminal=True)
+    assert "40 pictures" in watch(monkeypatch, 4, terminal=True, total=None)
+    assert watch(monkeypatch, 9, terminal=True, shown=False) == "kedge: a [b] line\n"
