@@ -188,6 +188,23 @@ def test_no_file_tells_where_it_was_made(exports, kind):
             assert word.encode() not in content, (file.name, word)
 
 
+def test_the_first_sum_is_led_back_to_the_blocks_of_onnxruntime(tmp_path):
+    net = kedge.nets.create("kedge:resnet_small", num_classes=3, width=16)
+    model = kedge.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
+    model = kedge.anchor(model).eval()
+    model.set_references(torch.randint(256, (1, 3, 16, 16)).to(torch.uint8))
+    exported = export(model, tmp_path / "out")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(exported.path, options, providers=["CPUExecutionProvider"])
+    ops = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    assert "MaxPool" in ops
+    if "ReorderInput" in ops:  # not every processor has blocks
+        assert ops.count("ReorderInput") == 1, ops
+        assert ops.count("Add") == 1, ops
+
+
 def test_int8_products_are_in_int8(exports):
     graph = onnx.load(exports("onnx", "int8").path)
     weights = [t for t in graph.graph.initializer if t.data_type == onnx.TensorProto.INT8]
