@@ -11,6 +11,7 @@ numpy and torch. Exit code 0: the same; 1: not.
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,14 @@ def open_onnx(here: Path, device: str) -> tuple[Network, str]:
 def open_torch(here: Path, device: str) -> tuple[Network, str]:
     """The network in model.pt2, and by what it is run."""
     import torch
+    from torch.export.passes import move_to_device_pass
 
-    module = torch.export.load(str(here / "model.pt2")).module().to(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about how it reads
+        program = torch.export.load(str(here / "model.pt2"))
+    if device != "cpu":
+        program = move_to_device_pass(program, device)
+    module = program.module()
 
     def run(images: Any) -> list[Any]:
         with torch.no_grad():

@@ -30,7 +30,7 @@ class AsFloats(nn.Module):
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
-        self.register_buffer("like", torch.empty(0, dtype=like.dtype), persistent=False)
+        self.register_buffer("like", torch.zeros(1, dtype=like.dtype), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """The same values."""

@@ -123,8 +123,8 @@ def open_export(
             f"expected to be told to trust {path}: torch's .pt2 files can run code when they are"
             " loaded. If you know who made it, pass --trust (trust=True); ONNX files need no trust."
         )
-    module = read_program(path).to(device)
-    return Exported(path, about, module, torch.device(device))
+    where = torch.device(device)
+    return Exported(path, about, read_program(path, where), where)
 
 
 def _file_in(path: Path) -> Path:

@@ -1,12 +1,14 @@
 """torch.export files (.pt2): the same graph for PyTorch, in Python or C++."""
 
 import os
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.export.passes import move_to_device_pass
 
 from kedge.errors import OptionError, StorageError
 from kedge.export.about import KEY, About
@@ -51,10 +53,15 @@ class TorchFile:
         torch.export.save(self._program, os.fspath(path), extra_files=extra)
 
 
-def read_program(path: Path) -> Any:
+def read_program(path: Path, device: torch.device) -> Any:
     """The module in a file that was made by someone who is trusted: torch's loader can run code."""
     try:
-        return torch.export.load(os.fspath(path)).module()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, about how it reads
+            program = torch.export.load(os.fspath(path))
+        if device.type != "cpu":
+            program = move_to_device_pass(program, str(device))  # .to() would leave its checks
+        return program.module()
     except Exception as problem:  # whatever torch raises for a damaged file
         reason = " ".join(str(problem).split())[:200]
         raise StorageError(f"cannot open {path}: {reason or type(problem).__name__}") from problem
