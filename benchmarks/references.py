@@ -297,8 +297,7 @@ def default_path(options: argparse.Namespace, device: str) -> Path:
     """Where the table of a preset is kept; one that was only tried is not."""
     if options.smoke:
         return Path(tempfile.gettempdir()) / "references-smoke.csv"
-    data = {"shapes": "shapes", "cifar": "cifar10"}[options.preset]
-    return RESULTS / f"references-{data}-{device_name(device).split()[-1].lower()}.csv"
+    return RESULTS / f"references-{options.preset}-{device_name(device).split()[-1].lower()}.csv"
 
 
 if __name__ == "__main__":

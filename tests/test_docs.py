@@ -71,15 +71,16 @@ def test_the_recipe_of_the_training_page_works(tmp_path):
     assert load_recipe(tmp_path / "mine.yaml").data.size == 64
 
 
-def test_every_evaluation_command_of_the_pages_is_understood():
+def test_every_command_after_training_of_the_pages_is_understood():
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
-    commands = [
-        re.sub(r"#.*", "", line).split() for line in lines if re.search("kedge (ev|cor)", line)
-    ]
+    kinds = ("evaluate", "corrupt", "export", "predict", "publish")
+    asked = [line for line in lines if re.match(rf"kedge ({'|'.join(kinds)})\b", line)]
+    commands = [re.sub(r"#.*", "", line).split() for line in asked]
     assert len(commands) >= 8
+    assert {words[1] for words in commands} == set(kinds)
     parser = argparse.ArgumentParser()
     subparsers = parser.add_subparsers(dest="command")
-    for name in ("evaluate", "corrupt"):
+    for name in kinds:
         COMMANDS[name].add(subparsers, name)
     for words in commands:
         words = words[words.index("kedge") + 1 :]
@@ -158,6 +159,58 @@ def test_the_comparison_in_the_readme_is_that_of_the_result_file():
             expected = [round(factor * float(row[name]), digits) for name in names]
             found = [float(n.replace("−", "-")) for n in re.findall(r"[−+]?\d+\.\d+", cell)]
             assert found == expected, (arm, measure)
+
+
+def test_the_cost_of_fewer_bits_is_that_of_the_result_file():
+    with open(RESULTS / "precisions-cpu.csv") as file:
+        rows = {row["precision"]: row for row in csv.DictReader(file)}
+    text = (ROOT / "docs" / "deploying.md").read_text()
+    told = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.M)
+    assert [name for name, *_ in told] == list(rows)
+    for name, *cells in told:
+        row = rows[name]
+        shares = [f"{100 * float(row[column]):.2f}" for column in ("accuracy", "same label")]
+        ratio = "1" if name == "float32" else f"{float(row['time over float32']):.2f}"
+        assert cells == [row["kilobytes"], *shares, ratio], name
+
+
+def test_the_cost_of_other_references_is_that_of_the_result_file():
+    with open(RESULTS / "references-cifar-h200.csv") as file:
+        rows = {row["references"]: row for row in csv.DictReader(file)}
+    text = (ROOT / "docs" / "deploying.md").read_text()
+    table = text.split("**What they cost.**")[1].split("The same networks")[0]
+    told = dict(
+        re.findall(r"^\| (?!references|---)(.+?) (?:\(.+?\) )?\| (.+) \|$", table, re.MULTILINE)
+    )
+    assert set(told) == set(rows)
+    measures = ("clean top1", "corrupted top1", "corrupted smooth ECE", "OOD AUROC")
+    for name, cells in told.items():
+        for measure, cell in zip(measures, cells.split(" | "), strict=True):
+            factor, digits = (1, 3) if measure.endswith("ECE") else (100, 1)
+            both = (rows[name][measure], rows[name][f"{measure}, std"])
+            expected = " ± ".join(f"{factor * float(value):.{digits}f}" for value in both)
+            assert cell == expected, (name, measure)
+    text = " ".join(text.split())
+    anchored, standard = (
+        f"{100 * float(rows[name]['OOD AUROC']):.1f} %" for name in ("mean image", "none")
+    )
+    assert f"{anchored} against {standard}" in text
+    with open(RESULTS / "references-shapes-cpu.csv") as file:
+        rows = {row["references"]: row for row in csv.DictReader(file)}
+    for name, what in {
+        "training image, each of 10": "a training image is",
+        "mean image": "the mean image",
+        "synthetic, each of 10": "a synthetic one",
+        "black": "a black one",
+    }.items():
+        clean, corrupted = (
+            100 * float(rows[name][f"{kind} top1"]) for kind in ("clean", "corrupted")
+        )
+        assert f"with {what} {clean:.1f} and {corrupted:.1f} %" in text, name
+    with open(RESULTS / "compare-cpu.csv") as file:
+        means = {(row["arm"], row["measure"]): row["mean"] for row in csv.DictReader(file)}
+    for arm, what in (("standard", "the standard network"), ("masked-label", "the one masked")):
+        assert f"{100 * float(means[arm, 'ood_auroc']):.1f} % for {what}" in text
 
 
 def test_the_regression_example_finds_uncertainty_away_from_the_data(tmp_path):

@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -16,9 +18,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import kedge
 from kedge.cli import COMMANDS, main, make_parser, parse
+from kedge.data import decoding
+from kedge.export.about import About
+from kedge.export.deployed import OUTPUTS
+from kedge.export.exporting import PRECISIONS
+from kedge.labelling import Record, label, reading
 from kedge.predict import PROTOCOLS
 from kedge.rows import COLUMNS
 from kedge.training import shipped
@@ -42,16 +50,20 @@ NOT_RUN = {
     r"--corruption-files": "needs the published files",
     r"--resume": "needs a run that was interrupted; test_resume.py has some",
     r"from=runs/my-net": "needs a network of the reader's",
+    r"owner/name": "needs the hub; test_hub.py and test_publishing.py have one of their own",
 }
 # What is run is made small: these come last, and the last word counts.
 SMALLER = {
-    "train": ["--epochs", "1", "--data.limit", "64", "--data.validation", "0", "--quiet"],
+    "train": ["--epochs", "1", "--data.limit", "128", "--data.validation", "0", "--quiet"],
     "evaluate": ["--limit", "10", "--references", "2", "--severities", "3", "--quiet"],
     "corrupt": ["--limit", "1", "--quiet"],
     "compare": [
         "--dry-run"
     ],  # test_grid_comparing.py runs some, and the Python block of comparing.md
     "report": ["--quiet"],
+    "export": ["--limit", "20", "--calibration", "20", "--quiet"],
+    "predict": ["--quiet"],
+    "publish": ["--quiet"],
 }
 
 
@@ -146,7 +158,21 @@ def check_folding(names: dict, folder: Path) -> None:
     )
 
 
+def check_deploying(names: dict, folder: Path) -> None:
+    """Plain onnxruntime says what `kedge predict` says, and what is named on the pages is there."""
+    (said,) = label("exports/mine", "photo.jpg", probabilities=True)
+    assert names["found"]["probabilities"][0] == pytest.approx(said.probabilities, abs=0.01)
+    assert names["found"]["in_distribution"].shape == (1,)
+    pages = {each: (DOCS / each).read_text() for each in ("deploying.md", "formats.md")}
+    for file in (folder / "exports" / "mine").iterdir():
+        assert all(f"`{file.name}`" in text for text in pages.values()), file.name
+    for file in (folder / "published" / "mine").iterdir():
+        assert all(f"`{file.name}`" in text for text in pages.values()), file.name
+    assert kedge.load("my-model").reference_policy.startswith("synthetic")
+
+
 AFTERWARDS = {
+    "deploying.md": check_deploying,
     "training.md": check_training,
     "evaluation.md": check_evaluation,
     "formats.md": check_formats,
@@ -162,6 +188,8 @@ def test_every_command_is_understood(page, capsys):
         first = command.split()[0]
         if first == "make":
             assert command.split()[1] in targets
+        elif first == "python":
+            assert command.endswith("/check.py"), f"nothing here checks {command!r}"  # is run below
         elif first != "pip":
             assert first in ("kedge", "torchrun"), f"nothing here checks {command!r}"
             understand(arguments(command))
@@ -188,9 +216,15 @@ def small_runs(tmp_path_factory) -> dict[str, Path]:
 @pytest.mark.parametrize("page", pages_with("sh"), ids=name)
 def test_every_command_runs_at_small_size(page, small_runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    for place in ("photo.jpg", "photos/one.png", "more/a/two.png"):
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((40, 50), 60).save(place)
     for command in commands(page):
         words = shlex.split(command)
         if words[0] == "make" or reason_not_to_run(command):
+            continue
+        if words[0] == "python":
+            subprocess.run([sys.executable, *words[1:]], check=True, capture_output=True)
             continue
         for place in runs_needed(words[1:]):
             protocol = "standard" if "standard" in place.name else "masked"
@@ -205,9 +239,12 @@ def test_every_command_runs_at_small_size(page, small_runs, tmp_path, monkeypatc
 def runs_needed(words: list[str]) -> list[Path]:
     """Run folders that a command reads and no command of the same page has made."""
     known = None if words[0] == "--version" else parse(words)[0]
-    if known is None or known.command not in ("evaluate", "report"):
+    if known is None:
         return []
-    places = [Path(known.model)] if known.command == "evaluate" else known.runs
+    if known.command in ("evaluate", "export", "predict", "publish"):
+        places = [Path(known.model)]
+    else:
+        places = known.runs if known.command == "report" else []
     return [place for place in places if not place.exists()]
 
 
@@ -221,7 +258,8 @@ def test_every_exception_is_needed_and_most_commands_run():
         assert any(re.search(what, command) for command in every), what
     run = [command for command in every if not reason_not_to_run(command)]
     assert len(run) >= 25
-    for kind in ("compare", "train", "evaluate", "report", "corrupt", "list"):
+    made = ("compare", "train", "evaluate", "report", "corrupt", "list")
+    for kind in (*made, "export", "predict", "publish"):
         assert any(command.startswith(f"kedge {kind}") for command in run), kind
 
 
@@ -248,6 +286,37 @@ def test_the_columns_that_are_explained_are_those_there_are():
     text = (DOCS / "formats.md").read_text().split("## Rows")[1].split("## Answers")[0]
     cells = re.findall(r"^\| (`.+?) \|", text, re.MULTILINE)
     assert re.findall(r"`(\w+)`", " ".join(cells)) == list(COLUMNS)
+
+
+def test_the_outputs_fields_and_precisions_that_are_explained_are_those_there_are():
+    text = (DOCS / "deploying.md").read_text()
+
+    def first_cells(heading: str) -> list[str]:
+        table = text.split(f"| {heading} |")[1].split("\n\n")[0]
+        return re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)))
+
+    assert tuple(first_cells("output")) == OUTPUTS
+    assert tuple(first_cells("`--precision`")) == PRECISIONS
+    assert first_cells("field") == list(Record.__dataclass_fields__)
+    keys = (DOCS / "formats.md").read_text().split("## Exported folder")[1].split("## Hub")[0]
+    told = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.+?) \|", keys, re.MULTILINE)))
+    assert set(told) == {"format", "version", *About.__dataclass_fields__}
+
+
+def test_the_limits_on_pictures_are_those_of_the_code():
+    text = " ".join((DOCS / "deploying.md").read_text().split())
+    text = text.split("## Pictures from")[1].split("## Fuzzing")[0]
+    for told in (
+        f"files of more than {decoding.LARGEST_FILE // 2**20} MiB",
+        f"more than {Image.MAX_IMAGE_PIXELS // 10**6} million pixels",
+        f"more than {decoding.MOST_SCANS} scans",
+        f"at most {decoding.FILE_COPIES} times its file, {decoding.PEAK_BYTES} bytes for each",
+        f"{decoding.SPARE_BYTES // 2**20} MiB: 2.1 GB",
+        f"no more than {reading.PIXELS_AT_ONCE // 10**6} million pixels at a time",
+    ):
+        assert told in text, told
+    most = decoding.PEAK_BYTES * Image.MAX_IMAGE_PIXELS + decoding.SPARE_BYTES
+    assert f"{most / 1e9:.1f}" == "2.1"
 
 
 def test_the_accuracies_are_those_of_the_result_files():
@@ -410,7 +479,11 @@ def test_every_recipe_and_setting_is_in_the_recipes_page(site):
 
 def test_every_public_name_is_in_the_api_page(site):
     ids = Html(site / "api.html").ids
-    same = {"standard": "kedge.standard.standard", "predict": "kedge.predict.predict"}
+    same = {
+        "standard": "kedge.standard.standard",
+        "predict": "kedge.predict.predict",
+        "export": "kedge.export.exporting.export",
+    }
     for each in kedge.__all__:
         place = same.get(each, f"kedge.{each}")
         assert {place, place.replace(".", "")} & ids, each

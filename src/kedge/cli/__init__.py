@@ -43,7 +43,7 @@ COMMANDS = {
 # These take every setting of a recipe as an option, beside their own.
 WITH_SETTINGS = ("compare", "train")
 
-ABOUT = "Kedge trains, tests and compares anchored vision models: robust, calibrated."
+ABOUT = "Kedge trains, tests, compares and deploys anchored vision models."
 EPILOG = """\
 examples:
   kedge                           what to do first
@@ -62,6 +62,7 @@ FIRST_STEPS = {
     "kedge train": "one anchored model on the same pictures: less than a minute",
     "kedge evaluate timm:resnet18 --checkpoint MINE.pth --data imagefolder:FOLDER": "how"
     " robust and how well calibrated a classifier of yours is: minutes",
+    "kedge export RUN": "a trained model as an ONNX file that says how sure it is: seconds",
     "kedge list": "recipes, data, networks, corruptions, ...: at once",
 }
 WIDTH = 80
