@@ -20,11 +20,11 @@ import kedge
 NORMALISE = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SETTINGS = [
     ("kedge:resnet18", 32, 1, 300),
-    ("kedge:resnet18", 32, 32, 20),
-    ("timm:resnet18", 224, 1, 100),
-    ("timm:resnet18", 224, 32, 10),
-    ("timm:vit_small_patch16_224", 224, 1, 40),
-    ("timm:vit_small_patch16_224", 224, 32, 5),
+    ("kedge:resnet18", 32, 32, 60),
+    ("timm:resnet18", 224, 1, 150),
+    ("timm:resnet18", 224, 32, 24),
+    ("timm:vit_small_patch16_224", 224, 1, 60),
+    ("timm:vit_small_patch16_224", 224, 32, 12),
 ]
 
 

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from kedge.data import decoding
-from kedge.data.decoding import decode, measure
+from kedge.data.decoding import decode, measure, read_file
 from kedge.errors import DataError
 
 RED, WHITE = [255, 0, 0], [255, 255, 255]
@@ -87,6 +87,60 @@ def test_16_bit_grey_is_scaled_and_not_clipped(kind):
     deep = np.array([[0, 128, 129, 257 * 100, 300, 65535]], dtype=np.uint16)
     found = decode(encode(Image.fromarray(deep), kind), "it")
     assert found.tolist() == [[[0, 0, 1, 100, 1, 255]]] * 3
+
+
+def grey_tiff(values: np.ndarray, photometric: int) -> bytes:
+    """A row of grey values, little end first."""
+    bits, data = 8 * values.dtype.itemsize, values.astype(values.dtype.newbyteorder("<")).tobytes()
+    tags = {256: values.size, 257: 1, 258: bits, 259: 1, 262: photometric, 277: 1, 278: 1}
+    tags |= {273: 8 + 2 + 12 * 9 + 4, 279: len(data)}
+    return tiff(*((tag, 4, 1, value) for tag, value in sorted(tags.items())), more=data)
+
+
+@pytest.mark.parametrize("photometric", [0, 1])  # 0 is white, or black
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
+def test_negatives_are_turned_round_whatever_their_depth(monkeypatch, depth, photometric):
+    most = np.iinfo(depth).max
+    values = np.linspace(0, most, 1001).astype(depth)
+    found = decode(grey_tiff(values, photometric), "it")[0, 0].numpy()
+    exact = values.astype(np.float64) * 255 / most
+    assert np.array_equal(found, np.rint(255 - exact if photometric == 0 else exact))
+    monkeypatch.setattr(decoding, "_PART", 7)
+    assert np.array_equal(decode(grey_tiff(values, photometric), "it")[0, 0].numpy(), found)
+
+
+def test_negatives_of_one_bit_are_turned_round():
+    tags = [*GREY_TIFF[:2], (258, 3, 1, 1), (259, 3, 1, 1), (262, 3, 1, 0), (273, 4, 1, 98)]
+    data = tiff(*tags, (279, 4, 1, 4), more=bytes([0b10100000] * 4))
+    assert decode(data, "it")[0, 0].tolist() == [0, 255, 0, 255]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_the_transparent_grey_of_a_png_is_white_whatever_its_depth(monkeypatch, bits):
+    most = 2**bits - 1
+    grey = [0, most // 3, most // 3, most, 0, most // 2, most, 1]
+    row = int("".join(f"{value:0{bits}b}" for value in grey), 2).to_bytes(bits, "big")
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" + row))
+    for clear in {0, most // 3, most // 2, most}:
+        data = png(8, 1, chunk(b"tRNS", struct.pack(">H", clear)), pixels, bits=bits, colours=0)
+        expected = [255 if value == clear else round(value * 255 / most) for value in grey]
+        assert decode(data, "it").tolist() == [[expected]] * 3
+        with monkeypatch.context() as patch:
+            patch.setattr(decoding, "_PART", 3)
+            assert decode(data, "it").tolist() == [[expected]] * 3
+    without = png(8, 1, pixels, bits=bits, colours=0)
+    assert decode(without, "it")[0, 0].tolist() == [round(value * 255 / most) for value in grey]
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_the_transparent_colour_of_a_png_is_white_whatever_its_depth(bits):
+    colours = [(0x12, 0xAB, 0xFF), (0x12, 0xAB, 0xFE), (0, 0, 0)]
+    scale, form = (257, ">3H") if bits == 16 else (1, "3B")
+    row = b"".join(struct.pack(form, *(part * scale for part in each)) for each in colours)
+    clear = struct.pack(">3H", *(part * scale for part in colours[0]))
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" + row))
+    data = png(3, 1, chunk(b"tRNS", clear), pixels, bits=bits)
+    assert decode(data, "it")[:, 0].T.tolist() == [WHITE, *map(list, colours[1:])]
 
 
 def test_grey_of_an_unknown_range_is_refused():
@@ -246,6 +300,20 @@ def test_size_is_measured_from_the_header():
     assert measure(whole[:60], "it") == (40, 30)
     with pytest.raises(DataError, match="cannot read it: it is no image"):
         measure(b"nothing", "it")
+
+
+def test_a_file_is_read_once_for_measuring_and_decoding(tmp_path):
+    file = tmp_path / "a.png"
+    file.write_bytes(encode(Image.fromarray(noise())))
+    contents = read_file(file, "it")
+    assert contents == file.read_bytes()
+    assert measure(contents, "it") == (5, 7)
+    assert torch.equal(decode(contents, "it"), decode(file, "it"))
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match="cannot read it: it is empty"):
+        read_file(file, "it")
+    with pytest.raises(DataError, match="cannot read it: Is a directory"):
+        read_file(tmp_path, "it")
 
 
 def test_threads_decode_the_same(tmp_path):

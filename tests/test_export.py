@@ -21,7 +21,7 @@ from kedge.data.sources import load_sets
 from kedge.errors import DataError, InstallError, OptionError, OutputError, StorageError
 from kedge.export import comparing, exporting
 from kedge.export.about import read_about
-from kedge.export.comparing import make_examples
+from kedge.export.comparing import make_candidates
 from kedge.export.exporting import export
 from kedge.export.opening import is_export, open_export
 from kedge.training import train
@@ -254,12 +254,37 @@ def test_the_check_fails_for_another_network(exports, tmp_path):
 
 
 def test_examples_are_pictures_of_nothing_and_always_the_same():
-    images = make_examples((3, 32, 32), "uint8")
-    assert images.shape == (8, 3, 32, 32)
+    images = make_candidates((3, 32, 32), "uint8")
+    assert images.shape == (64, 3, 32, 32)
     assert images.dtype == torch.uint8
-    assert torch.equal(images, make_examples((3, 32, 32), "uint8"))
-    assert len({image.numpy().tobytes() for image in images}) == 8
-    assert make_examples((5,), "float32").shape == (8, 5)
+    assert torch.equal(images, make_candidates((3, 32, 32), "uint8"))
+    assert len({image.numpy().tobytes() for image in images}) == 64
+    assert make_candidates((5,), "float32").shape == (64, 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_examples_lie_on_both_sides_of_the_threshold(exports, kind):
+    exported = exports(*kind)
+    with np.load(exported.path.parent / "examples.npz") as file:
+        kept = dict(file)
+    assert len(kept["images"]) == 8
+    assert len({image.tobytes() for image in kept["images"]}) == 8
+    energies = exported(make_candidates((3, 32, 32), "uint8"))["energy"]
+    clear = (energies - exported.threshold.energy).abs() > 1
+    if (energies[clear] > exported.threshold.energy).any():
+        assert set(kept["in_distribution"].tolist()) == {True, False}
+
+
+def test_the_threshold_in_the_file_is_that_which_it_tells(exports):
+    for kind in KINDS:
+        exported = exports(*kind)
+        told = np.float32(exported.threshold.energy)
+        if kind[0] == "onnx":
+            graph = onnx.load(exported.path).graph
+            (kept,) = [t for t in graph.initializer if t.name == "threshold"]
+            assert onnx.numpy_helper.to_array(kept) == told, kind
+        else:
+            assert torch.export.load(exported.path).state_dict["threshold"].numpy() == told, kind
 
 
 def test_exporting_twice_gives_the_same_bytes_and_replaces_the_folder(shapes_run, tmp_path):
@@ -329,6 +354,62 @@ def test_given_pictures_are_used_instead_of_the_models_own(model, test_images, t
     assert float((energies <= exported.threshold.energy).float().mean()) == pytest.approx(0.95)
 
 
+def test_validation_pictures_are_never_those_it_is_measured_on(shapes_run, tmp_path):
+    with pytest.raises(DataError, match="not tested on"):
+        export(shapes_run, tmp_path / "out", validation="shapes")
+    # With data alone the threshold is fitted on what the run set aside.
+    exported = export(shapes_run, tmp_path / "out", data="shapes", format="torch", limit=50)
+    assert exported.threshold.fitted_on == "shapes, validation (50)"
+
+
+def test_the_share_that_was_chosen_holds_for_other_references_and_precisions(model, tmp_path):
+    own = copy.deepcopy(model)
+    stored = kedge.fit_threshold(own, load_sets("shapes").test.images()[:50], 0.8)
+    for number, options in enumerate(({"references": "mean"}, {"precision": "float16"})):
+        exported = export(own, tmp_path / str(number), format="torch", limit=50, **options)
+        assert exported.threshold.acceptance == 0.8
+        assert exported.threshold.energy != stored.energy
+        assert exported.threshold.fitted_on == "shapes, validation (50)"
+
+
+def test_a_policy_in_somebodys_words_promises_nothing(model, tmp_path):
+    own = copy.deepcopy(model)
+    own.set_references(own.references, policy="mean-centred training pictures")
+    exported = export(own, tmp_path / "out", format="torch", limit=20)
+    assert "usually training images" in exported.about.references
+
+
+def test_a_strangers_recipe_fetches_nothing_and_other_classes_are_not_used(model, tmp_path):
+    told: list[str] = []
+    own = copy.deepcopy(model)
+    own.provenance["recipe"]["data"].update(name="cifar10", download=True, root=str(tmp_path / "x"))
+    export(own, tmp_path / "a", format="torch", say=told.append)
+    assert not (tmp_path / "x").exists()
+    assert any("cannot be read" in line for line in told)
+    told.clear()
+    own.provenance["recipe"]["data"].update(name="digits", root=None)
+    exported = export(own, tmp_path / "b", format="torch", say=told.append)
+    assert any("digits, has other classes" in line for line in told)
+    assert exported.threshold is None
+
+
+def test_pictures_of_other_classes_have_no_accuracy(model, tmp_path):
+    told: list[str] = []
+    exported = export(
+        model, tmp_path / "out", data="digits", format="torch", limit=50, say=told.append
+    )
+    assert "accuracy" not in exported.about.measured["pictures"]
+    assert any("no accuracy" in line for line in told)
+    names = tuple(reversed(model.class_names))
+    images = load_sets("shapes").test
+    turned = type(images).of("turned", images.images(), 9 - images.labels, names)
+    again = export(model, tmp_path / "again", data=turned, format="torch", limit=300)
+    whole = export(model, tmp_path / "whole", data="shapes", format="torch", limit=300)
+    accuracies = [e.about.measured["pictures"]["accuracy"] for e in (again, whole)]
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=0.06)
+    assert accuracies[0] > 0.3
+
+
 @pytest.mark.parametrize("kind", ["mean", "synthetic"])
 def test_references_that_are_nobodys_pictures_have_their_cost_measured(
     shapes_run, model, kind, tmp_path
@@ -351,7 +432,7 @@ def test_a_standard_model_and_floats_and_vectors_can_be_exported(tmp_path):
     standard = kedge.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
     exported = export(standard, tmp_path / "standard")
     assert (exported.k, exported.about.references) == (0, "none: a standard model")
-    x = make_examples((3, 16, 16), "uint8")
+    x = make_candidates((3, 16, 16), "uint8")[:9]
     with torch.no_grad():
         assert torch.allclose(exported(x)["logits"], standard(x), atol=1e-5)
     floats = kedge.anchor(net, example=torch.rand(2, 3, 16, 16)).eval()
@@ -399,28 +480,45 @@ def test_a_standard_model_has_no_references_to_choose(tmp_path):
             export(model, tmp_path / "out", **options)
 
 
-def test_a_folder_with_something_else_is_refused(shapes_run, tmp_path):
+def test_a_folder_with_something_else_is_refused(shapes_run, exports, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.txt").write_text("years")
     (tmp_path / "file").write_text("years")
-    for name in ("thesis", "file"):
+    (tmp_path / "alike").mkdir()
+    for name in ("model.json", "check.py"):
+        (tmp_path / "alike" / name).write_text("{}")
+    shutil.copytree(exports().path.parent, tmp_path / "with-labels")
+    (tmp_path / "with-labels" / "labels.csv").write_text("years")
+    for name in ("thesis", "file", "alike", "with-labels"):
         with pytest.raises(StorageError, match="expected a new folder"):
             export(shapes_run, tmp_path / name)
     assert (tmp_path / "thesis" / "chapter1.txt").read_text() == "years"
+    assert (tmp_path / "with-labels" / "labels.csv").read_text() == "years"
+
+
+def test_an_export_goes_where_a_link_leads_and_the_link_stays(shapes_run, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    export(shapes_run, tmp_path / "link", format="torch", limit=20)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "model.pt2").is_file()
 
 
 @pytest.mark.parametrize("moment", ["examples", "place"])
 def test_a_full_disk_leaves_the_old_export_whole(shapes_run, tmp_path, monkeypatch, moment):
     export(shapes_run, tmp_path / "out", format="torch", limit=20)
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
+    rename = os.rename
 
-    def full(*args, **kwargs):
+    def full(*places, **kwargs):
+        if moment == "place" and not os.fspath(places[0]).endswith(".part"):
+            return rename(*places)
         raise OSError(28, "No space left on device")
 
     if moment == "examples":
         monkeypatch.setattr(exporting.shutil, "copyfile", full)
     else:
-        monkeypatch.setattr(exporting, "_put_in_place", full)
+        monkeypatch.setattr(os, "rename", full)
     with pytest.raises(StorageError, match="No space left on device"):
         export(shapes_run, tmp_path / "out", format="torch", limit=20, k=2)
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
@@ -437,6 +535,49 @@ def test_a_file_that_is_not_the_model_is_never_written(model, tmp_path, monkeypa
     monkeypatch.setattr(exporting, "ask_model", wrong)
     with pytest.raises(OutputError, match="logits that differ by"):
         export(model, tmp_path / "out", limit=20)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("output", ["probabilities", "energy", "std"])
+def test_every_output_must_be_the_models(model, tmp_path, monkeypatch, output):
+    told = comparing.ask_model
+
+    def wrong(*args):
+        said = told(*args)
+        return {**said, output: said[output] + 0.01}
+
+    monkeypatch.setattr(exporting, "ask_model", wrong)
+    with pytest.raises(OutputError, match=f"{output} that differ by"):
+        export(model, tmp_path / "out", format="torch", k=2, limit=20)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "int8"])
+def test_files_of_fewer_bits_must_be_the_model_too(model, tmp_path, monkeypatch, precision):
+    told = comparing.ask_model
+    monkeypatch.setattr(
+        exporting, "ask_model", lambda *args: {k: v.flip(-1) for k, v in told(*args).items()}
+    )
+    with pytest.raises(OutputError, match="logits that differ by"):
+        export(model, tmp_path / "out", precision=precision, limit=20)
+    assert not list(tmp_path.iterdir())
+
+
+class Mixing(torch.nn.Module):
+    """What it says of an image depends on the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        y = self.first(x)
+        return y - y.mean(0, keepdim=True)
+
+
+def test_a_network_that_mixes_the_images_of_a_batch_is_refused(tmp_path):
+    model = kedge.standard(Mixing().eval(), image_shape=(4,)).eval()
+    with pytest.raises(OutputError, match="mixes the images of a batch"):
+        export(model, tmp_path / "out", format="torch")
     assert not list(tmp_path.iterdir())
 
 
@@ -504,6 +645,42 @@ def test_exports_are_told_from_other_paths(exports, shapes_run, tmp_path):
     assert not is_export(shapes_run)
     assert not is_export(shapes_run / "model")
     assert not is_export(tmp_path)
+
+
+def test_the_references_decide_the_size_of_a_network_of_ones_own(tmp_path):
+    net = kedge.nets.create("timm:resnet18", num_classes=3).eval()
+    model = kedge.anchor(net, normalise=((0.5,) * 3, (0.2,) * 3)).eval()
+    assert model.image_shape == (3, 224, 224)
+    x = torch.randint(256, (4, 3, 64, 64)).to(torch.uint8)
+    model.set_references(x[:1])
+    exported = export(kedge.load(kedge.save(model, tmp_path / "saved")), tmp_path / "out")
+    assert exported.about.image_shape == (3, 64, 64)
+    with torch.no_grad():
+        assert torch.allclose(exported(x)["logits"], model(x), atol=1e-4)
+
+
+def test_int8_is_calibrated_on_validation_pictures_where_there_is_no_training_set(
+    model, test_images, tmp_path
+):
+    bare = copy.deepcopy(model)
+    bare.provenance = {}
+    with pytest.raises(DataError, match="validation pictures"):
+        export(bare, tmp_path / "out", precision="int8", data=test_images[50:])
+    exported = export(bare, tmp_path / "out", precision="int8", validation=test_images)
+    assert exported.threshold.fitted_on == "validation (100)"
+
+
+def test_the_check_says_in_one_line_what_it_cannot_open(exports, tmp_path):
+    folder = shutil.copytree(exports().path.parent, tmp_path / "cut")
+    (folder / "model.onnx").write_bytes((folder / "model.onnx").read_bytes()[:500])
+    done = run_check(folder)
+    assert done.returncode == 1
+    assert done.stdout.startswith("cannot open the file: ")
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+    (folder / "onnxruntime.py").write_text("raise ImportError('no', name='onnxruntime')")
+    done = run_check(folder)
+    assert done.stdout == "expected onnxruntime to run the file, and it is not installed\n"
 
 
 def test_a_missing_library_is_named(shapes_run, tmp_path, monkeypatch):

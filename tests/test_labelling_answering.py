@@ -1,9 +1,11 @@
 """Records against those made by hand, whatever the batch size, the threads and what is broken."""
 
+import contextlib
 import math
 import os
 import threading
 import time
+import tracemalloc
 
 import pytest
 import torch
@@ -12,10 +14,11 @@ from PIL import Image
 from torch import nn
 
 import kedge
+from kedge.data import decoding
 from kedge.data.views import PlainView
 from kedge.errors import DataError, OptionError, OutputError, ReferencesError
 from kedge.image_model import Threshold
-from kedge.labelling import Answered, Classifier, label, open_classifier
+from kedge.labelling import Answered, Classifier, label, open_classifier, reading
 from kedge.labelling.inputs import Found
 from kedge.labelling.reading import Seen, read_batches, read_one
 from kedge.labelling.records import make_records, measure_uncertainty
@@ -327,12 +330,12 @@ def test_a_bug_while_reading_is_raised(files, monkeypatch):
 def test_several_small_pictures_are_read_at_once_but_a_huge_one_alone():
     room, inside, most = Room(100), [], []
 
-    def take(pixels):
-        with room.taken(pixels):
-            inside.append(pixels)
+    def take(size):
+        with room.taken(size):
+            inside.append(size)
             most.append((sum(inside), len(inside)))
             time.sleep(0.01)
-            inside.remove(pixels)
+            inside.remove(size)
 
     threads = [threading.Thread(target=take, args=(p,)) for p in [30, 40, 200, 30, 100, 1, 60] * 3]
     for thread in threads:
@@ -347,17 +350,144 @@ def test_several_small_pictures_are_read_at_once_but_a_huge_one_alone():
     take(100)  # there is room again
 
 
-def test_reading_a_picture_takes_room_for_its_pixels(files, monkeypatch):
-    from kedge.labelling import reading
+def test_a_place_grows_where_there_is_room_or_nobody_else_and_gives_all_of_it_back():
+    room = Room(100)
+    with room.taken(30) as first:
+        assert first.grow(20)
+        with room.taken(10) as second:
+            assert second.grow(40)
+            assert not second.grow(1)
+            assert not first.grow(1)
+            assert (first.size, second.size) == (50, 50)
+        assert first.grow(1000)  # alone
+    with room.taken(100), room.taken(0) as place:
+        assert not place.grow(1)
+    with room.taken(1), room.taken(99):
+        pass
 
-    asked = []
 
-    class Noted(Room):
-        def taken(self, pixels):
-            asked.append(pixels)
-            return super().taken(pixels)
+class Noted(Room):
+    """A room that writes down what is asked of it, and how much is taken at most."""
 
-    monkeypatch.setattr(reading, "_ROOM", Noted(1))
+    def __init__(self, size):
+        super().__init__(size)
+        self.asked, self.most = [], 0
+
+    @contextlib.contextmanager
+    def taken(self, size):
+        with super().taken(size) as place:
+            self.asked.append(size)
+            self.most = max(self.most, self._taken)
+            yield place
+
+    def _extend(self, own, more):
+        fits = super()._extend(own, more)
+        self.asked.append(more)
+        self.most = max(self.most, self._taken)
+        return fits
+
+
+def test_reading_a_picture_takes_room_for_its_file_and_its_pixels_and_reads_it_once(
+    files, monkeypatch
+):
+    room, opened = Noted(1), []
+    monkeypatch.setattr(reading, "_ROOM", room)
+    monkeypatch.setattr(decoding, "open", _noting(opened), raising=False)
     for path in files:
         assert read_one(Found(path), PlainView(4)).image is not None
-    assert asked == [reading.decode(path, path)[0].numel() for path in files]
+    assert opened == files
+    expected = []
+    for path in files:
+        with Image.open(path) as picture:
+            expected += [3 * os.path.getsize(path), 22 * picture.width * picture.height]
+    assert room.asked == expected
+
+
+def _noting(opened):
+    def note(path, *arguments, **options):
+        opened.append(path)
+        return open(path, *arguments, **options)
+
+    return note
+
+
+def test_a_picture_that_finds_others_in_the_room_waits_with_empty_hands(files, monkeypatch):
+    for_file = 3 * os.path.getsize(files[0])
+    with Image.open(files[0]) as picture:
+        for_pixels = 22 * picture.width * picture.height
+    room, done = Noted(for_file + 1), []  # for the file and one byte of somebody else's
+    monkeypatch.setattr(reading, "_ROOM", room)
+
+    def look():
+        done.append(read_one(Found(files[0]), PlainView(4)))
+
+    looking = threading.Thread(target=look, daemon=True)
+    with room.taken(1):
+        looking.start()
+        end = time.monotonic() + 10
+        while room.asked != [1, for_file, for_pixels] or room._taken != 1:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        assert not done
+    looking.join(10)
+    assert room.asked == [1, for_file, for_pixels, for_file + for_pixels]
+    assert torch.equal(done[0].image, PlainView(4)(decoding.decode(files[0], "it")))
+
+
+def test_many_threads_never_have_more_than_the_room_holds(tmp_path, monkeypatch):
+    paths, largest = [], 0
+    for number in range(24):
+        path, side = tmp_path / f"{number}.png", 8 + 12 * (number % 5)
+        Image.new("RGB", (side, side), (number, 0, 0)).save(path)
+        with open(path, "ab") as file:
+            file.write(bytes(20_000 * (number % 4)))
+        largest = max(largest, 3 * path.stat().st_size + 22 * side * side)
+        paths.append(str(path))
+    room = Noted(largest)
+    monkeypatch.setattr(reading, "_ROOM", room)
+    batches = read_batches(map(Found, paths), PlainView(4), batch=5, workers=8)
+    seen = [each for batch in batches for each in batch]
+    assert [each.path for each in seen] == paths
+    assert [int(each.image[0, 0, 0]) for each in seen] == list(range(24))
+    assert room.most <= largest
+    assert room._taken == 0
+
+
+def test_a_file_that_is_not_there_or_too_large_takes_no_more_than_may_be_read(
+    tmp_path, monkeypatch
+):
+    room = Noted(10**12)
+    monkeypatch.setattr(reading, "_ROOM", room)
+    with open(tmp_path / "huge.png", "wb") as file:
+        file.truncate(10**12)
+    assert "Is a directory" in read_one(Found(str(tmp_path)), PlainView(4)).problem
+    assert "No such file" in read_one(Found(str(tmp_path / "none.png")), PlainView(4)).problem
+    assert "bytes exceed" in read_one(Found(str(tmp_path / "huge.png")), PlainView(4)).problem
+    assert room.asked[1:] == [0, 3 * decoding.LARGEST_FILE]
+
+
+def test_padded_files_do_not_fill_the_memory_however_many_threads_read(tmp_path, monkeypatch):
+    paths, padding = [], 10**7
+    for number in range(8):
+        path = tmp_path / f"{number}.png"
+        Image.new("RGB", (8, 8)).save(path)
+        with open(path, "ab") as file:  # a PNG ends where it says; what follows is passed over
+            file.truncate(path.stat().st_size + padding)
+        paths.append(str(path))
+    room = 3 * padding + 10**6
+    monkeypatch.setattr(reading, "_ROOM", Room(room))
+    decode = reading.decode
+
+    def slowly(*arguments):
+        time.sleep(0.05)
+        return decode(*arguments)
+
+    monkeypatch.setattr(reading, "decode", slowly)
+    tracemalloc.start()
+    try:
+        seen = list(read_batches(map(Found, paths), PlainView(4), batch=8, workers=8))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [each.problem for batch in seen for each in batch] == [None] * 8
+    assert padding < peak < room + 10**6

@@ -27,8 +27,10 @@ from kedge import hub
 from kedge.cli import main
 from kedge.cli import publishing as command
 from kedge.data.decoding import decode
+from kedge.data.sources import load_sets
 from kedge.data.views import view_for
 from kedge.errors import DataError, InstallError, OptionError, StorageError
+from kedge.export.pictures import read_some
 from kedge.image_model import Threshold
 from kedge.publishing import folder as folders
 from kedge.publishing import publish
@@ -36,6 +38,7 @@ from kedge.publishing.front import make_front_matter
 from kedge.publishing.markdown import code, fenced, table, text
 from kedge.publishing.measured import gather_evaluations
 from kedge.publishing.paths import without_folders
+from kedge.publishing.replacing import describe_cost
 from kedge.rows import make_row, members_of, read_rows
 from kedge.storage import PLAIN_NAMES, digest_weights
 from kedge.training import train
@@ -1128,6 +1131,14 @@ def test_references_that_show_nobody_are_put_in_place(
     assert "It says: not evaluated." in caplog.text
     told = capsys.readouterr().out
     assert "None of the" in told
+    # What it costs, by hand. The model has another number of classes: there is no accuracy.
+    x, _ = read_some(before, load_sets("shapes").test, 1000)
+    old, new = (kedge.predict(model, x).logits.argmax(1) for model in (before, after))
+    same = f"{float((old == new).double().mean()):.1%}"
+    cost = f"{same} of 1,000 pictures of shapes, test get the label that they got from the first"
+    for words in (told, card):
+        assert cost in words
+        assert "accuracy is" not in words
     assert f"The card says: not evaluated. Evaluate it: kedge evaluate {out}" in told
     if kind == "mean":
         from kedge.training.material import cut_sets
@@ -1138,6 +1149,14 @@ def test_references_that_show_nobody_are_put_in_place(
         images = torch.stack([view(train_set.read(i)) for i in range(len(train_set))])
         expected = images.numpy().astype("float64").mean(0).round()
         assert (after.references[0].numpy() == expected).all()
+
+
+def test_the_cost_of_references_is_told_with_accuracy_where_it_is_known():
+    cost = {"set": "birds, test", "count": 2000, "same_label": 0.991}
+    told = "99.1% of 2,000 pictures of birds, test get the label that they got from the first"
+    assert describe_cost(cost) == f"{told} reference stored before."
+    both = describe_cost({**cost, "accuracy": 0.93, "model_accuracy": 0.94})
+    assert both.endswith("; accuracy is 93.0%, and was 94.0%.")
 
 
 def test_references_are_made_from_data_that_are_named(on_shapes, tmp_path, pictures, capsys):
@@ -1151,7 +1170,7 @@ def test_references_are_made_from_data_that_are_named(on_shapes, tmp_path, pictu
     kedge.save(model, tmp_path / "bare")
     words[1] = str(tmp_path / "bare")
     assert main(words) == 2
-    assert "expected the data that the model was trained on" in capsys.readouterr().err
+    assert "expected pictures to make mean references of" in capsys.readouterr().err
 
 
 def test_large_sets_are_looked_at_in_part(on_shapes, tmp_path, monkeypatch):
@@ -1175,7 +1194,7 @@ def test_models_whose_references_cannot_be_made_here_are_refused(tmp_path, capsy
     assert main(["publish", str(tmp_path / "model"), *words]) == 2
     told = capsys.readouterr().err
     assert ("found a standard one" in told) == (kind == "standard")
-    assert ("In Python: kedge.private_references" in told) == (kind != "standard")
+    assert ("In Python: kedge.replace_references" in told) == (kind != "standard")
 
 
 @pytest.mark.parametrize(

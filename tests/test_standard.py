@@ -174,3 +174,9 @@ def test_what_is_about_references_says_that_there_are_none():
 
 def test_it_says_what_it_is():
     assert "images (3, 8, 8), no references" in repr(made())
+
+
+def test_a_normalisation_that_is_no_pair_is_refused():
+    for wrong in (True, 3, ((0.5,) * 3,)):
+        with pytest.raises(kedge.errors.OptionError, match="a pair of sequences"):
+            kedge.standard(nn.Flatten(), normalise=wrong, image_shape=(3, 8, 8))

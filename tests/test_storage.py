@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 import safetensors.torch
@@ -348,6 +349,109 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
 def test_class_names_must_be_as_many_as_logits(tmp_path):
     with pytest.raises(OptionError, match="expected 4 class names.*found 2"):
         kedge.save(stirred(), tmp_path, class_names="ab")
+
+
+@pytest.mark.parametrize("make", [stirred, plain])
+def test_names_that_a_model_has_already_must_be_as_many_as_logits(tmp_path, make):
+    model = make()
+    model.class_names = ("only", "two")
+    with pytest.raises(OptionError, match="expected 4 class names.*found 2"):
+        kedge.save(model, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    kedge.save(model, tmp_path / "a", class_names="abcd")
+    assert kedge.load(tmp_path / "a").class_names == tuple("abcd")
+
+
+@pytest.mark.parametrize("make", [stirred, plain])
+@pytest.mark.parametrize("names", [[], ["a"], list("abcde")])
+def test_a_folder_with_another_number_of_names_than_logits_is_refused(tmp_path, make, names):
+    kedge.save(make(), tmp_path)
+    edit(tmp_path, class_names=names)
+    with pytest.raises(StorageError, match=f"expected 4 class names.* has {len(names)}") as told:
+        kedge.load(tmp_path)
+    assert "\n" not in str(told.value)
+    edit(tmp_path, class_names=None)
+    assert kedge.load(tmp_path).class_names is None
+
+
+@pytest.mark.parametrize("make", [stirred, plain])
+@pytest.mark.parametrize("arguments", [{"num_classes": 5_000_000}, {"width": 3000}])
+def test_a_network_larger_than_its_weights_is_refused_before_it_is_made(
+    tmp_path, monkeypatch, make, arguments
+):
+    kedge.save(make(), tmp_path)
+    made = {"name": "kedge:resnet_small", "arguments": {"num_classes": 4, **arguments}}
+    edit(tmp_path, architecture=made)
+    monkeypatch.setattr("kedge.storage._make", lambda *_: pytest.fail("it was made"))
+    began = time.perf_counter()
+    with pytest.raises(StorageError, match="expected a network of at most [0-9]+ numbers") as told:
+        kedge.load(tmp_path)
+    assert time.perf_counter() - began < 2
+    assert "\n" not in str(told.value)
+
+
+def test_references_do_not_count_as_weights_of_a_network(tmp_path, monkeypatch):
+    monkeypatch.setattr("kedge.storage.SPARE_NUMBERS", 0)
+    model = stirred()
+    held = sum(value.numel() for key, value in model.state_dict().items() if key != "references")
+    model.set_references(torch.zeros(40, 3, 64, 64, dtype=torch.uint8))
+    kedge.save(model, tmp_path)
+    made = {"name": "kedge:resnet_small", "arguments": {"num_classes": 4000}}
+    kedge.load(tmp_path)  # the stem that is doubled has room, and no more is needed
+    edit(tmp_path, architecture=made)
+    with pytest.raises(StorageError, match=f"network of at most {held} numbers"):
+        kedge.load(tmp_path)
+
+
+def test_tables_that_are_not_stored_count_too_where_they_are_huge(tmp_path, monkeypatch):
+    class Wide(torch.nn.Module):
+        def __init__(self, length: int) -> None:
+            super().__init__()
+            self.net = kedge.nets.create("kedge:resnet_small", num_classes=4)
+            self.register_buffer("table", torch.zeros(length), persistent=False)
+
+        def forward(self, x):
+            return self.net(x)
+
+    monkeypatch.setitem(kedge.nets.OWN, "wide", Wide)
+    model = kedge.standard(kedge.nets.create("kedge:wide", length=2**20), image_shape=(3, 8, 8))
+    kedge.save(model, tmp_path)
+    kedge.load(tmp_path)
+    edit(tmp_path, architecture={"name": "kedge:wide", "arguments": {"length": 2**33}})
+    with pytest.raises(StorageError, match="expected a network of at most"):
+        kedge.load(tmp_path)
+
+
+def test_a_network_that_cannot_be_made_without_numbers_is_loaded_all_the_same(
+    tmp_path, monkeypatch
+):
+    class Odd(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = kedge.nets.create("kedge:resnet_small", num_classes=4)
+            self.share = torch.linspace(0.0, 0.5, 3).tolist()
+
+        def forward(self, x):
+            return self.net(x) * self.share[1]
+
+    with torch.device("meta"), pytest.raises(RuntimeError):
+        Odd()
+    monkeypatch.setitem(kedge.nets.OWN, "odd", Odd)
+    model = kedge.standard(kedge.nets.create("kedge:odd"), image_shape=(3, 8, 8)).eval()
+    kedge.save(model, tmp_path)
+    x = images().float()
+    assert_close(kedge.load(tmp_path)(x), model(x))
+
+
+def test_looking_at_the_size_of_a_network_that_does_not_fit_memory_is_told(tmp_path, monkeypatch):
+    kedge.save(plain(), tmp_path)
+
+    def full(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("kedge.storage.create", full)
+    with pytest.raises(StorageError, match="not enough memory"):
+        kedge.load(tmp_path)
 
 
 def test_a_network_whose_guessed_name_does_not_fit_is_saved_as_foreign(tmp_path, caplog):

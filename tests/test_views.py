@@ -10,7 +10,7 @@ from torchvision.transforms.v2 import functional
 
 from kedge.data.chance import key
 from kedge.data.views import POLICIES, PlainView, TrainView, view_for
-from kedge.errors import DataError, OptionError
+from kedge.errors import DataError, OptionError, StorageError
 from kedge.standard import standard
 
 SIZE = 16
@@ -202,4 +202,27 @@ def test_a_model_is_shown_what_its_recipe_says_or_else_pictures_of_its_own_shape
     model.provenance = {"recipe": {"data": {"size": 24, "resize": None}}}
     assert view_for(model).described == "24 px"
     model.provenance = {"recipe": "lost"}
+    assert view_for(model).described == "12 px"
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("size", [0, -3, 2**12 + 1, 10**9, "24", 24.0, True, [24], float("nan")]),
+        ("resize", [0, -3, 2**14 + 1, 10**9, "32", 32.5, True, {}]),
+        ("interpolation", ["lanczos", "", 3, ["bilinear"], {}]),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_told_in_one_line_that_names_the_setting(key, values):
+    model = standard(torch.nn.Flatten(), image_shape=(3, 12, 12))
+    for value in values:
+        model.provenance = {"recipe": {"data": {key: value}}}
+        with pytest.raises(
+            StorageError, match=f"expected data.{key} in the recipe.* found"
+        ) as told:
+            view_for(model)
+        assert "\n" not in str(told.value)
+    model.provenance = {"recipe": {"data": {"size": 2**12, "resize": 2**14}}}
+    assert view_for(model).described == "4096 of 16384 px"
+    model.provenance = {"recipe": {"data": dict.fromkeys(("size", "resize", "interpolation"))}}
     assert view_for(model).described == "12 px"

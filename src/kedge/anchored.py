@@ -77,8 +77,8 @@ class Anchored(ImageModel):
 
     Attributes:
         net: Reads pairs: twice the channels of an image.
-        image_shape: Of one image, channels first. Height and width are those it was anchored with;
-            others work where the network takes them.
+        image_shape: Of one image, channels first. Height and width are those it was anchored with,
+            then those of the stored references; others work where the network takes them.
         normalise: Turns uint8 images into floats, where it was asked for.
         front: What the network did to an image before its first layer; now done before pairing.
         stems: Where the network reads the pair.
@@ -153,7 +153,7 @@ class Anchored(ImageModel):
         """Store the references for evaluation; they are saved with the model.
 
         `model.eval()(x)` uses the first, `predict(k=K)` the first K. They are usually training
-        images, and travel with the model: store `ReferencePool.mean()` where they must not leave.
+        images, and travel with the model: `kedge.replace_references` where they must not leave.
 
         Args:
             images: `(k, …)`, as the model takes them.
@@ -161,6 +161,8 @@ class Anchored(ImageModel):
         """
         self.references = self.check_references(images)
         self.reference_policy = policy
+        # From here on the model is one for images of their size.
+        self.image_shape = tuple(self.references.shape[1:])
         return self
 
     def check_references(self, images: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ Each message says what was expected, what was found, and the way out.
 """
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 
@@ -112,3 +113,17 @@ def show(value: object) -> str:
         return _brief.repr(value)[:300]
     except ValueError:  # Python does not write a number of thousands of digits
         return "a number of very many digits"
+
+
+def find_reason(problem: BaseException) -> str:
+    r"""What a problem began with, in at most 200 characters, without line breaks and colours.
+
+    Example:
+        >>> find_reason(ValueError("\x1b[96mno such thing\x1b[0m\nand more"))
+        'no such thing'
+    """
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(problem))
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    return lines[0][:200].rstrip(". ") if lines else type(problem).__name__

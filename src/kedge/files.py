@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,34 @@ def write_bytes_whole(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, which then takes the place of `folder`; or nothing changes.
+
+    What was at `folder` is gone only when all is written. An `OSError` is the caller's to explain.
+
+    Args:
+        folder: Not a link. Its parent is made if it is not there.
+    """
+    mark = secrets.token_hex(4)
+    beside, before = (folder.with_name(f".{folder.name}.{mark}.{end}") for end in ("part", "old"))
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        if folder.exists():
+            os.rename(folder, before)
+        try:
+            os.rename(beside, folder)
+        except OSError:
+            if before.exists():
+                os.rename(before, folder)
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        if folder.exists():  # else what was there before is kept, under the other name
+            shutil.rmtree(before, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -105,7 +105,7 @@ def make_normaliser(normalise: tuple[Sequence[float], Sequence[float]] | None) -
     """The layer that an option `normalise=(mean, std)` stands for, if it was given."""
     if normalise is None:
         return None
-    if len(normalise) != 2:
+    if not isinstance(normalise, Sequence) or len(normalise) != 2:
         raise OptionError(
             f"expected normalise=(mean, std), a pair of sequences, found {normalise!r}."
         )

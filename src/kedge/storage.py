@@ -53,6 +53,9 @@ PRIVATE_NOTES = {
 }
 RESIDUALS_NOTE = "The residual bank holds differences of training images, and travels along."
 PLAIN_NAMES = {"weights": "model.safetensors", "examples": "examples.safetensors"}
+# Numbers that a network may hold beside those that are stored, such as tables of positions. One
+# that is wrong by less is made, to tell what of it is wrong: 256 MiB at most.
+SPARE_NUMBERS = 2**26
 _log = logging.getLogger("kedge")
 
 
@@ -127,12 +130,8 @@ def gather(
     with evaluating(model):
         weights = {key: value.detach().cpu() for key, value in model.state_dict().items()}
         examples = _examples(model)
+    _check_names(model.class_names if class_names is None else class_names, examples["logits"])
     if class_names is not None:
-        if len(class_names) != examples["logits"].shape[-1]:
-            raise OptionError(
-                f"expected {examples['logits'].shape[-1]} class names, one for each logit, found"
-                f" {len(class_names)}."
-            )
         model.class_names = tuple(class_names)
     config: dict[str, Any] = {
         "format": FORMAT,
@@ -157,6 +156,14 @@ def gather(
             f"expected class_names and provenance that JSON can write down: {problem}."
         ) from problem
     return Contents(json.loads(text), weights, examples)
+
+
+def _check_names(names: Sequence[str] | None, logits: Tensor) -> None:
+    if names is not None and len(names) != logits.shape[-1]:
+        raise OptionError(
+            f"expected {logits.shape[-1]} class names, one for each logit, found {len(names)}. Pass"
+            " them as class_names=, or set the model's own."
+        )
 
 
 def note_on_references(model: Anchored) -> str:
@@ -224,8 +231,10 @@ def load(
     config = _read_config(folder)
     weights = _read_tensors(folder, config, "weights")
     examples = _read_tensors(folder, config, "examples")
+    _compare_names(folder, config.get("class_names"), examples["logits"])
     try:
         if net is None:
+            _check_network_size(config.get("architecture"), weights, folder)
             net = _make(config.get("architecture"), folder)
         model = _rebuild(net, config, weights, folder)
         error = _compare(model, examples)
@@ -267,6 +276,41 @@ def _locate(given: str | os.PathLike[str], revision: str | None) -> Path:
     # What it is comes first: of another kind of model the weights are not wanted.
     config = _read_config(fetch(name, ["config.json"]))
     return fetch(name, ["config.json", config["weights"], config["examples"]])
+
+
+def _compare_names(folder: Path, names: list[str] | None, logits: Tensor) -> None:
+    """Refuse class names for another number of classes than the model has."""
+    if names is not None and logits.ndim and len(names) != logits.shape[-1]:
+        raise StorageError(
+            f"cannot load {folder}: expected {logits.shape[-1]} class names, one for each logit,"
+            f" config.json has {len(names)}. Correct them there."
+        )
+
+
+def _check_network_size(architecture: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Refuse a network far larger than its weights, before there is memory taken for it."""
+    if architecture is None:
+        return
+    try:
+        with torch.device("meta"):  # all but the numbers
+            net = create(architecture["name"], **architecture["arguments"])
+        wanted = sum(t.numel() for t in (*net.parameters(), *net.buffers()))
+    except MemoryError:
+        raise StorageError(
+            f"cannot load {folder}: there is not enough memory for {show(architecture)}."
+        ) from None
+    except Exception:  # cannot be made without its numbers; what is wrong otherwise is told later
+        return
+    # Anchored networks have a wider first layer, so the file may hold more.
+    stored = sum(
+        value.numel() for key, value in weights.items() if key not in ("references", "residuals")
+    )
+    if wanted > stored + SPARE_NUMBERS:
+        raise StorageError(
+            f"cannot load {folder}: expected a network of at most {stored} numbers, as many as the"
+            f" weights file holds, found {wanted} in {show(architecture)}. The network has other"
+            " arguments (num_classes?)."
+        )
 
 
 def _make(architecture: Any, folder: Path) -> nn.Module:

@@ -49,7 +49,10 @@ def add(commands: Any, name: str) -> None:
         help="float32; half the size; or a quarter (int8, ONNX alone)",
     )
     add_argument(
-        "--output", metavar="FOLDER", type=Path, help="default: exports/NAME, with what is special"
+        "--output",
+        metavar="FOLDER",
+        type=Path,
+        help="default: exports/NAME, with what is special; an export that is there is replaced",
     )
     inside = parser.add_argument_group("what is inside")
     add_argument = inside.add_argument

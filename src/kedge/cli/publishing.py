@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +90,36 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from kedge.anchored import Anchored
     from kedge.publishing.folder import find_rows, publish
     from kedge.publishing.pushing import check_pushable, push
-    from kedge.publishing.replacing import replace_by_statistics
+    from kedge.publishing.replacing import describe_cost, replace_by_statistics
     from kedge.storage import load, note_on_references
+
+    def say(sentence: str) -> None:
+        if not options.quiet:
+            print(sentence, file=sys.stderr)
 
     if options.push is not None:
         check_pushable(options.push)
     model = load(options.model)
     rows = find_rows(model, options.model, options.rows)
+    cost = None
+    had_threshold = model.threshold is not None
     if options.references != "stored":
-        replace_by_statistics(model, options.references, options.data)
+        cost = replace_by_statistics(model, options.references, options.data, say=say)
     made = publish(model, options.output, rows=rows, licence=options.licence, repo=options.push)
     if not options.quiet:
         print(f"The model and its card are in {made.folder}, with {made.rows:,} rows.")
         if isinstance(model, Anchored):
             print(note_on_references(model))
+        if cost is not None:
+            print(f"What that costs: {describe_cost(cost)}")
         if not made.rows:
             where = shlex.quote(str(made.folder))
             print(f"The card says: not evaluated. Evaluate it: kedge evaluate {where}")
+        if had_threshold and model.threshold is None:
+            print(
+                "Its threshold was fitted with the old references, and is gone. Fit one: kedge"
+                f" evaluate {shlex.quote(str(made.folder))} --suite clean --store-threshold"
+            )
     if options.push is not None:
         where = push(made.folder, options.push, private=options.private)
         if not options.quiet:

@@ -64,7 +64,8 @@ SPARE_BYTES = 2**27
 _PART = 2**20  # pixels that are converted at a time
 
 ORIENTATION = 0x0112  # the EXIF tag; its values say how the camera was held
-_TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF
+_TILE_WIDTH, _TILE_LENGTH, _PHOTOMETRIC = 322, 323, 262  # tags of TIFF
+_WHITE_IS_ZERO = 0
 
 
 def decode(data: bytes | str | os.PathLike[str], name: str) -> Tensor:
@@ -81,6 +82,22 @@ def decode(data: bytes | str | os.PathLike[str], name: str) -> Tensor:
         with _quiet():
             return _pixels(_contents(data))
     except Exception as error:  # a damaged file makes decoders raise nearly anything
+        raise DataError(_complaint(name, error)) from error
+
+
+def read_file(path: str | os.PathLike[str], name: str) -> bytes:
+    """The bytes of a picture file, for `measure` and `decode`, so that it is read once for both.
+
+    Args:
+        path: Of a plain file.
+        name: What an error calls it.
+
+    Raises:
+        DataError: If it cannot be read, or is too large to be read.
+    """
+    try:
+        return _contents(path)
+    except Exception as error:
         raise DataError(_complaint(name, error)) from error
 
 
@@ -232,7 +249,10 @@ def _pixels(contents: bytes) -> Tensor:
     with _open(contents) as picture:
         # Pillow gathers a row block by block, and copies what it has each time: a wide one at once.
         picture.decodermaxblock = max(picture.decodermaxblock, 8 * picture.width)
+        stored_as = _raw_mode(picture)
         picture.load()
+        _scale_transparent_colour(picture, stored_as)
+        negative = _is_unturned_negative(picture)
         orientation = _orientation(picture)
         if picture.mode == "I":
             _check_range(picture)
@@ -243,7 +263,8 @@ def _pixels(contents: bytes) -> Tensor:
         for left, top, right, bottom in _parts(width, height):
             whole = (right - left, bottom - top) == (width, height)
             part = picture if whole else picture.crop((left, top, right, bottom))
-            stored[top:bottom, left:right] = np.asarray(_to_rgb(part))
+            shown = np.asarray(_to_rgb(part))
+            stored[top:bottom, left:right] = 255 - shown if negative else shown
     return pixels
 
 
@@ -281,6 +302,32 @@ def _as_stored(upright: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8
     return upright
 
 
+def _raw_mode(picture: ImageFile.ImageFile) -> str:
+    """What Pillow calls the values as they lie in a PNG, such as "L;4"; forgotten by its `load`."""
+    known = [tile.args for tile in picture.tile if isinstance(tile.args, str)]
+    return known[0] if picture.format == "PNG" and known else ""
+
+
+# By what the transparent colour of a PNG becomes what Pillow makes of such pixels.
+_FEW_BITS = {"L;2": 85, "L;4": 17}
+
+
+def _scale_transparent_colour(picture: Image.Image, stored_as: str) -> None:
+    """Give the colour as many bits as the pixels have now; Pillow leaves it as it was stored."""
+    colour = picture.info.get("transparency")
+    if isinstance(colour, int) and stored_as in _FEW_BITS:
+        picture.info["transparency"] = colour * _FEW_BITS[stored_as]
+    if isinstance(colour, tuple) and stored_as == "RGB;16B":
+        picture.info["transparency"] = tuple(part >> 8 for part in colour)
+
+
+def _is_unturned_negative(picture: Image.Image) -> bool:
+    """Whether 0 is white, in a TIFF of 16 bits; of fewer bits, Pillow turns the values round."""
+    if picture.format != "TIFF" or not picture.mode.startswith("I"):
+        return False
+    return bool(picture.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)  # type: ignore[attr-defined]
+
+
 def _to_rgb(picture: Image.Image) -> Image.Image:
     if picture.mode == "RGB" and "transparency" not in picture.info:
         return picture
@@ -301,9 +348,13 @@ def _check_range(picture: Image.Image) -> None:
 
 
 def _from_deep_grey(picture: Image.Image) -> Image.Image:
-    """16-bit grey scaled to 8 bits; Pillow's own conversion clips at 255."""
+    """16-bit grey scaled to 8 bits; Pillow's own conversion clips at 255, and knows no tRNS."""
     grey = np.asarray(picture).astype(np.uint32)
-    return Image.fromarray(((grey * 255 + 32767) // 65535).astype(np.uint8))
+    shown = ((grey * 255 + 32767) // 65535).astype(np.uint8)
+    clear = picture.info.get("transparency")
+    if isinstance(clear, int):
+        shown[grey == clear] = 255
+    return Image.fromarray(shown)
 
 
 class _InThisThread(threading.local):

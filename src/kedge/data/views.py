@@ -15,7 +15,7 @@ from torchvision.transforms import InterpolationMode, v2
 from kedge.data.chance import Stream
 from kedge.data.chance import key as combine
 from kedge.data.pixmix import PixMix
-from kedge.errors import DataError, OptionError
+from kedge.errors import DataError, OptionError, StorageError, show
 from kedge.image_model import ImageModel
 
 POLICIES = {
@@ -24,6 +24,9 @@ POLICIES = {
     "autoaugment": v2.AutoAugment,
     "augmix": v2.AugMix,
 }
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+LARGEST_SIZE = 2**12  # of what a network is shown, height and width
+LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
 
 
 class TrainView:
@@ -125,12 +128,38 @@ class PlainView:
 
 
 def view_for(model: ImageModel) -> PlainView:
-    """The view that `model` was trained to be tested on; the shape of its images if that is all."""
+    """The view that `model` was trained to be tested on; the shape of its images if that is all.
+
+    Raises:
+        StorageError: If its recipe, which may have come from anywhere, says what cannot be.
+    """
     recipe = (model.provenance or {}).get("recipe")
     data = recipe.get("data") if isinstance(recipe, dict) else None
     known = data if isinstance(data, dict) else {}
-    size = int(known.get("size") or model.image_shape[-1])
-    return PlainView(size, known.get("resize"), known.get("interpolation") or "bilinear")
+    size, resize, how = (known.get(key) for key in ("size", "resize", "interpolation"))
+    _check_setting("size", size, f"a whole number up to {LARGEST_SIZE}", is_side(size))
+    fits = is_side(resize, LARGEST_RESIZE)
+    _check_setting("resize", resize, f"a whole number up to {LARGEST_RESIZE}", fits)
+    _check_setting("interpolation", how, f"one of {', '.join(INTERPOLATIONS)}", is_known(how))
+    return PlainView(size or model.image_shape[-1], resize, how or "bilinear")
+
+
+def is_side(value: object, largest: int = LARGEST_SIZE) -> bool:
+    """Whether `value` can be a height and width in pixels."""
+    return type(value) is int and 0 < value <= largest
+
+
+def is_known(interpolation: object) -> bool:
+    """Whether pictures can be resized in this way."""
+    return isinstance(interpolation, str) and interpolation in INTERPOLATIONS
+
+
+def _check_setting(key: str, value: object, expected: str, fits: bool) -> None:
+    if value is not None and not fits:
+        raise StorageError(
+            f"expected data.{key} in the recipe that is stored with the model to be {expected},"
+            f" found {show(value)}. Correct it in its provenance, and save it again."
+        )
 
 
 def check_length(height: int, width: int, side: int, name: str) -> None:

@@ -144,7 +144,7 @@ def load_validation(
     if given is not None:
         whole = load_whole(given, root=root) if isinstance(given, str) else None
         held = whole or number_classes(as_set("validation", given), subject)
-        if _overlap(held, test):
+        if overlap(held, test):
             raise DataError(
                 f"expected validation pictures that are not tested on, found those of {test.name}"
                 " among them. Name others, such as pack:FILE.npz#SPLIT or imagefolder:FOLDER."
@@ -158,7 +158,7 @@ def load_validation(
     return cut_sets(recipe).validation
 
 
-def _overlap(held: ImageSet, test: ImageSet) -> bool:
+def overlap(held: ImageSet, test: ImageSet) -> bool:
     """Whether a picture is in both sets: of one source, of the same files, or all of them."""
     if held.source is test.source:
         return bool(torch.isin(held.rows, test.rows).any())

@@ -1,14 +1,22 @@
 """What a file says of itself: how to show it images, and what its answers mean."""
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kedge.errors import StorageError
+from kedge.data.views import LARGEST_RESIZE, is_known, is_side
+from kedge.errors import StorageError, show
+from kedge.export.deployed import OUTPUTS
 from kedge.image_model import Threshold
 
 FORMAT, VERSION = "kedge-export", 1
 KEY = "kedge"  # under which it is kept in the files
+TAKES = ("uint8", "float32")
+FILE_FORMATS = ("onnx", "torch")
+PRECISIONS = ("float32", "float16", "bfloat16", "int8")
+LARGEST_IMAGE = 2**26  # numbers
+MOST_REFERENCES = 10**4
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,9 @@ def read_about(text: str, where: object) -> About:
     Args:
         text: As it was found.
         where: What an error calls it.
+
+    Raises:
+        StorageError: If anything in it is not as `to_json` writes it, or beyond all measure.
     """
     try:
         found = json.loads(text)
@@ -69,27 +80,90 @@ def read_about(text: str, where: object) -> About:
         if kind != FORMAT or version != VERSION:
             raise StorageError(
                 f"cannot open {where}: expected an export of Kedge, version {VERSION}, found"
-                f" {kind!r}, version {version!r}. Export the model again."
+                f" {show(kind)}, version {show(version)}. Export the model again."
             )
-        threshold = found.pop("threshold")
-        names = found.pop("class_names")
-        about = About(
+        _check(found)
+        threshold, names = found.pop("threshold"), found.pop("class_names")
+        return About(
             **{
                 **found,
-                "image_shape": tuple(int(side) for side in found["image_shape"]),
-                "outputs": tuple(str(name) for name in found["outputs"]),
-                "class_names": None if names is None else tuple(str(name) for name in names),
+                "image_shape": tuple(found["image_shape"]),
+                "outputs": tuple(found["outputs"]),
+                "class_names": None if names is None else tuple(names),
                 "threshold": None if threshold is None else Threshold(**threshold),
             }
         )
-        if about.class_names is not None and len(about.class_names) < 2:
-            raise ValueError("fewer than two class names")
-        return about
     except StorageError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-        reason = " ".join(str(problem).split()) or type(problem).__name__
+        reason = " ".join(str(problem).split())[:300] or type(problem).__name__
         raise StorageError(
             f"cannot open {where}: expected what `kedge export` wrote of it, found something else"
             f" ({reason}). Export the model again."
         ) from None
+
+
+def _check(found: dict[str, Any]) -> None:
+    """Refuse values of another kind or size than `kedge export` writes."""
+    cut, names = found["threshold"], found["class_names"]
+    fine = {
+        **{key: _is_text(found[key]) for key in ("name", "network", "references", "weights")},
+        "file_format": found["file_format"] in FILE_FORMATS,
+        "precision": found["precision"] in PRECISIONS,
+        "takes": found["takes"] in TAKES,
+        "image_shape": _is_shape(found["image_shape"]),
+        "outputs": _are_outputs(found["outputs"]),
+        "k": _is_whole(found["k"], 0, MOST_REFERENCES),
+        "class_names": names is None or (_are_texts(names) and len(names) > 1),
+        "resize": found["resize"] is None or is_side(found["resize"], LARGEST_RESIZE),
+        "interpolation": is_known(found["interpolation"]),
+        "threshold": cut is None or _is_threshold(cut),
+        "measured": isinstance(found["measured"], dict),
+        "made_with": isinstance(found["made_with"], dict)
+        and _are_texts(list(found["made_with"].values())),
+    }
+    for key, fits in fine.items():
+        if not fits:
+            raise ValueError(f"{key} is {show(found[key])}")
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is text that can be written; JSON may hold half characters."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list) and all(map(_is_text, values))
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_shape(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and 1 <= len(value) <= 4
+        and all(_is_whole(side, 1, LARGEST_IMAGE) for side in value)
+        and math.prod(value) <= LARGEST_IMAGE
+    )
+
+
+def _are_outputs(value: object) -> bool:
+    """Whether they are outputs of a deployed network, in its order, logits first."""
+    if not isinstance(value, list) or value[:1] != list(OUTPUTS[:1]):
+        return False
+    return value == [name for name in OUTPUTS if name in value]
+
+
+def _is_threshold(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == Threshold.__dataclass_fields__.keys()
+        and type(value["energy"]) in (int, float)
+        and -1e300 < value["energy"] < 1e300
+        and type(value["acceptance"]) in (int, float)
+        and 0 <= value["acceptance"] <= 1
+        and _is_whole(value["k"], 1, MOST_REFERENCES)
+        and _is_text(value["fitted_on"])
+    )

@@ -25,23 +25,25 @@ from kedge.data.images import ImageSet
 from kedge.data.views import view_for
 from kedge.errors import OptionError, StorageError, check_option
 from kedge.export import check
-from kedge.export.about import About
+from kedge.export.about import About, read_about
 from kedge.export.comparing import (
     BATCH,
     ask_file,
     ask_model,
+    choose_examples,
     compare_examples,
     compare_pictures,
-    make_examples,
+    make_candidates,
 )
 from kedge.export.deployed import Deployed, deploy
 from kedge.export.onnx_file import OPSET, OnnxFile
 from kedge.export.opening import FILES, Exported, open_export
 from kedge.export.pictures import Given, Pictures, find_pictures, labels_for, read_some, require
 from kedge.export.torch_file import TorchFile
+from kedge.files import whole_folder
 from kedge.image_model import Threshold
 from kedge.nets import remembered
-from kedge.private_references import replace_references
+from kedge.private_references import are_private, replace_references
 from kedge.standard import Standard, model_in
 from kedge.storage import digest_weights, load
 
@@ -50,6 +52,7 @@ PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 REFERENCES = ("stored", "mean", "synthetic")
 ACCEPTANCE = 0.95
 TRAIN_PICTURES = 5000  # of which mean and synthetic references are made
+FEW = 0.9  # below which share of equal labels a file is warned of
 NONE_YET = Threshold(0.0, 1.0, 1, "nothing yet")
 
 
@@ -113,46 +116,45 @@ def export(
     _check_free(folder)
     if name is None:
         name = _name_of(folder if isinstance(model, torch.nn.Module) else Path(model))
+    weights = digest_weights(given)
     with evaluating(given):
         original = copy.deepcopy(given).cpu().float().eval()
     pictures = find_pictures(original, data, validation, root, say)
     source = _with_references(original, references, k, pictures)
-    stored, wanted = _plan_threshold(source, k, acceptance, precision, pictures, say)
+    if source is not original:
+        weights = digest_weights(source)
+    stored, wanted = _plan_threshold(original, source, k, acceptance, precision, pictures, say)
     deployed = deploy(source, k, judges=stored is not None or wanted is not None)
-    about = _describe(source, deployed, name, format, precision)
+    about = replace(_describe(source, deployed, name, format, precision), weights=weights)
     made = _make(deployed, about, pictures, source, calibration, opset)
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        part.mkdir(parents=True)
-        path = part / FILES[format]
-        if wanted is not None:
-            made.write(replace(about, threshold=NONE_YET), path)
-            stored = _fit(open_export(path, trust=True), source, pictures, wanted, limit)
-        if stored is not None:
-            about = replace(about, threshold=stored)
-            made.set_threshold(stored.energy)
-        made.write(about, path)
-        exported = open_export(path, trust=True)
-        images = make_examples(source.image_shape, about.takes)
-        shown, examples = compare_examples(exported, images, ask_model(source, images, k))
-        measured: dict[str, Any] = {"examples": shown}
-        if pictures.test is not None:
-            measured["pictures"] = _measure(exported, original, pictures.test, k, limit)
-        else:
-            say("No pictures with classes are known, so accuracy was not measured: give --data.")
-        about = replace(about, measured=measured)
-        made.write(about, path)
-        (part / "examples.npz").write_bytes(examples)
-        (part / "model.json").write_text(about.to_json() + "\n", encoding="utf-8")
-        shutil.copyfile(check.__file__, part / "check.py")
-        _put_in_place(part, folder)
+        with whole_folder(Path(os.path.realpath(folder))) as part:
+            path = part / FILES[format]
+            if wanted is not None:
+                made.write(replace(about, threshold=NONE_YET), path)
+                stored = _fit(open_export(path, trust=True), source, pictures, wanted, limit)
+            if stored is not None:
+                about = replace(about, threshold=stored)
+                made.set_threshold(stored.energy)
+            made.write(about, path)
+            exported = open_export(path, trust=True)
+            images = choose_examples(exported, make_candidates(source.image_shape, about.takes))
+            shown, examples = compare_examples(exported, images, ask_model(source, images, k))
+            measured: dict[str, Any] = {"examples": shown}
+            if pictures.test is None:
+                say("No pictures with classes are known, so accuracy was not measured: --data.")
+            else:
+                measured["pictures"] = _measure(exported, original, pictures.test, k, limit, say)
+            about = replace(about, measured=measured)
+            made.write(about, path)
+            (part / "examples.npz").write_bytes(examples)
+            (part / "model.json").write_text(about.to_json() + "\n", encoding="utf-8")
+            shutil.copyfile(check.__file__, part / "check.py")
     except OSError as problem:
         raise StorageError(
             f"cannot write {folder}: {problem.strerror or problem}. What was there before is as it"
             " was. Make room there, or choose another folder: --output."
         ) from problem
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return open_export(folder / FILES[format], trust=True)
 
 
@@ -204,6 +206,7 @@ def _with_references(
 
 
 def _plan_threshold(
+    original: Anchored | Standard,
     model: Anchored | Standard,
     k: int,
     acceptance: float | None,
@@ -212,12 +215,12 @@ def _plan_threshold(
     say: Callable[[str], None],
 ) -> tuple[Threshold | None, float | None]:
     """The threshold to take as it is, or the share of validation pictures to fit one to."""
-    stored = model.threshold
+    chosen, stored = original.threshold, model.threshold  # none where references were replaced
     usable = stored if stored is not None and stored.k == k else None
     if acceptance is None and usable is not None and precision == "float32":
         return usable, None
     if pictures.validation is not None:
-        share = acceptance or (ACCEPTANCE if stored is None else stored.acceptance)
+        share = acceptance or (ACCEPTANCE if chosen is None else chosen.acceptance)
         return None, share
     if acceptance is not None:
         raise OptionError(
@@ -256,7 +259,7 @@ def _describe(
         resize=None if view is None else view.resize,
         interpolation="bilinear" if view is None else view.interpolation,
         threshold=None,
-        weights=digest_weights(model),
+        weights="",
         made_with={"kedge": _own_version(), "torch": torch.__version__.split("+")[0]},
     )
 
@@ -266,7 +269,7 @@ def describe_references(model: Anchored | Standard, k: int) -> str:
     if isinstance(model, Standard):
         return "none: a standard model"
     policy = model.reference_policy or "images that were given"
-    if policy.startswith(("mean", "synthetic")):
+    if are_private(policy):
         return f"{policy}; no training image is in the file"
     what = "one reference" if k == 1 else f"{k} references"
     return (
@@ -294,10 +297,12 @@ def _make(
         return TorchFile(deployed if dtype is None else deployed.to_precision(dtype), image)
     batches = None
     if about.precision == "int8":
-        train = require(
-            pictures.train, "to calibrate int8 with", "Name the training set: --data DATA."
+        shown = require(
+            pictures.train or pictures.validation,
+            "to calibrate int8 with",
+            "Name data with a training set (--data DATA), or validation pictures (--validation).",
         )
-        images, _ = read_some(source, train, calibration)
+        images, _ = read_some(source, shown, calibration)
         batches = images.split(BATCH)
     return OnnxFile(deployed, image, about.precision, batches, opset or OPSET)
 
@@ -319,14 +324,27 @@ def _fit(
 
 
 def _measure(
-    exported: Exported, original: Anchored | Standard, test: ImageSet, k: int, limit: int
+    exported: Exported,
+    original: Anchored | Standard,
+    test: ImageSet,
+    k: int,
+    limit: int,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """File against model on pictures it was not trained on."""
     images, labels = read_some(original, test, limit)
-    known = labels_for(original, test, labels)
+    found = ask_file(exported, images)
+    known = labels_for(original, test, labels, found["logits"].shape[1])
+    if known is None:
+        say(f"The classes of {test.name} are others than the model's: no accuracy.")
     k = k if isinstance(original, Anchored) and len(original.references) >= k else 1
-    said = ask_model(original, images, k)
-    return compare_pictures(ask_file(exported, images), said, known, f"{test.name}, test")
+    figures = compare_pictures(found, ask_model(original, images, k), known, f"{test.name}, test")
+    if figures["same_label"] < FEW:
+        say(
+            f"Beware: only {figures['same_label']:.1%} of the pictures get the model's label."
+            " Take a higher --precision, or other references."
+        )
+    return figures
 
 
 def _name_of(folder: Path) -> str:
@@ -336,26 +354,26 @@ def _name_of(folder: Path) -> str:
 
 
 def _check_free(folder: Path) -> None:
-    """Refuse a place where something else is."""
-    if folder.is_dir() and not any(folder.iterdir()):
+    """Refuse a place where anything else is than an export."""
+    if not folder.exists():
         return
-    ours = (folder / "model.json").is_file() and (folder / "check.py").is_file()
-    if folder.exists() and not ours:
-        found = "other things in it" if folder.is_dir() else "a file"
-        raise StorageError(
-            f"cannot write {folder}: expected a new folder, or an export to replace, found {found}."
-            " Choose another: --output FOLDER."
-        )
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    foreign = sorted(names - {*FILES.values(), "model.json", "examples.npz", "check.py"})
+    if not foreign and (not names or _is_ours(folder / "model.json")):
+        return
+    found = f"{foreign[0]!r} in it" if foreign and folder.is_dir() else "something else"
+    raise StorageError(
+        f"cannot write {folder}: expected a new folder, or an export to replace, found {found}."
+        " Choose another: --output FOLDER."
+    )
 
 
-def _put_in_place(part: Path, folder: Path) -> None:
-    """The finished folder where it belongs; what was there is gone only then."""
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    part.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+def _is_ours(path: Path) -> bool:
+    try:
+        read_about(path.read_text(encoding="utf-8"), path)
+    except (OSError, ValueError):  # which StorageError is, too
+        return False
+    return True
 
 
 def _ignore(sentence: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kedge.errors import InstallError, OptionError
+from kedge.errors import InstallError, OptionError, find_reason
 from kedge.export.about import KEY, About
 from kedge.export.deployed import Deployed
 
@@ -99,11 +99,9 @@ def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> "onnx.ModelPro
                 verbose=False,
             )
     except Exception as problem:  # the exporter has many ways to say that it cannot
-        reason = next((line for line in str(problem).splitlines() if line.strip()), "")
         raise OptionError(
             f"cannot export {type(deployed.net.net).__name__} to ONNX: torch says"
-            f" {reason.strip()[:200] or type(problem).__name__}. Try --format torch, or another"
-            " --opset."
+            f" {find_reason(problem)}. Try --format torch, or another --opset."
         ) from problem
     assert program is not None
     graph: onnx.ModelProto = program.model_proto

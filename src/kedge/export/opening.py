@@ -1,5 +1,6 @@
 """Running what was exported: ONNX by onnxruntime, .pt2 by torch, behind one face."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kedge.errors import OptionError, ShapeError, StorageError
+from kedge.errors import KedgeError, OptionError, ShapeError, StorageError, show
 from kedge.export.about import KEY, About, read_about
 from kedge.export.onnx_file import INPUT, start_session
 from kedge.export.torch_file import read_note, read_program
@@ -23,24 +24,18 @@ class Exported:
     Attributes:
         path: Of the file.
         about: What it says of itself.
+        classes: How many logits there are; found by showing it a blank image.
     """
 
     def __init__(self, path: Path, about: About, runs: Any, device: torch.device) -> None:
         self.path, self.about = path, about
         self._runs, self._device = runs, device
+        self.classes = _try(self)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """In the order of the logits, if known."""
         return self.about.class_names
-
-    @property
-    def classes(self) -> int:
-        """How many logits there are."""
-        if self.about.class_names is not None:
-            return len(self.about.class_names)
-        kind = torch.uint8 if self.about.takes == "uint8" else torch.float32
-        return int(self(torch.zeros(1, *self.about.image_shape, dtype=kind))["logits"].shape[1])
 
     @property
     def size(self) -> int:
@@ -117,7 +112,7 @@ def open_export(
     kind = SUFFIXES[path.suffix.lower()]
     if kind == "onnx":
         return _open_onnx(path, device, threads)
-    about = read_about(read_note(path), path)
+    about = _read(read_note(path), path)
     if not trust:
         raise OptionError(
             f"expected to be told to trust {path}: torch's .pt2 files can run code when they are"
@@ -146,9 +141,50 @@ def _file_in(path: Path) -> Path:
     return path
 
 
-def _open_onnx(path: Path, device: str, threads: int | None) -> Exported:
-    from kedge.errors import KedgeError
+def _read(note: str, path: Path) -> About:
+    about, kind = read_about(note, path), SUFFIXES[path.suffix.lower()]
+    if about.file_format != kind:
+        raise StorageError(
+            f"cannot open {path}: expected it to say that it is a file of format {kind}, found"
+            f" {about.file_format}. Give it the ending it was exported with."
+        )
+    return about
 
+
+def _try(exported: Exported) -> int:
+    """How many classes a file tells apart; it must do what it says of itself with an image."""
+    path, about = exported.path, exported.about
+    try:
+        found = exported(torch.zeros(1, *about.image_shape, dtype=getattr(torch, about.takes)))
+        shapes = {name: tuple(values.shape) for name, values in found.items()}
+    except Exception as problem:  # whatever a runtime raises for a file that is not what it says
+        reason = " ".join(str(problem).split())[:200] or type(problem).__name__
+        raise StorageError(
+            f"cannot open {path}: it does not run on one {about.takes} image of shape"
+            f" {about.image_shape}, as it says it does ({reason}). Export the model again."
+        ) from None
+    classes = shapes["logits"][-1] if shapes["logits"] else 0
+    single = ("energy", "in_distribution")
+    wanted = {name: (1,) if name in single else (1, classes) for name in about.outputs}
+    for name, shape in shapes.items():
+        if shape != wanted[name] or classes < 2:
+            raise StorageError(
+                f"cannot open {path}: expected {name} of shape {wanted[name]} for one image, found"
+                f" {shape}. Export the model again."
+            )
+    _check_names(path, about, classes)
+    return classes
+
+
+def _check_names(path: Path, about: About, classes: int) -> None:
+    if about.class_names is not None and len(about.class_names) != classes:
+        raise StorageError(
+            f"cannot open {path}: expected {classes} class names, one for each logit, found"
+            f" {len(about.class_names)}. Export the model again."
+        )
+
+
+def _open_onnx(path: Path, device: str, threads: int | None) -> Exported:
     try:
         session = start_session(path, threads=threads, device=device)
     except KedgeError:
@@ -164,11 +200,33 @@ def _open_onnx(path: Path, device: str, threads: int | None) -> Exported:
             f"cannot open {path}: expected an ONNX file of `kedge export`, found one of something"
             " else, which does not say what images it takes."
         )
-    about = read_about(note, path)
+    about = _read(note, path)
     names = tuple(output.name for output in session.get_outputs())
     if names != about.outputs or [each.name for each in session.get_inputs()] != [INPUT]:
         raise StorageError(
             f"cannot open {path}: expected outputs {', '.join(about.outputs)}, found"
             f" {', '.join(names)}. Export the model again."
         )
+    _check_graph(path, about, session)
     return Exported(path, about, session, torch.device("cpu"))
+
+
+def _check_graph(path: Path, about: About, session: Any) -> None:
+    """Refuse a note that belongs to another graph, before there is memory taken for an image."""
+    (taken,), logits = session.get_inputs(), session.get_outputs()[0]
+    kind = {"uint8": "tensor(uint8)", "float32": "tensor(float)"}[about.takes]
+    if taken.type != kind or not _fits(taken.shape[1:], about.image_shape):
+        raise StorageError(
+            f"cannot open {path}: expected a graph that takes {kind} of shape"
+            f" (n, {', '.join(map(str, about.image_shape))}), as the file says, found {taken.type}"
+            f" of shape {show(taken.shape)}. Export the model again."
+        )
+    if len(logits.shape) == 2 and isinstance(logits.shape[1], int):
+        _check_names(path, about, logits.shape[1])
+
+
+def _fits(sides: Sequence[int | str | None], shape: Sequence[int]) -> bool:
+    """Whether a graph takes images of a shape; sides that it leaves open have a name, or none."""
+    return len(sides) == len(shape) and all(
+        said == side for said, side in zip(sides, shape, strict=True) if isinstance(said, int)
+    )

@@ -12,7 +12,7 @@ from kedge.data.sources import load_sets
 from kedge.data.splits import stratified
 from kedge.data.views import view_for
 from kedge.errors import DataError, KedgeError, OptionError
-from kedge.evaluation.tested import as_set
+from kedge.evaluation.tested import as_set, overlap
 from kedge.image_model import ImageModel
 from kedge.training.material import cut_sets
 from kedge.training.recipe_files import make_recipe
@@ -59,27 +59,43 @@ def find_pictures(
                 " another. Anchor it with normalise=, or export it without data."
             )
         return Pictures()
-    own = Pictures()
-    recipe = model.provenance.get("recipe") if model.provenance else None
-    if recipe and data is None:
-        try:
-            settings = make_recipe(recipe)
-            if root is not None:
-                settings = replace(settings, data=replace(settings.data, root=root))
-            parts = cut_sets(settings)
-            own = Pictures(parts.validation, parts.test, parts.train)
-        except (KedgeError, OSError) as problem:
-            say(f"the data it was trained on cannot be read: {problem}")
+    found = _own_pictures(model, root, say) if data is None or validation is None else Pictures()
     if isinstance(data, str):
-        sets = load_sets(data, root=root)
-        own = Pictures(None, sets.test, sets.train)
-    elif isinstance(data, Sets):
-        own = Pictures(None, data.test, data.train)
+        data = load_sets(data, root=root)
+    if isinstance(data, Sets):
+        found = Pictures(found.validation, data.test, data.train)
     elif data is not None:
-        own = Pictures(None, as_set("data", data, model.class_names), None)
+        found = Pictures(found.validation, as_set("data", data, model.class_names), None)
     if validation is not None:
-        own = replace(own, validation=as_set("validation", validation, model.class_names))
-    return own
+        found = replace(found, validation=as_set("validation", validation, model.class_names))
+    if found.validation and found.test and overlap(found.validation, found.test):
+        raise DataError(
+            f"expected validation pictures that are not tested on, found those of {found.test.name}"
+            " among them. Name others, such as pack:FILE.npz#SPLIT or imagefolder:FOLDER."
+        )
+    return found
+
+
+def _own_pictures(model: ImageModel, root: str | None, say: Callable[[str], None]) -> Pictures:
+    """Those of the model's own training, if they are there and have its classes."""
+    recipe = model.provenance.get("recipe") if model.provenance else None
+    if not recipe:
+        return Pictures()
+    try:
+        settings = make_recipe(recipe)
+        # Whoever wrote the recipe may be a stranger: nothing is fetched because it says so.
+        local = replace(settings.data, download=False, root=root or settings.data.root)
+        parts = cut_sets(replace(settings, data=local))
+    except (KedgeError, OSError) as problem:
+        say(f"The data it was trained on cannot be read: {problem}")
+        return Pictures()
+    if model.class_names is not None and parts.train.class_names != model.class_names:
+        say(
+            f"The data it says it was trained on, {settings.data.name}, has other classes than the"
+            " model, so they are not used."
+        )
+        return Pictures()
+    return Pictures(parts.validation, parts.test, parts.train)
 
 
 def read_some(model: ImageModel, images: ImageSet, limit: int) -> tuple[Tensor, Tensor]:
@@ -93,10 +109,19 @@ def read_some(model: ImageModel, images: ImageSet, limit: int) -> tuple[Tensor, 
     return seen, images.labels
 
 
-def labels_for(model: ImageModel, images: ImageSet, labels: Tensor) -> Tensor | None:
-    """The labels as the model numbers its classes; None where the classes are others."""
+def labels_for(model: ImageModel, images: ImageSet, labels: Tensor, classes: int) -> Tensor | None:
+    """The labels as the model numbers its classes; None where the classes are others.
+
+    Args:
+        model: Whose names count.
+        images: Whose names are to be found among those.
+        labels: Of some of the images.
+        classes: How many logits the model has.
+    """
     ours = model.class_names
-    if ours is None or images.class_names == ours:
+    if ours is None:
+        return labels if images.classes == classes else None
+    if images.class_names == ours:
         return labels
     if not set(images.class_names) <= set(ours):
         return None

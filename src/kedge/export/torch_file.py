@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.export.passes import move_to_device_pass
 
-from kedge.errors import OptionError, StorageError
+from kedge.errors import OptionError, StorageError, find_reason
 from kedge.export.about import KEY, About
 from kedge.export.deployed import Deployed
 
@@ -33,10 +33,9 @@ class TorchFile:
                     deployed, (example,), dynamic_shapes=dynamic, strict=False
                 )
         except Exception as problem:  # the exporter has many ways to say that it cannot
-            reason = next((line for line in str(problem).splitlines() if line.strip()), "")
             raise OptionError(
                 f"cannot export {type(deployed.net.net).__name__}: torch says"
-                f" {reason.strip()[:200] or type(problem).__name__}."
+                f" {find_reason(problem)}."
             ) from problem
         for module in self._program.graph_module.modules():
             for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():

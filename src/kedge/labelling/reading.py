@@ -4,6 +4,7 @@ Threads, not processes: decoding and resizing do not hold Python's lock, and not
 """
 
 import itertools
+import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -13,17 +14,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kedge.data.decoding import decode, measure
+from kedge.data.decoding import FILE_COPIES, LARGEST_FILE, PEAK_BYTES, decode, measure, read_file
 from kedge.data.views import PlainView, check_length
 from kedge.errors import DataError
 from kedge.labelling.inputs import Found, show_path
-from kedge.labelling.room import Room
+from kedge.labelling.room import Place, Room
 
 BATCHES_AHEAD = 2
 LARGEST_TASK = 16
 PIXELS_AT_ONCE = 10**8  # eight photographs of a telephone, or one that is as large as may be
+BYTES_AT_ONCE = PIXELS_AT_ONCE * PEAK_BYTES  # large files take of it what pixels would
 _SECONDS_BETWEEN_LOOKS = 0.2
-_ROOM = Room(PIXELS_AT_ONCE)
+_ROOM = Room(BYTES_AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,47 @@ def read_one(found: Found, view: PlainView) -> Seen:
     """What `view` shows of a picture, or what is wrong with it."""
     if found.problem is not None:
         return Seen(found.path, problem=found.problem)
-    name = show_path(found.path)
+    for_file = FILE_COPIES * _size_of(found.path)
+    with _ROOM.taken(for_file) as place:
+        seen = _look(found.path, view, place)
+    if isinstance(seen, Seen):
+        return seen
+    # Others have the room. So this waits for all it needs at once, with nothing in its hands.
+    with _ROOM.taken(for_file + seen):
+        again = _look(found.path, view, None)
+    assert isinstance(again, Seen)
+    return again
+
+
+def _look(path: str, view: PlainView, place: Place | None) -> Seen | int:
+    """What `view` shows of a picture; or how many bytes its pixels need, if there is no room.
+
+    All that was read is gone when this returns, before the place for it is given back.
+
+    Args:
+        path: Of the picture.
+        view: What is shown of it.
+        place: That for the file, to be made larger for the pixels; None if there is enough.
+    """
+    name = show_path(path)
     try:
-        height, width = measure(found.path, name)
+        contents = read_file(path, name)
+        height, width = measure(contents, name)
         check_length(height, width, view.resize or view.size, name)
-        with _ROOM.taken(height * width):
-            return Seen(found.path, view(decode(found.path, name)))
+        for_pixels = PEAK_BYTES * height * width
+        if place is not None and not place.grow(for_pixels):
+            return for_pixels
+        return Seen(path, view(decode(contents, name)))
     except DataError as problem:
-        return Seen(found.path, problem=str(problem))
+        return Seen(path, problem=str(problem))
+
+
+def _size_of(path: str) -> int:
+    """Bytes of a file that will be read; one that is not there, or too large, is refused later."""
+    try:
+        return min(os.stat(path).st_size, LARGEST_FILE)
+    except (OSError, ValueError):
+        return 0
 
 
 def _read_some(found: list[Found], view: PlainView) -> list[Seen]:

@@ -26,6 +26,7 @@ EXTENSIONS = {
     ".csv": "csv",
     ".txt": "table",
 }
+_LONGEST_PATH = 60  # beyond which it is shortened, so that wide terminals have no wide gaps
 _LONGEST_LABEL = 24
 _NEEDS_QUOTES = re.compile(r'[,"\r\n]')
 
@@ -151,7 +152,7 @@ class Table:
         if shape.top:
             self._columns.append(("likeliest", min(shape.top, 3) * 16))
         taken = sum(2 + wide for _, wide in self._columns)
-        self._path = max(12, width - taken)
+        self._path = min(max(12, width - taken), _LONGEST_PATH)
 
     def head(self) -> str:
         """The titles."""

@@ -16,6 +16,7 @@ from kedge.publishing.front import make_front_matter
 from kedge.publishing.markdown import code, fenced, in_line, table, text
 from kedge.publishing.measured import Corruptions, Evaluation, Line, Number
 from kedge.publishing.paths import without_folders
+from kedge.publishing.replacing import COST, describe_cost
 from kedge.standard import Standard
 from kedge.storage import note_on_references
 
@@ -336,6 +337,9 @@ def _say_what_travels(model: Anchored | Standard) -> Iterable[str]:
     count = len(model.references)
     if not count or are_private(model.reference_policy):
         yield note_on_references(model)
+        cost = model.provenance.get(COST)
+        if isinstance(cost, dict) and are_private(model.reference_policy):
+            yield f"What that costs: {text(describe_cost(cost))}"
         return
     what = "One reference image is" if count == 1 else f"{count} reference images are"
     yield (
@@ -361,6 +365,8 @@ def _say_threshold(model: Anchored | Standard) -> str:
     return (
         f"A picture counts as in distribution up to an energy of {found.energy:.4f}{asked}: there"
         f" {100 * found.acceptance:g} % of {text(without_folders(found.fitted_on))} are accepted."
+        " That other pictures are refused is not promised; how well they can be told apart by"
+        " energy is under Robustness, where it was measured."
     )
 
 

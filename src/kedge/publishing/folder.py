@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import nn
 
 from kedge.anchored import Anchored
 from kedge.errors import DataError, OptionError, StorageError
+from kedge.files import whole_folder
 from kedge.hub import read_hub_name
 from kedge.publishing.card import MARK, Subject, make_card
 from kedge.publishing.measured import Evaluation, gather_evaluations
@@ -235,36 +235,20 @@ def _name(repo: str | None, rows: Sequence[Row], contents: Contents) -> str:
 
 def _write(folder: Path, contents: Contents, card: str, rows: list[Row], weights: str) -> None:
     """All files beside `folder` first, loaded again as a check; then in its place."""
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    before = folder.with_name(f".{folder.name}.{os.getpid()}.before")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        for rest in (beside, before):  # of a process of this number that was killed
-            shutil.rmtree(rest, ignore_errors=True)
-        beside.mkdir()
-        write_plain(beside, contents)
-        (beside / CARD).write_text(card, encoding="utf-8", newline="\n")
-        if rows:
-            write_rows(beside, rows)
-            (beside / "rows.jsonl").unlink()  # the same once more
-        if contents.config["architecture"] is not None:
-            _check_again(beside, weights)
-        if folder.exists():
-            os.rename(folder, before)
-        try:
-            os.rename(beside, folder)
-        except OSError:
-            if before.exists():
-                os.rename(before, folder)
-            raise
+        with whole_folder(folder) as beside:
+            write_plain(beside, contents)
+            (beside / CARD).write_text(card, encoding="utf-8", newline="\n")
+            if rows:
+                write_rows(beside, rows)
+                (beside / "rows.jsonl").unlink()  # the same once more
+            if contents.config["architecture"] is not None:
+                _check_again(beside, weights)
     except OSError as problem:
         raise StorageError(
             f"cannot write {folder}: {problem.strerror or problem}. What was there before is as it"
             " was. Make room there, or choose another folder."
         ) from problem
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(before, ignore_errors=True)
 
 
 def _check_again(folder: Path, weights: str) -> None:

@@ -1,32 +1,41 @@
-"""References that show no training image, for a model that is published."""
+"""References that show no training image, for a model that is published, and what they cost."""
 
-import torch
+import copy
+from collections.abc import Callable
+from typing import Any
 
 from kedge.anchored import Anchored
-from kedge.data.batches import read_all
-from kedge.data.images import ImageSet
-from kedge.data.sources import load_sets
-from kedge.data.splits import stratified
-from kedge.data.views import view_for
-from kedge.errors import DataError, OptionError
+from kedge.errors import OptionError
+from kedge.export.comparing import ask_model, compare_pictures
+from kedge.export.pictures import find_pictures, labels_for, read_some, require
 from kedge.private_references import Kind, replace_references
 from kedge.standard import Standard
-from kedge.training.material import cut_sets
-from kedge.training.recipe_files import make_recipe
 
 MOST_PICTURES = 5000  # of the training set that statistics are taken from
+MEASURED_ON = 1000  # pictures of the test set
+COST = "cost_of_references"  # in the model's provenance
 
 
 def replace_by_statistics(
-    model: Anchored | Standard, kind: Kind, data: str | None = None, *, seed: int = 0
-) -> None:
+    model: Anchored | Standard,
+    kind: Kind,
+    data: str | None = None,
+    *,
+    seed: int = 0,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any] | None:
     """Store the mean or synthetic references in `model`, made from what it was trained on.
 
     Args:
         model: Anchored.
         kind: "mean" or "synthetic".
         data: The data it was trained on, where it does not say.
-        seed: Of synthetic references, and of which pictures of a large set are looked at.
+        seed: Of synthetic references.
+        say: Told why data cannot be used.
+
+    Returns:
+        What it costs, measured on test pictures where there are some: labels and accuracy with the
+        references that were there before and with these. It is kept with the model, for its card.
     """
     if not isinstance(model, Anchored):
         raise OptionError(
@@ -37,33 +46,38 @@ def replace_by_statistics(
         raise OptionError(
             f"expected a model of uint8 RGB images with --references {kind}, found one of"
             f" {'floats' if model.normalise is None else tuple(model.image_shape)}. In Python:"
-            " kedge.private_references.replace_references."
+            " kedge.replace_references."
         )
-    train = _find_train(model, data)
-    if len(train) > MOST_PICTURES:
-        train = train.part(stratified(train.labels, MOST_PICTURES, seed)[1])
-    images = torch.cat(list(read_all(train, view_for(model))))
+    pictures = find_pictures(model, data, None, None, say or _ignore)
+    train = require(
+        pictures.train, f"to make {kind} references of", "Name the training set: --data DATA."
+    )
+    before = copy.deepcopy(model)
+    images, _ = read_some(model, train, MOST_PICTURES)
     replace_references(model, kind, images, seed=seed)
-    facts = model.provenance.get("facts")
+    provenance = {name: value for name, value in model.provenance.items() if name != COST}
+    facts = provenance.get("facts")
     if isinstance(facts, dict):  # rows take the policy from there
-        known = {**facts, "reference_policy": model.reference_policy}
-        model.provenance = {**model.provenance, "facts": known}
+        provenance["facts"] = {**facts, "reference_policy": model.reference_policy}
+    cost = None
+    if pictures.test is not None:
+        shown, labels = read_some(model, pictures.test, MEASURED_ON)
+        found, said = ask_model(model, shown, 1), ask_model(before, shown, 1)
+        known = labels_for(model, pictures.test, labels, found["logits"].shape[1])
+        cost = compare_pictures(found, said, known, f"{pictures.test.name}, test")
+        provenance[COST] = cost
+    model.provenance = provenance
+    return cost
 
 
-def _find_train(model: Anchored, data: str | None) -> ImageSet:
-    """The set a model was trained on: the one named, or that of its own recipe."""
-    recipe = model.provenance.get("recipe")
-    if data is None:
-        if not isinstance(recipe, dict) or not recipe.get("data"):
-            raise OptionError(
-                "expected the data that the model was trained on, since it does not say: --data"
-                " DATA."
-            )
-        return cut_sets(make_recipe(recipe)).train
-    train = load_sets(data).train
-    if train is None:
-        raise DataError(
-            f"expected a set to train on in {data}, found only one to test on. Name the set without"
-            " a split."
-        )
-    return train
+def describe_cost(cost: dict[str, Any]) -> str:
+    """What `replace_by_statistics` found, in a sentence."""
+    told = f"{cost['same_label']:.1%} of {cost['count']:,} pictures of {cost['set']} get the label"
+    told += " that they got from the first reference stored before"
+    if "accuracy" in cost:
+        told += f"; accuracy is {cost['accuracy']:.1%}, and was {cost['model_accuracy']:.1%}"
+    return f"{told}."
+
+
+def _ignore(sentence: str) -> None:
+    pass

@@ -29,7 +29,7 @@ from kedge.files import write_whole
 from kedge.nets import remembered
 from kedge.rows import Row, make_row, write_rows
 from kedge.standard import Standard
-from kedge.storage import digest_weights, save
+from kedge.storage import digest_weights, note_on_references, save
 from kedge.training.checkpoint import LAST, load_checkpoint, save_checkpoint
 from kedge.training.distributed import Processes, joined
 from kedge.training.interrupts import Interrupts
@@ -318,6 +318,8 @@ def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
         if rows:
             write_rows(folder, rows)
         display.say(f"model, metrics and rows are in {folder}")
+        if isinstance(run.judged, Anchored):
+            display.say(note_on_references(run.judged))
     processes.wait()
     return rows
 
