@@ -17,7 +17,7 @@ import torch
 from paired import RESULTS, compare
 
 import kedge
-from kedge.export.exporting import PRECISIONS
+from kedge.export.about import PRECISIONS
 from kedge.export.opening import Exported
 from kedge.training import load_recipe, train
 

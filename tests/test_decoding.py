@@ -135,9 +135,10 @@ def test_the_transparent_grey_of_a_png_is_white_whatever_its_depth(monkeypatch, 
 @pytest.mark.parametrize("bits", [8, 16])
 def test_the_transparent_colour_of_a_png_is_white_whatever_its_depth(bits):
     colours = [(0x12, 0xAB, 0xFF), (0x12, 0xAB, 0xFE), (0, 0, 0)]
-    scale, form = (257, ">3H") if bits == 16 else (1, "3B")
-    row = b"".join(struct.pack(form, *(part * scale for part in each)) for each in colours)
-    clear = struct.pack(">3H", *(part * scale for part in colours[0]))
+    # Lower bits that are not those of the upper ones.
+    scale, more, form = (256, 0x34, ">3H") if bits == 16 else (1, 0, "3B")
+    row = b"".join(struct.pack(form, *(part * scale + more for part in each)) for each in colours)
+    clear = struct.pack(">3H", *(part * scale + more for part in colours[0]))
     pixels = chunk(b"IDAT", zlib.compress(b"\0" + row))
     data = png(3, 1, chunk(b"tRNS", clear), pixels, bits=bits)
     assert decode(data, "it")[:, 0].T.tolist() == [WHITE, *map(list, colours[1:])]

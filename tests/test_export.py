@@ -20,7 +20,7 @@ from kedge.cli import main
 from kedge.data.sources import load_sets
 from kedge.errors import DataError, InstallError, OptionError, OutputError, StorageError
 from kedge.export import comparing, exporting
-from kedge.export.about import read_about
+from kedge.export.about import PRECISIONS, read_about
 from kedge.export.comparing import make_candidates
 from kedge.export.exporting import export
 from kedge.export.opening import is_export, open_export
@@ -135,7 +135,7 @@ def test_every_kind_of_file_is_measured_against_the_model(exports, model, kind):
 
 
 def test_fewer_bits_are_fewer_bytes(exports):
-    sizes = {p: exports("onnx", p).path.stat().st_size for p in exporting.PRECISIONS}
+    sizes = {p: exports("onnx", p).path.stat().st_size for p in PRECISIONS}
     assert sizes["float16"] < 0.7 * sizes["float32"]
     assert sizes["bfloat16"] < 0.8 * sizes["float32"]
     assert sizes["int8"] < sizes["bfloat16"] * 1.5

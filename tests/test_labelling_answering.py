@@ -252,6 +252,7 @@ def test_a_strip_that_would_grow_beyond_all_memory_is_refused_by_name(tmp_path, 
         assert seen.image is None
         told = f"its {size[0]} x {size[1]} pixels are too long a strip to be shown at 32 px"
         assert told in seen.problem
+        assert path in seen.problem
         assert read_one(Found(path), PlainView(16)).image.shape == (3, 16, 16)
 
 

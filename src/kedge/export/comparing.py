@@ -11,6 +11,7 @@ from torch import Tensor
 from kedge.anchored import Anchored
 from kedge.data.synthetic import make_blobs, make_noise
 from kedge.errors import OutputError
+from kedge.export.about import About
 from kedge.export.check import difference
 from kedge.export.opening import Exported
 from kedge.predict import predict
@@ -120,19 +121,9 @@ def compare_examples(
     about = exported.about
     found = {name: value.numpy() for name, value in ask_file(exported, images).items()}
     expected = {name: value.numpy() for name, value in said.items()}
-    none: dict[str, Any] = {}
-    apart = {
-        name: difference(name, found[name], expected[name], expected, none) for name in expected
-    }
-    # With 8 bits an image that is nothing may well get another label.
-    gated = ["logits"] if about.precision == "int8" else list(apart)
-    worst = max(gated, key=lambda name: apart[name])
-    if not apart[worst] <= SAME[about.precision]:
-        raise OutputError(
-            f"expected the file to say what the model says on {len(images)} examples, found"
-            f" {worst} that differ by {apart[worst]:.1e}: nothing was written. Take a higher"
-            " --precision or another --format; in float32, please report the network."
-        )
+    apart = _measure_apart(found, expected)
+    if about.precision != "int8":
+        _check_apart(apart, about, f"{len(images)} examples")
     _check_alone(exported, images, found)
     if about.threshold is not None:
         below = found["energy"] <= np.float32(about.threshold.energy)
@@ -147,6 +138,30 @@ def compare_examples(
     np.savez_compressed(content, **kept)  # it stamps no times: the same examples, the same bytes
     figures = {"count": len(images), **{name: float(value) for name, value in apart.items()}}
     return figures, content.getvalue()
+
+
+def compare_calibrated(exported: Exported, images: Tensor, said: dict[str, Tensor]) -> None:
+    """Refuse an int8 file that is not the model on pictures like those it was calibrated on.
+
+    Examples are not like them: beyond the ranges of calibration 8 bits promise nothing.
+    """
+    found = {name: value.numpy() for name, value in ask_file(exported, images).items()}
+    apart = _measure_apart(found, {"logits": said["logits"].numpy()})
+    _check_apart(apart, exported.about, f"{len(images)} pictures it was calibrated on")
+
+
+def _measure_apart(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
+    return {name: difference(name, found[name], expected[name], expected, {}) for name in expected}
+
+
+def _check_apart(apart: dict[str, float], about: About, shown: str) -> None:
+    worst = max(apart, key=lambda name: apart[name])
+    if not apart[worst] <= SAME[about.precision]:
+        raise OutputError(
+            f"expected the file to say what the model says on {shown}, found {worst} that differ by"
+            f" {apart[worst]:.1e}: nothing was written. Take a higher --precision or another"
+            " --format; in float32, please report the network."
+        )
 
 
 def _check_alone(exported: Exported, images: Tensor, found: dict[str, Any]) -> None:

@@ -25,12 +25,13 @@ from kedge.data.images import ImageSet
 from kedge.data.views import view_for
 from kedge.errors import OptionError, StorageError, check_option
 from kedge.export import check
-from kedge.export.about import About, read_about
+from kedge.export.about import FILE_FORMATS, PRECISIONS, About, read_about
 from kedge.export.comparing import (
     BATCH,
     ask_file,
     ask_model,
     choose_examples,
+    compare_calibrated,
     compare_examples,
     compare_pictures,
     make_candidates,
@@ -47,8 +48,6 @@ from kedge.private_references import are_private, replace_references
 from kedge.standard import Standard, model_in
 from kedge.storage import digest_weights, load
 
-FORMATS = ("onnx", "torch")
-PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 REFERENCES = ("stored", "mean", "synthetic")
 ACCEPTANCE = 0.95
 TRAIN_PICTURES = 5000  # of which mean and synthetic references are made
@@ -106,7 +105,7 @@ def export(
     Raises:
         OutputError: If the file is not the model; nothing is written then.
     """
-    check_option("format", format, FORMATS)
+    check_option("format", format, FILE_FORMATS)
     check_option("precision", precision, PRECISIONS)
     check_option("references", references, REFERENCES)
     say = say or _ignore
@@ -140,6 +139,9 @@ def export(
             exported = open_export(path, trust=True)
             images = choose_examples(exported, make_candidates(source.image_shape, about.takes))
             shown, examples = compare_examples(exported, images, ask_model(source, images, k))
+            if precision == "int8":
+                seen, _ = read_some(source, _calibrating(pictures), BATCH)
+                compare_calibrated(exported, seen, ask_model(source, seen, k))
             measured: dict[str, Any] = {"examples": shown}
             if pictures.test is None:
                 say("No pictures with classes are known, so accuracy was not measured: --data.")
@@ -297,14 +299,18 @@ def _make(
         return TorchFile(deployed if dtype is None else deployed.to_precision(dtype), image)
     batches = None
     if about.precision == "int8":
-        shown = require(
-            pictures.train or pictures.validation,
-            "to calibrate int8 with",
-            "Name data with a training set (--data DATA), or validation pictures (--validation).",
-        )
-        images, _ = read_some(source, shown, calibration)
+        images, _ = read_some(source, _calibrating(pictures), calibration)
         batches = images.split(BATCH)
     return OnnxFile(deployed, image, about.precision, batches, opset or OPSET)
+
+
+def _calibrating(pictures: Pictures) -> ImageSet:
+    """The pictures that int8 takes its ranges from."""
+    return require(
+        pictures.train or pictures.validation,
+        "to calibrate int8 with",
+        "Name data with a training set (--data DATA), or validation pictures (--validation).",
+    )
 
 
 def _fit(
