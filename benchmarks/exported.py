@@ -1,4 +1,4 @@
-"""Latency of exported files: the folded network over the plain one, in onnxruntime. Claim: 1.02.
+"""Latency of exported files: the folded network over the plain one, in onnxruntime. Aim: 1.02.
 
 Both are files of `kedge.export` in float32 with the same normalisation inside and the same outputs:
 logits, probabilities and energy. One thread, so that time on the processor is latency.

@@ -23,9 +23,8 @@ from PIL import Image
 import kedge
 from kedge.cli import COMMANDS, main, make_parser, parse
 from kedge.data import decoding
-from kedge.export.about import About
+from kedge.export.about import PRECISIONS, About
 from kedge.export.deployed import OUTPUTS
-from kedge.export.exporting import PRECISIONS
 from kedge.labelling import Record, label, reading
 from kedge.predict import PROTOCOLS
 from kedge.rows import COLUMNS
