@@ -670,6 +670,36 @@ def test_int8_is_calibrated_on_validation_pictures_where_there_is_no_training_se
     assert exported.threshold.fitted_on == "validation (100)"
 
 
+def test_the_check_asks_one_by_one_too(exports, tmp_path):
+    make, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    nodes = [
+        make("Cast", ["images"], ["floats"], to=onnx.TensorProto.FLOAT),
+        make("Flatten", ["floats"], ["flat"]),
+        make("ReduceMean", ["flat", "first"], ["mean"]),  # over the batch
+        make("Sub", ["flat", "mean"], ["logits"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes,
+        "mixing",
+        [value("images", onnx.TensorProto.UINT8, ["batch", 3, 2, 2])],
+        [value("logits", onnx.TensorProto.FLOAT, ["batch", 12])],
+        [onnx.numpy_helper.from_array(np.array([0]), "first")],
+    )
+    network = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    network.ir_version = 8
+    onnx.save(network, tmp_path / "model.onnx")
+    images = np.random.default_rng(0).integers(256, size=(4, 3, 2, 2), dtype=np.uint8)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    logits = session.run(None, {"images": images})[0]
+    np.savez(tmp_path / "examples.npz", images=images, logits=logits, tolerance=1e-4)
+    about = {"name": "mixing", "precision": "float32", "outputs": ["logits"], "threshold": None}
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    shutil.copy(exports().path.parent / "check.py", tmp_path)
+    done = run_check(tmp_path)
+    assert done.returncode == 1
+    assert "in batches of 1," in done.stdout
+
+
 def test_the_check_says_in_one_line_what_it_cannot_open(exports, tmp_path):
     folder = shutil.copytree(exports().path.parent, tmp_path / "cut")
     (folder / "model.onnx").write_bytes((folder / "model.onnx").read_bytes()[:500])
