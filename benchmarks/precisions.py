@@ -53,7 +53,7 @@ def measure_time(made: dict[str, Exported]) -> dict[str, float]:
 
     contenders = {name: run(exported.path) for name, exported in made.items()}
     rows = compare("precisions", "resnet_small, batch 64", contenders, rounds=60, items=64)
-    return {row.contender: row.ratio for row in rows}
+    return {row.contender: row.ratio for row in rows}  # and float32's to itself: the noise
 
 
 def write(made: dict[str, Exported], ratios: dict[str, float]) -> None:
@@ -63,7 +63,13 @@ def write(made: dict[str, Exported], ratios: dict[str, float]) -> None:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(
             ["precision", "kilobytes", "accuracy", "model accuracy", "same label"]
-            + ["largest probability difference", "accepted", "time over float32", "pictures"]
+            + [
+                "largest probability difference",
+                "accepted",
+                "time over float32",
+                "control",
+                "pictures",
+            ]
         )
         for precision, exported in made.items():
             seen = exported.about.measured["pictures"]
@@ -77,6 +83,7 @@ def write(made: dict[str, Exported], ratios: dict[str, float]) -> None:
                     round(seen["largest_probability_difference"], 6),
                     round(seen["accepted"], 4),
                     ratios.get(precision, 1.0),
+                    ratios["float32 (control)"],
                     seen["count"],
                 ]
             )

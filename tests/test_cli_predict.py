@@ -365,7 +365,6 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(here):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, place) -> Path:
     """The anchored model as an ONNX file with three references, and as a .pt2 with one."""
-    pytest.importorskip("onnxruntime")
     from kedge.export import export
 
     folder = tmp_path_factory.mktemp("exported")

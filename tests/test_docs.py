@@ -172,6 +172,8 @@ def test_the_cost_of_fewer_bits_is_that_of_the_result_file():
         shares = [f"{100 * float(row[column]):.2f}" for column in ("accuracy", "same label")]
         ratio = "1" if name == "float32" else f"{float(row['time over float32']):.2f}"
         assert cells == [row["kilobytes"], *shares, ratio], name
+    noise = f"float32 against itself measured {float(row['control']):.2f}"
+    assert noise in " ".join(text.split())
 
 
 def test_the_cost_of_other_references_is_that_of_the_result_file():

@@ -56,7 +56,7 @@ def model(shapes_run):
 
 
 @pytest.fixture(scope="module")
-def test_images():
+def some_images():
     return load_sets("shapes").test.images()[:100]
 
 
@@ -95,9 +95,9 @@ KINDS = [
 
 @pytest.mark.parametrize(("format", "k"), [("onnx", 1), ("onnx", 3), ("torch", 1), ("torch", 3)])
 @pytest.mark.parametrize("n", [1, 2, 64])
-def test_the_file_says_what_kedge_predict_says(exports, model, test_images, format, k, n):
+def test_the_file_says_what_kedge_predict_says(exports, model, some_images, format, k, n):
     exported = exports(format, "float32", k)
-    x = test_images[:n]
+    x = some_images[:n]
     found = exported(x)
     said = kedge.predict(model, x, "marginal", k) if k > 1 else kedge.predict(model, x)
     assert torch.allclose(found["logits"], said.logits, atol=1e-4)
@@ -295,12 +295,12 @@ def test_exporting_twice_gives_the_same_bytes_and_replaces_the_folder(shapes_run
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_stored_threshold_is_kept_and_another_share_is_fitted(model, test_images, tmp_path):
+def test_a_stored_threshold_is_kept_and_another_share_is_fitted(model, some_images, tmp_path):
     own = copy.deepcopy(model)
-    stored = kedge.fit_threshold(own, test_images, 0.5, fitted_on="mine")
+    stored = kedge.fit_threshold(own, some_images, 0.5, fitted_on="mine")
     kept = export(own, tmp_path / "kept", limit=50)
     assert kept.threshold == stored
-    assert float(kept(test_images)["in_distribution"].float().mean()) == pytest.approx(
+    assert float(kept(some_images)["in_distribution"].float().mean()) == pytest.approx(
         0.5, abs=0.02
     )
     fitted = export(own, tmp_path / "fitted", acceptance=0.8, limit=50)
@@ -338,19 +338,19 @@ def test_data_that_is_gone_does_not_stop_an_export(model, tmp_path):
     assert any("cannot be read" in line and "gone" in line for line in told)
 
 
-def test_given_pictures_are_used_instead_of_the_models_own(model, test_images, tmp_path):
+def test_given_pictures_are_used_instead_of_the_models_own(model, some_images, tmp_path):
     sets = load_sets("shapes")
     labels = sets.test.labels[:100]
     exported = export(
         model,
         tmp_path / "given",
-        data=(test_images, labels),
-        validation=test_images[:40],
+        data=(some_images, labels),
+        validation=some_images[:40],
         limit=500,
     )
     assert exported.about.measured["pictures"]["count"] == 100
     assert exported.threshold.fitted_on == "validation (40)"
-    energies = exported(test_images[:40])["energy"]
+    energies = exported(some_images[:40])["energy"]
     assert float((energies <= exported.threshold.energy).float().mean()) == pytest.approx(0.95)
 
 
@@ -660,13 +660,13 @@ def test_the_references_decide_the_size_of_a_network_of_ones_own(tmp_path):
 
 
 def test_int8_is_calibrated_on_validation_pictures_where_there_is_no_training_set(
-    model, test_images, tmp_path
+    model, some_images, tmp_path
 ):
     bare = copy.deepcopy(model)
     bare.provenance = {}
     with pytest.raises(DataError, match="validation pictures"):
-        export(bare, tmp_path / "out", precision="int8", data=test_images[50:])
-    exported = export(bare, tmp_path / "out", precision="int8", validation=test_images)
+        export(bare, tmp_path / "out", precision="int8", data=some_images[50:])
+    exported = export(bare, tmp_path / "out", precision="int8", validation=some_images)
     assert exported.threshold.fitted_on == "validation (100)"
 
 

@@ -113,7 +113,7 @@ def _lead_back_to_blocks(graph: "onnx.ModelProto") -> None:
 
     On CPUs onnxruntime keeps images in blocks of channels. The map is not in them, so its sum is
     taken outside, and so would be the sum of every residual block after it, up to the first that
-    has none: 2 to 4 % of a ResNet-18 in batches of 32. What a maximum returns is in blocks again.
+    has none. What a maximum returns is in blocks again.
     """
     import onnx
 
