@@ -35,6 +35,16 @@ def _own_cache(tmp_path_factory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def here() -> Iterator[None]:
+    """Cells of comparisons and studies run in this process."""
+    from grids import HereJobs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kedge.grid.working.LocalJobs", HereJobs)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)  # weights of the networks that tests make

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kedge.cli import main
 from kedge.errors import OptionError
-from kedge.grid import compare, comparing
+from kedge.grid import compare, comparing, working
 from kedge.grid.running import PROGRESS, run_cell
 from kedge.grid.watching import Watch
 
@@ -49,13 +49,13 @@ def test_a_comparison_leaves_a_report_and_says_what_failed(compared):
 def test_a_second_call_runs_what_is_new_alone(compared, monkeypatch):
     recipe, output, _ = compared
     ran = []
-    engine = comparing.LocalJobs
+    engine = working.LocalJobs
 
     def noted(cells, **options):
         ran.extend(cell.title for cell in cells)
         return engine(cells, **options)
 
-    monkeypatch.setattr(comparing, "LocalJobs", noted)
+    monkeypatch.setattr(working, "LocalJobs", noted)
     again = compare(
         recipe, arms=["standard", "masked-label"], seeds=(0,), output=output, evaluation=SHOWN
     )

@@ -19,12 +19,15 @@ class Arm:
         first: Share of the epochs that are trained as a standard network first; then it is anchored
             exactly, and trained on. The learning rate follows one schedule through both.
         start: A trained network to start from, instead of fresh weights.
+        after: Another arm, whose trained network of the same seed it starts from. That one keeps
+            its own settings and budget, and is trained once for all that start from it.
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     first: float = 0.0
     start: str | None = None
+    after: "Arm | None" = None
 
 
 _LABEL = {"protocol.name": "masked", "protocol.target": "label"}

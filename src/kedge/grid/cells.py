@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Cell:
         folder: Of its last run, where the results are.
         phases: Its runs, in their order.
         evaluation: Options of `kedge.evaluate`, as plain values.
+        measure: `module:function` that is called when it is evaluated, by `run_cell`.
+        options: Of that function, as plain values.
     """
 
     arm: str
@@ -51,6 +53,8 @@ class Cell:
     folder: Path
     phases: tuple[Phase, ...]
     evaluation: Mapping[str, Any]
+    measure: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -59,8 +63,10 @@ class Cell:
 
     @property
     def asked(self) -> str:
-        """A digest of how it is evaluated."""
-        return _digest(dict(self.evaluation))
+        """A digest of how it is evaluated and measured."""
+        if self.measure is None:
+            return _digest(dict(self.evaluation))
+        return _digest([dict(self.evaluation), self.measure, dict(self.options)])
 
     @property
     def finished(self) -> bool:
@@ -80,6 +86,8 @@ class Cell:
             "folder": str(self.folder),
             "phases": phases,
             "evaluation": dict(self.evaluation),
+            "measure": self.measure,
+            "options": dict(self.options),
         }
 
     @staticmethod
@@ -90,7 +98,13 @@ class Cell:
             for each in values["phases"]
         )
         return Cell(
-            values["arm"], values["seed"], Path(values["folder"]), phases, values["evaluation"]
+            values["arm"],
+            values["seed"],
+            Path(values["folder"]),
+            phases,
+            values["evaluation"],
+            values["measure"],
+            values["options"],
         )
 
 
@@ -101,6 +115,9 @@ def make_cells(
     seeds: Sequence[int],
     output: Path,
     evaluation: Mapping[str, Any],
+    *,
+    measure: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[Cell]:
     """The cells of a comparison, seed by seed, so that early results are of all arms.
 
@@ -114,13 +131,19 @@ def make_cells(
         seeds: Of each arm.
         output: Where the folders are.
         evaluation: Options of `kedge.evaluate`.
+        measure: What is measured of each beside, see `Cell`.
+        options: Of that.
     """
     if not seeds:
         raise OptionError("expected at least one seed, found none.")
     if len(set(seeds)) < len(seeds):
         raise OptionError(f"expected different seeds, found {', '.join(map(str, seeds))}.")
     cells = [
-        _make_cell(source, settings, arm, seed, output.absolute(), evaluation)
+        replace(
+            _make_cell(source, settings, arm, seed, output.absolute(), evaluation),
+            measure=measure,
+            options=options or {},
+        )
         for seed in seeds
         for arm in arms
     ]
@@ -146,13 +169,19 @@ def _make_cell(
     recipe = load_recipe(source, {**settings, **arm.settings, "seed": seed})
     start = None if arm.start is None else str(Path(arm.start).absolute())
     recipes = [recipe] if not arm.first else list(_halves(recipe, arm))
-    decided = [_deciding(each) for each in recipes] + [_fingerprint(start)]
+    earlier: tuple[Phase, ...] = ()
+    if arm.after is not None:
+        assert not arm.first, "an arm starts from another one, or from a part of itself"
+        assert start is None, "an arm starts from another one, or from a file"
+        earlier = _make_cell(source, settings, arm.after, seed, output, evaluation).phases
+    recipes_before = [phase.recipe for phase in earlier]
+    decided = [_deciding(each) for each in (*recipes_before, *recipes)] + [_fingerprint(start)]
     digest = _digest(decided)[:6]
     folder = next(
         (path for path in sorted(output.glob(f"*-seed{seed}-{digest}")) if path.is_dir()),
         output / f"{arm.name}-seed{seed}-{digest}",
     )
-    phases = [Phase(recipes[-1], folder, start)]
+    phases = [*earlier, Phase(recipes[-1], folder, str(earlier[-1].folder) if earlier else start)]
     if arm.first:
         before = folder / "first"
         phases = [Phase(recipes[0], before, None), Phase(recipes[1], folder, str(before))]

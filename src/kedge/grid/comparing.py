@@ -1,25 +1,20 @@
 """A comparison, from arms and seeds to a report. Read `compare` top to bottom."""
 
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kedge.errors import DataError, OptionError, check_option
 from kedge.evaluation.plan import Choices
 from kedge.grid.arms import Arm, parse_arms
 from kedge.grid.cells import Cell, make_cells
-from kedge.grid.engines import Engine, LocalJobs
-from kedge.grid.running import PROGRESS, Result, rename_cell
-from kedge.grid.watching import Watch
+from kedge.grid.running import rename_cell
+from kedge.grid.working import check_work, work
 from kedge.run_folder import read_run
 
 RECIPE = "shapes-compare"
-ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
@@ -81,66 +76,28 @@ def compare(
         command: That a reader can repeat.
         quiet: Show nothing.
     """
-    check_option("the engine", engine, ENGINES)
-    if jobs is not None and jobs < 1:
-        raise OptionError(f"expected at least 1 job, found {jobs}.")
     output = Path(output)
-    if output.exists() and not output.is_dir():
-        raise OptionError(f"expected a folder for the comparison, found a file at {output}.")
+    check_work(output, jobs, engine)
     chosen = parse_arms(arms)
     if baseline is not None:
         check_option("the baseline", baseline, [arm.name for arm in chosen])
     cells = make_cells(recipe, settings or {}, chosen, seeds, output, evaluation or {})
     check_cells(cells)
-    todo = [cell for cell in cells if not cell.finished]
-    results: dict[Path, Result] = {}
-    interrupted = False
-    if todo:
-        places = _devices(device)
-        if engine == "local":
-            jobs = min(jobs or _usual_jobs(places), len(todo))
-        with Watch(todo, jobs=jobs, quiet=quiet) as watch:
-            if len(todo) < len(cells):
-                watch.say(f"{len(cells) - len(todo)} of {len(cells)} cells are finished already")
-            at_once = f", {jobs} at a time" if jobs is not None else ""
-            count = "1 cell" if len(todo) == 1 else f"{len(todo)} cells"
-            watch.say(f"{count} to train and evaluate{at_once}, into {output}")
-            if engine == "local":
-                assert jobs is not None
-                running: Engine = LocalJobs(
-                    todo,
-                    jobs=jobs,
-                    threads=max(1, _cores() // jobs),
-                    devices=places,
-                    command=list(command),
-                    logs=output.absolute() / "logs",
-                )
-            else:
-                from kedge.grid.on_ray import RayTasks
-
-                running = RayTasks(
-                    todo,
-                    jobs=jobs,
-                    cpus=cpus,
-                    gpus=gpus,
-                    address=address,
-                    command=list(command),
-                    device=device,
-                )
-            interrupted = _follow(running, todo, watch, results)
-    failed = [
-        f"{cell.title}: {results[cell.folder]['problem']}"
-        for cell in cells
-        if results.get(cell.folder, {}).get("status") == "failed"
-    ]
+    worked = work(
+        cells,
+        output,
+        jobs=jobs,
+        engine=engine,
+        cpus=cpus,
+        gpus=gpus,
+        address=address,
+        device=device,
+        command=command,
+        quiet=quiet,
+    )
     there = [cell for cell in cells if cell.finished]
     if not there:
-        return Compared(None, cells, failed, interrupted)
-    unfinished = [
-        f"{cell.title}: not finished"
-        for cell in cells
-        if cell not in there and results.get(cell.folder, {}).get("status") != "failed"
-    ]
+        return Compared(None, cells, worked.failed, worked.interrupted)
     from kedge.report.writing import write_report  # draws: cells' own processes need not
 
     for cell in there:
@@ -151,9 +108,9 @@ def compare(
         baseline=baseline,
         title=title,
         command=shlex.join(command) or None,
-        failed=[*failed, *unfinished],
+        failed=[*worked.failed, *worked.unfinished],
     )
-    return Compared(report, cells, failed, interrupted)
+    return Compared(report, cells, worked.failed, worked.interrupted)
 
 
 def check_cells(cells: Sequence[Cell]) -> None:
@@ -175,44 +132,3 @@ def check_cells(cells: Sequence[Cell]) -> None:
         path = Path(place.partition("#")[0])
         if kind in ("imagefolder", "imagenet", "pictures", "pack") and not path.exists():
             raise DataError(f"expected data at {path} for {data}, found nothing there.")
-
-
-def _follow(
-    engine: Engine, cells: Sequence[Cell], watch: Watch, results: dict[Path, Result]
-) -> bool:
-    """Watch until all cells ended; True if somebody interrupted."""
-    for cell in cells:
-        (cell.folder / PROGRESS).unlink(missing_ok=True)
-    try:
-        while len(results) < len(cells):
-            for cell, result in engine.collect(0.5):
-                results[cell.folder] = result
-                watch.end(cell, result)
-            watch.look()
-    except KeyboardInterrupt:
-        watch.say("interrupted: cells that run are being saved (once more to end them at once)")
-        engine.stop()
-        results.update({cell.folder: result for cell, result in engine.collect(0.1)})
-        return True
-    finally:
-        engine.close()
-    return any(result["status"] == "interrupted" for result in results.values())
-
-
-def _devices(device: str) -> list[str]:
-    """The devices that cells take in turn."""
-    if device != "auto" or not torch.cuda.is_available():
-        return [device]
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-
-
-def _usual_jobs(places: Sequence[str]) -> int:
-    """One for each GPU; without, one for each core: small networks waste several."""
-    if places[0].startswith("cuda"):
-        return len(places)
-    return _cores()
-
-
-def _cores() -> int:
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return found or 1

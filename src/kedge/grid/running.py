@@ -1,5 +1,6 @@
 """One cell from beginning to end: what is there already is used, what is missing is done."""
 
+import importlib
 import json
 import os
 import time
@@ -15,8 +16,10 @@ from kedge.errors import KedgeError
 from kedge.evaluation.running import evaluate
 from kedge.files import locked, write_whole
 from kedge.grid.cells import Cell, Phase
+from kedge.grid.measured import Measured
 from kedge.run_folder import CELL, read_cell
 from kedge.training.checkpoint import BEFORE, LAST
+from kedge.training.distributed import choose_device
 from kedge.training.loop import train
 from kedge.training.progress import Display
 
@@ -70,20 +73,21 @@ def _run(cell: Cell, device: str, command: list[str] | None, began: float) -> Re
     (cell.folder / PROBLEM).unlink(missing_ok=True)
     before = read_cell(cell.folder)
     seconds = {"train": 0.0, "evaluate": 0.0, **before.get("seconds", {})}
+    stages = len(cell.phases) + 1 + (cell.measure is not None)
     # One that is finished and asked more now stays finished, whatever happens to what is asked.
     if not before.get("finished"):
         _note_cell(cell, command, seconds, finished=False)
     for number, phase in enumerate(cell.phases):
         since = time.monotonic()
         stage = "training" if len(cell.phases) == 1 else f"training {number + 1}/{len(cell.phases)}"
-        finished = _train(phase, _Notes(cell.folder, stage, number, len(cell.phases) + 1), device)
+        finished = _train(cell, phase, _Notes(cell.folder, stage, number, stages), device)
         seconds["train"] += time.monotonic() - since
         if not before.get("finished"):
             _note_cell(cell, command, seconds, finished=False)
         if not finished:
             return {"status": "interrupted"}
     since = time.monotonic()
-    notes = _Notes(cell.folder, "evaluating", len(cell.phases), len(cell.phases) + 1)
+    notes = _Notes(cell.folder, "evaluating", len(cell.phases), stages)
     evaluate(
         str(cell.folder),
         **cell.evaluation,
@@ -93,6 +97,10 @@ def _run(cell: Cell, device: str, command: list[str] | None, began: float) -> Re
         show=notes.begin,
     )
     seconds["evaluate"] += time.monotonic() - since
+    if cell.measure is not None:
+        since = time.monotonic()
+        _measure(cell, _Notes(cell.folder, "measuring", len(cell.phases) + 1, stages), device)
+        seconds["measure"] = seconds.get("measure", 0.0) + time.monotonic() - since
     _note_cell(cell, command, seconds, finished=True)
     (cell.folder / PROGRESS).unlink(missing_ok=True)
     return {"status": "finished", "seconds": round(time.time() - began, 1)}
@@ -105,8 +113,28 @@ def rename_cell(cell: Cell) -> None:
         write_whole(cell.folder / CELL, json.dumps({**there, "arm": cell.arm}, indent=2) + "\n")
 
 
-def _train(phase: Phase, notes: "_Notes", device: str) -> bool:
+def _measure(cell: Cell, notes: "_Notes", device: str) -> None:
+    """Call the function that measures a cell: `(folder, options, kept, *, device, show)`."""
+    assert cell.measure is not None
+    module, _, name = cell.measure.partition(":")
+    measure = getattr(importlib.import_module(module), name)
+    kept = Measured(cell.folder, {"measure": cell.measure, **cell.options})
+    measure(cell.folder, cell.options, kept, device=choose_device(device), show=notes.begin)
+
+
+def _train(cell: Cell, phase: Phase, notes: "_Notes", device: str) -> bool:
     """The run of a phase: used as it is, resumed, or begun; False if it was interrupted."""
+    folder = phase.folder
+    if (folder / "model" / "config.json").exists():
+        return True
+    if folder != cell.folder and cell.folder not in folder.parents:  # several cells share it
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, ".running"):
+            return _train_alone(phase, notes, device)
+    return _train_alone(phase, notes, device)
+
+
+def _train_alone(phase: Phase, notes: "_Notes", device: str) -> bool:
     folder = phase.folder
     if (folder / "model" / "config.json").exists():
         return True

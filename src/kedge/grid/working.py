@@ -1,0 +1,144 @@
+"""Having cells run: by whom, how many at once, and with whom watching. Read `work`."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from kedge.errors import OptionError, check_option
+from kedge.grid.cells import Cell
+from kedge.grid.engines import Engine, LocalJobs
+from kedge.grid.running import PROGRESS, Result
+from kedge.grid.watching import Watch
+
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Worked:
+    """What became of some cells.
+
+    Attributes:
+        failed: A line for each that failed.
+        unfinished: A line for each that did not fail and is not finished.
+        interrupted: Whether somebody interrupted it.
+    """
+
+    failed: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def check_work(output: Path, jobs: int | None, engine: str) -> None:
+    """Refuse what cannot be run before anything is made."""
+    check_option("the engine", engine, ENGINES)
+    if jobs is not None and jobs < 1:
+        raise OptionError(f"expected at least 1 job, found {jobs}.")
+    if output.exists() and not output.is_dir():
+        raise OptionError(f"expected a folder for the comparison, found a file at {output}.")
+
+
+def work(
+    cells: Sequence[Cell],
+    output: Path,
+    *,
+    jobs: int | None = None,
+    engine: str = "local",
+    cpus: int = 1,
+    gpus: float | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    command: Sequence[str] = (),
+    quiet: bool = False,
+) -> Worked:
+    """Run the cells that are not finished; the arguments are those of `compare`."""
+    todo = [cell for cell in cells if not cell.finished]
+    results: dict[Path, Result] = {}
+    interrupted = False
+    if todo:
+        places = find_devices(device)
+        if engine == "local":
+            jobs = min(jobs or usual_jobs(places), len(todo))
+        with Watch(todo, jobs=jobs, quiet=quiet) as watch:
+            if len(todo) < len(cells):
+                watch.say(f"{len(cells) - len(todo)} of {len(cells)} cells are finished already")
+            at_once = f", {jobs} at a time" if jobs is not None else ""
+            count = "1 cell" if len(todo) == 1 else f"{len(todo)} cells"
+            watch.say(f"{count} to train and evaluate{at_once}, into {output}")
+            if engine == "local":
+                assert jobs is not None
+                running: Engine = LocalJobs(
+                    todo,
+                    jobs=jobs,
+                    threads=max(1, count_cores() // jobs),
+                    devices=places,
+                    command=list(command),
+                    logs=output.absolute() / "logs",
+                )
+            else:
+                from kedge.grid.on_ray import RayTasks
+
+                running = RayTasks(
+                    todo,
+                    jobs=jobs,
+                    cpus=cpus,
+                    gpus=gpus,
+                    address=address,
+                    command=list(command),
+                    device=device,
+                )
+            interrupted = _follow(running, todo, watch, results)
+    failed = [cell for cell in cells if results.get(cell.folder, {}).get("status") == "failed"]
+    return Worked(
+        [f"{cell.title}: {results[cell.folder]['problem']}" for cell in failed],
+        [
+            f"{cell.title}: not finished"
+            for cell in cells
+            if cell not in failed and not cell.finished
+        ],
+        interrupted,
+    )
+
+
+def _follow(
+    engine: Engine, cells: Sequence[Cell], watch: Watch, results: dict[Path, Result]
+) -> bool:
+    """Watch until all cells ended; True if somebody interrupted."""
+    for cell in cells:
+        (cell.folder / PROGRESS).unlink(missing_ok=True)
+    try:
+        while len(results) < len(cells):
+            for cell, result in engine.collect(0.5):
+                results[cell.folder] = result
+                watch.end(cell, result)
+            watch.look()
+    except KeyboardInterrupt:
+        watch.say("interrupted: cells that run are being saved (once more to end them at once)")
+        engine.stop()
+        results.update({cell.folder: result for cell, result in engine.collect(0.1)})
+        return True
+    finally:
+        engine.close()
+    return any(result["status"] == "interrupted" for result in results.values())
+
+
+def find_devices(device: str) -> list[str]:
+    """The devices that cells take in turn."""
+    if device != "auto" or not torch.cuda.is_available():
+        return [device]
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+
+
+def usual_jobs(places: Sequence[str]) -> int:
+    """One for each GPU; without, one for each core: small networks waste several."""
+    if places[0].startswith("cuda"):
+        return len(places)
+    return count_cores()
+
+
+def count_cores() -> int:
+    """Those that this process may use."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return found or 1
