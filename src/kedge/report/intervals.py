@@ -29,12 +29,14 @@ class Interval:
         low: None where no interval can be had, as the next.
         high: At least `low`.
         how: How it was found, or why there is none.
+        by_seed: The same difference for each seed.
     """
 
     value: float
     low: float | None
     high: float | None
     how: str
+    by_seed: tuple[float, ...] = ()
 
     @property
     def tells(self) -> bool:
@@ -42,6 +44,17 @@ class Interval:
         if self.low is None or self.high is None:
             return False
         return self.low > 0 or self.high < 0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the seeds speak with one voice; one seed has nobody to disagree with.
+
+        All are on one side of 0, and nearer to each other than their mean is to it.
+        """
+        if len(self.by_seed) < 2:
+            return True
+        one_side = min(self.by_seed) > 0 or max(self.by_seed) < 0
+        return one_side and statistics.stdev(self.by_seed) < abs(statistics.fmean(self.by_seed))
 
 
 def t_interval(differences: Sequence[float], remark: str = "") -> Interval:

@@ -183,14 +183,20 @@ def summarise(comparison: Comparison) -> Table:
     return table
 
 
-def by_severity(comparison: Comparison) -> dict[str, dict[int, Number]]:
-    """The accuracy of each arm at each severity, mean over corruptions; 0 is clean."""
-    _, names, severities = _corrupted(comparison, "corruptions")
-    cells = {0: _common(comparison, "clean", "top1", SINGLE)}
+def by_severity(
+    comparison: Comparison, suite: str = "corruptions", metric: str = "top1"
+) -> dict[str, dict[int, Number]]:
+    """The accuracy of each arm at each severity, mean over corruptions; 0 is clean.
+
+    Args:
+        comparison: The arms.
+        suite: "corruptions" or "cbar".
+        metric: Another one, as rows call it.
+    """
+    _, names, severities = _corrupted(comparison, suite)
+    cells = {0: _common(comparison, "clean", metric, SINGLE)}
     for severity in severities:
-        cells[severity] = [
-            Cell(SINGLE, "top1", "corruptions", "", name, severity) for name in names
-        ]
+        cells[severity] = [Cell(SINGLE, metric, suite, "", name, severity) for name in names]
     return {
         arm.name: {
             severity: number
@@ -214,6 +220,27 @@ def by_corruption(comparison: Comparison) -> dict[str, dict[str, Number]]:
             if chosen:
                 found[name] = _by_arm(comparison, chosen)
     return found
+
+
+def between(comparison: Comparison, name: str, base: str, key: str) -> Interval | None:
+    """The difference of a measure between two arms; None where it cannot be had.
+
+    Args:
+        comparison: With both arms.
+        name: Of the arm.
+        base: Of the one that it is compared with.
+        key: Of the measure.
+    """
+    arms = {arm.name: arm for arm in comparison.arms}
+    measure = next(measure for measure in MEASURES if measure.key == key)
+    cells = _cells_of(comparison, measure)
+    if name not in arms or base not in arms or not cells:
+        return None
+    found = _difference(comparison, arms[name], cells, arms[base])
+    if found is None:
+        return None
+    ours, theirs = (_values(comparison, arms[each], cells) for each in (name, base))
+    return replace(found, by_seed=tuple(ours[s] - theirs[s] for s in ours if s in theirs))
 
 
 def ood_by_set(comparison: Comparison) -> dict[str, dict[str, Number]]:
@@ -315,7 +342,8 @@ def _number(comparison: Comparison, arm: Arm, cells: Sequence[Cell]) -> Number |
         return None
     found = list(values.values())
     spread = statistics.stdev(found) if len(found) > 1 else None
-    return Number(values, statistics.fmean(found), spread, _difference(comparison, arm, cells))
+    difference = _difference(comparison, arm, cells, comparison.baseline)
+    return Number(values, statistics.fmean(found), spread, difference)
 
 
 def _values(comparison: Comparison, arm: Arm, cells: Sequence[Cell]) -> dict[int, float]:
@@ -336,9 +364,10 @@ def _asked(comparison: Comparison, run: RunKey, cells: Iterable[Cell]) -> list[C
     ]
 
 
-def _difference(comparison: Comparison, arm: Arm, cells: Sequence[Cell]) -> Interval | None:
-    """To the baseline: over seeds if there are enough, else over images, else as well as can be."""
-    base = comparison.baseline
+def _difference(
+    comparison: Comparison, arm: Arm, cells: Sequence[Cell], base: Arm | None
+) -> Interval | None:
+    """To `base`: over seeds if there are enough, else over images, else as well as can be."""
     if base is None or arm is base:
         return None
     ours, theirs = _values(comparison, arm, cells), _values(comparison, base, cells)

@@ -15,6 +15,7 @@ from kedge.report.examples import Examples
 from kedge.report.numbers import Measure, Number, measures_of
 from kedge.report.provenance import Provenance
 from kedge.report.scene import Scene
+from kedge.report.tables import TextTable
 from kedge.report.wording import enumerate_words, signed, signless
 
 _FIRST = (
@@ -32,11 +33,17 @@ class Section:
         key: By which it is linked to.
         title: Its heading.
         figures: In order; a `Missing` is shown as the line that it is.
+        says: Before the figures.
+        tables: After them.
+        notes: Last.
     """
 
     key: str
     title: str
     figures: tuple[Figure | Missing, ...]
+    says: str = ""
+    tables: tuple[TextTable, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,8 +195,9 @@ def render_page(
     examples: Examples | Missing,
     provenance: Provenance,
     failed: Sequence[str] = (),
+    before: Sequence[Section] = (),
 ) -> str:
-    """The HTML of the whole report."""
+    """The HTML of the whole report; `before` are the sections that come before the arms."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -213,6 +221,7 @@ def render_page(
         styles=scene.styles,
         tables=make_tables(scene),
         table_says=say_of_table(scene),
+        before=before,
         sections=sections,
         examples=examples,
         provenance=provenance,

@@ -24,7 +24,8 @@ from kedge.report.wording import capitalise, enumerate_words
 from kedge.run_folder import Run
 
 _OURS = re.compile(
-    r"(severity|corruptions|reliability|energy|roc|uncertainty|training)(-[a-z0-9-]+)?\.(svg|csv)"
+    r"(severity|corruptions|reliability|energy|roc|uncertainty|training|study)(-[a-z0-9-]+)?"
+    r"\.(svg|csv)"
 )
 _MOST_NAMED = 4  # arms in a title
 PAGE, FIGURES, SUMMARY = "report.html", "figures", "summary.csv"
@@ -38,6 +39,9 @@ def write_report(
     title: str | None = None,
     command: str | None = None,
     failed: Sequence[str] = (),
+    before: Sequence[Section] = (),
+    lead: str | None = None,
+    scene: Scene | None = None,
 ) -> Path:
     """One page about runs side by side, and beside it what it shows as SVG and CSV files.
 
@@ -49,21 +53,26 @@ def write_report(
         title: Of the page.
         command: By which all can be repeated.
         failed: What is missing because it failed or is not finished, a line each.
+        before: Sections that come before the arms; names of their figures and tables begin with
+            "study".
+        lead: The sentences at the top, instead of those about the arms.
+        scene: That `make_scene` made of the runs, where it did already.
 
     Returns:
         The HTML file.
     """
     page = output if output.suffix in (".html", ".htm") else output / PAGE
-    scene = make_scene(runs, baseline)
+    scene = scene or make_scene(runs, baseline)
     sections = draw_sections(scene)
     text = render_page(
         scene,
         title=title or _default_title(scene),
-        headline=headline(scene.comparison, scene.table),
+        headline=headline(scene.comparison, scene.table) if lead is None else lead,
         sections=sections,
         examples=choose_examples(scene),
         provenance=find_provenance(scene.comparison, command),
         failed=failed,
+        before=before,
     )
     figures = page.parent / FIGURES
     try:
@@ -72,10 +81,13 @@ def write_report(
         raise OptionError(
             f"expected a folder to write the report to, found {page.parent}: {problem.strerror}."
         ) from None
-    drawn = [f for section in sections for f in section.figures if isinstance(f, Figure)]
+    shown = [*before, *sections]
+    drawn = [f for section in shown for f in section.figures if isinstance(f, Figure)]
     _remove_old(figures)
     for figure in drawn:
         _write_figure(figure, figures)
+    for table in (table for section in shown for table in section.tables):
+        write_whole(figures / f"{table.name}.csv", table.csv)
     write_summary(scene.comparison, scene.table, page.parent / SUMMARY)
     write_whole(page, text)
     return page

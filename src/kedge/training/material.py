@@ -303,12 +303,15 @@ def _draws(
             f"expected protocol.reference_set of at most the {len(train)} training pictures, found"
             f" {count}."
         )
-    if pixels is None and count is None:
-        raise OptionError(
-            "expected protocol.reference_set, a number of pictures to keep on the device, since"
-            " the training set streams; found none. Or take protocol.references: batch."
-        )
     pool = pixels
+    if pool is None and count is None:
+        if not _fits(recipe, train):
+            raise OptionError(
+                "expected protocol.reference_set, a number of pictures to keep on the device, since"
+                " the training set streams; found none. Or take protocol.references: batch."
+            )
+        # What is trained on streams because it is augmented picture by picture; references are not.
+        pool = _pixels(train, plain, _workers(recipe)).to(device)
     if count is not None:
         chosen = _choose(train, count, recipe.seed)
         if pixels is not None:

@@ -139,6 +139,48 @@ def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
     return recipe
 
 
+def read_options(kind: type, values: Mapping[str, Any], where: str) -> Any:
+    """A checked instance of `kind`, a flat dataclass of fields made by `setting`.
+
+    Args:
+        kind: Its fields are whole numbers, numbers, texts, true or false, or lists of them.
+        values: By name; a text is read as what the field wants, lists with commas.
+        where: For whom it tells mistakes.
+    """
+    hints = typing.get_type_hints(kind)
+    read = {
+        name: _from_text(value, hints[name]) if isinstance(value, str) and name in hints else value
+        for name, value in values.items()
+    }
+    problems: list[str] = []
+    found = _read(kind, read, "", problems)
+    if problems:
+        raise OptionError(f"{where}: " + "; ".join(problems) + ".")
+    return found
+
+
+def _from_text(text: str, hint: Any) -> Any:
+    """What a text of the command line stands for."""
+    kinds = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
+    if text in ("none", "null") and type(None) in kinds:
+        return None
+    if str in kinds:
+        return text
+    listed = next((each for each in kinds if typing.get_origin(each) is list), None)
+    if listed is not None and not text.strip().startswith("["):
+        (inner,) = listed.__args__
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        return words if inner is str else [_yaml_or_text(word) for word in words]
+    return _yaml_or_text(text)
+
+
+def _yaml_or_text(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except Exception:  # of YAML, or of a date or number that is none
+        return text
+
+
 def to_yaml(recipe: Recipe) -> str:
     """The recipe with every setting, as YAML that makes it again."""
     return yaml.safe_dump(
@@ -165,10 +207,7 @@ def read_setting(dotted: str, text: str) -> Any:
         return None
     if known is not None and known.type in (str, str | None):
         return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
-    try:
-        return yaml.safe_load(text)
-    except Exception:  # of YAML, or of a date or number that is none
-        return text
+    return _yaml_or_text(text)
 
 
 def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,9 +290,15 @@ def _convert(value: Any, hint: Any) -> tuple[str, Any]:
         if fine and not _is_plain(value):
             return "no more than names, numbers and texts that end somewhere", value
         return ("" if fine else "settings such as {name: value}"), value
-    assert hint == list[float]
-    numbers = [_number(item) for item in value] if isinstance(value, list) else [None]
-    return ("" if None not in numbers else "numbers such as [0.3, 0.6]"), numbers
+    if hint == list[float]:
+        numbers = [_number(item) for item in value] if isinstance(value, list) else [None]
+        return ("" if None not in numbers else "numbers such as [0.3, 0.6]"), numbers
+    kind, words = {
+        list[int]: (int, "whole numbers such as [1, 5]"),
+        list[str]: (str, "names such as [a, b]"),
+    }[hint]
+    fine = isinstance(value, list) and all(type(item) is kind for item in value)
+    return ("" if fine else words), value
 
 
 def _number(value: Any) -> float | None:
