@@ -23,7 +23,9 @@ from mkdocs.structure.pages import Page
 
 from kedge import errors, metrics
 from kedge.cli import make_parser
+from kedge.cli.parser import inner_parsers
 from kedge.report.numbers import MEASURES, Measure
+from kedge.studies import NAMES, find_study
 from kedge.training import load_recipe, shipped
 from kedge.training.recipe_files import settings
 
@@ -114,7 +116,22 @@ def describe_comparisons() -> str:
     return "\n\n".join(_describe_comparison(path) for path in sorted(RESULTS.glob("compare-*.csv")))
 
 
+def describe_studies() -> str:
+    """A table of the studies, and the options of each."""
+    lines = ["| study | in the paper | what it shows | options of its own |", "|" + " --- |" * 4]
+    for name in NAMES:
+        study = find_study(name)
+        own = ", ".join(
+            f"`--{each.name.replace('_', '-')}`" for each in dataclasses.fields(study.options)
+        )
+        file = inspect.getsourcefile(study.treat)
+        link = f"[{name}](../{Path(file or '').relative_to(ROOT)})"
+        lines.append(f"| {link} | {study.item or 'beyond it'} | {study.about} | {own} |")
+    return "\n".join(lines)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "studies": describe_studies,
     "commands": describe_commands,
     "exit-codes": describe_exit_codes,
     "metrics": list_metrics,
@@ -128,8 +145,20 @@ PARTS: dict[str, Callable[[], str]] = {
 def _describe(name: str, parser: argparse.ArgumentParser) -> str:
     usage = parser.format_usage().removeprefix("usage: ").strip()
     parts = [f"## kedge {name}", parser.description or "", f"```text\n{usage}\n```"]
+    inner = inner_parsers(parser)
+    if inner:
+        about = {name: each.description or "" for name, each in inner.items()}
+        lines = ["| name | what |", "| --- | --- |"]
+        parts.append(
+            "\n".join([*lines, *(f"| `{k}` | {' '.join(v.split())} |" for k, v in about.items())])
+        )
     for group in parser._action_groups:
-        shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+        shown = [
+            action
+            for action in group._group_actions
+            if action.help != argparse.SUPPRESS
+            and not isinstance(action, argparse._SubParsersAction)
+        ]
         if shown:
             title = {"positional arguments": "", "options": ""}.get(group.title or "", group.title)
             heading = [f"**{(title or '').capitalize()}**"] if title else []

@@ -11,6 +11,7 @@ from kedge.grid.cells import Cell, make_cells
 from kedge.grid.running import run_cell
 from kedge.rows import Row, read_rows
 
+DEVICE = "cpu"  # of cells that run in this process
 # Seconds: one corruption, few pictures, two references.
 SHOWN = {
     "suites": ["clean", "corruptions", "calibration"],
@@ -51,7 +52,7 @@ class HereJobs:
     def collect(self, seconds: float):
         """The next cell."""
         cell = self._waiting.pop(0)
-        return [(cell, run_cell(cell, device="cpu", command=self._command))]
+        return [(cell, run_cell(cell, device=DEVICE, command=self._command))]
 
     def stop(self) -> None:
         """Nothing runs meanwhile."""

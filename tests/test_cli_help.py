@@ -13,9 +13,12 @@ from runs import small
 
 import kedge.cli
 from kedge.cli import COMMANDS, FIRST_STEPS, listing, main, make_parser, parse
+from kedge.cli.parser import inner_parsers
 from kedge.cli.training import parse_overrides
 from kedge.errors import OptionError
 from kedge.rows import read_rows
+from kedge.studies import NAMES
+from kedge.studies.study import SIZES
 from kedge.training import load_recipe, shipped, train
 
 HEAVY = {"torch", "torchvision", "numpy", "timm", "sklearn", "matplotlib", "ray", "rich"}
@@ -23,7 +26,9 @@ HEAVY = {"torch", "torchvision", "numpy", "timm", "sklearn", "matplotlib", "ray"
 
 def help_of(*words: str) -> str:
     parser, commands = make_parser()
-    return (commands.choices[words[0]] if words else parser).format_help()
+    for number, word in enumerate(words):
+        parser = (inner_parsers(parser) if number else commands.choices)[word]
+    return parser.format_help()
 
 
 def examples_of(text: str) -> list[list[str]]:
@@ -81,6 +86,19 @@ def test_every_option_of_every_command_is_explained(name):
     assert "%%" not in text
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith(f"usage: kedge {name}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_of_every_study_is_explained(name):
+    _, commands = make_parser()
+    for action in inner_parsers(commands.choices["study"])[name]._actions:
+        assert action.help, f"kedge study {name} {action.option_strings or action.dest}"
+    text = help_of("study", name)
+    assert "%%" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.startswith(f"usage: kedge study {name}")
+    for size in SIZES:
+        assert f"\n  {size:6} recipe " in text
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -323,7 +341,7 @@ def test_the_suites_in_the_help_of_evaluate_are_those_listed():
 
 def test_commands_stand_in_the_order_of_their_use():
     order = ["compare", "train", "evaluate", "report", "predict", "export", "publish"]
-    order += ["corrupt", "list", "completion"]
+    order += ["study", "corrupt", "list", "completion"]
     assert list(COMMANDS) == [name for name in order if name in COMMANDS]
     assert set(COMMANDS) <= set(order)
     assert isinstance(make_parser()[0], argparse.ArgumentParser)

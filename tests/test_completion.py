@@ -13,8 +13,11 @@ import pytest
 
 from kedge.cli import COMMANDS, WITH_SETTINGS, listing, main, make_parser
 from kedge.cli.completion import SHELLS, VALUES, make_script
+from kedge.cli.parser import inner_parsers
 from kedge.cli.training import SHORT
 from kedge.training.recipe_files import settings, shipped
+
+ALL_SETTINGS = {f"--{each}" for each in [*settings(), *SHORT] if each != "about"}
 
 # Asks as bash does when the tab key is pressed, once for each line.
 ASK_BASH = """
@@ -136,9 +139,15 @@ def test_bash_knows_every_command_option_setting_and_name(scripts):
     assert found[0] == list(COMMANDS)
     for name, answer in zip(COMMANDS, found[1:], strict=True):
         expected = {o for o in commands.choices[name].options if o.startswith("--")}
-        if name in WITH_SETTINGS:
-            expected |= {f"--{each}" for each in [*settings(), *SHORT] if each != "about"}
+        if name in WITH_SETTINGS and name != "study":
+            expected |= ALL_SETTINGS
         assert set(answer) == expected, name
+    studies = inner_parsers(commands.choices["study"])
+    named, *found = ask_bash(scripts, "kedge study ", *(f"kedge study {n} --" for n in studies))
+    assert named == list(studies)
+    for (name, study), answer in zip(studies.items(), found, strict=True):
+        expected = {option for option in study.options if option.startswith("--")}
+        assert set(answer) == expected | ALL_SETTINGS, name
     recipes, suites, corruptions, data = ask_bash(
         scripts,
         "kedge train --recipe ",

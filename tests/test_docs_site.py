@@ -60,6 +60,7 @@ SMALLER = {
         "--dry-run"
     ],  # test_grid_comparing.py runs some, and the Python block of comparing.md
     "report": ["--quiet"],
+    "study": ["--size", "smoke", "--dry-run"],  # test_studies*.py run all of them
     "export": ["--limit", "20", "--calibration", "20", "--quiet"],
     "predict": ["--quiet"],
     "publish": ["--quiet"],

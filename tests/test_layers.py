@@ -42,6 +42,7 @@ ORDER = [
     "labelling",
     "publishing",
     "grid",
+    "studies",
     "lightning",
     "cli",
     "__main__",

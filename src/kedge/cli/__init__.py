@@ -22,9 +22,10 @@ from kedge.cli import (
     predicting,
     publishing,
     reporting,
+    studying,
     training,
 )
-from kedge.cli.parser import Parser
+from kedge.cli.parser import Parser, inner_parsers
 from kedge.errors import KedgeError
 from kedge.training.recipe_files import SHORT, settings
 
@@ -36,12 +37,13 @@ COMMANDS = {
     "predict": predicting,
     "export": exporting,
     "publish": publishing,
+    "study": studying,
     "corrupt": corruption,
     "list": listing,
     "completion": completion,
 }
 # These take every setting of a recipe as an option, beside their own.
-WITH_SETTINGS = ("compare", "train")
+WITH_SETTINGS = ("compare", "train", "study")
 
 ABOUT = "Kedge trains, tests, compares and deploys anchored vision models."
 EPILOG = """\
@@ -123,11 +125,15 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     known, rest = parser.parse_known_args(words)
     if known.command is None:
         parser.refuse(rest)
+    chosen = commands.choices[known.command]
+    if known.command == "study":
+        if known.study is None:
+            chosen.refuse(rest)
+        chosen = inner_parsers(chosen).get(known.study, chosen)
     if known.command in WITH_SETTINGS:
-        known_settings = [*settings(), *SHORT]
-        commands.choices[known.command].refuse_near_misses(rest, known_settings)
+        chosen.refuse_near_misses(rest, [*settings(), *SHORT])
     else:
-        commands.choices[known.command].refuse(rest)
+        chosen.refuse(rest)
     return known, rest
 
 

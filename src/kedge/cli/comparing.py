@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kedge.cli.reading import name_sets, read_names, read_numbers, read_pair
+from kedge.cli.grids import add_evaluation, add_place, read_evaluation, read_place, show_cells
+from kedge.cli.reading import read_names, read_numbers
 from kedge.errors import OptionError
 
 EXAMPLES = """\
@@ -68,49 +69,8 @@ def add(commands: Any, name: str) -> None:
         "--output", metavar="FOLDER", type=Path, help="default: comparisons/, by recipe and data"
     )
     add_argument("--title", metavar="TEXT", help="of the report")
-    shown = parser.add_argument_group("evaluation, as in kedge evaluate")
-    add_argument = shown.add_argument
-    add_argument(
-        "--suite", metavar="SUITES", type=read_names, help="comma-separated; default as there"
-    )
-    add_argument(
-        "--limit",
-        metavar="N",
-        type=int,
-        help="at most so many pictures of each set; default: 400 of shapes, else all",
-    )
-    add_argument(
-        "--references", metavar="K", type=int, default=5, help="asked of anchored models (5)"
-    )
-    add_argument(
-        "--corruptions", metavar="NAMES", type=read_names, help="only these, comma-separated"
-    )
-    add_argument("--severities", metavar="1,...,5", type=read_names, help="only these")
-    for name, about in (("--ood", "other pictures"), ("--shift", "same classes, to rows.csv")):
-        add_argument(
-            name, metavar="NAME=DATA", action="append", type=read_pair, default=[], help=about
-        )
-    run = parser.add_argument_group("where it runs")
-    add_argument = run.add_argument
-    add_argument(
-        "--jobs",
-        metavar="N",
-        type=int,
-        help="cells at once; default: one for each core, or for each GPU (which takes several)",
-    )
-    add_argument(
-        "--engine", choices=["local", "ray"], default="local", help="ray: a Ray cluster (local)"
-    )
-    add_argument("--cpus", metavar="N", type=int, default=1, help="with ray: cores for a cell (1)")
-    add_argument(
-        "--gpus", metavar="SHARE", type=float, help="with ray: GPUs for a cell, as 0.25; default: 1"
-    )
-    add_argument(
-        "--address", metavar="ADDRESS", help="with ray: of the cluster; default: the one found"
-    )
-    add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    add_argument("--dry-run", action="store_true", help="show the cells, and stop")
-    add_argument("--quiet", action="store_true", help="show nothing but errors")
+    add_evaluation(parser, limit="400 of shapes, else all", references="5")
+    add_place(parser)
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -131,7 +91,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     evaluation = _evaluation(options, recipe, settings)
     output = options.output or Path("comparisons") / _name(recipe, settings)
     if options.dry_run:
-        return _show_cells(recipe, settings, arms, seeds, output, evaluation)
+        from kedge.grid.cells import make_cells
+        from kedge.grid.comparing import check_cells
+
+        cells = make_cells(recipe, settings, arms, seeds, output, evaluation)
+        check_cells(cells)
+        show_cells(cells, output / "report.html", options)
+        return 0
     command = ["kedge", *sys.argv[1:]]
     found = compare(
         recipe,
@@ -141,15 +107,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         output=output,
         evaluation=evaluation,
         baseline=options.baseline,
-        jobs=options.jobs,
-        engine=options.engine,
-        cpus=options.cpus,
-        gpus=options.gpus,
-        address=options.address,
-        device=options.device,
         title=options.title,
         command=command,
-        quiet=options.quiet,
+        **read_place(options),
     )
     for line in found.failed:
         print(f"kedge: failed: {line}", file=sys.stderr)
@@ -167,23 +127,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 def _evaluation(
     options: argparse.Namespace, recipe: str, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """Options of `kedge.evaluate`, as plain values; what is not asked for is left to it."""
     from kedge.training.recipe_files import load_recipe
 
-    limit = options.limit
-    if limit is None:
-        any_arm = {**settings, "protocol.name": "standard"}
-        limit = 400 if load_recipe(recipe, any_arm).data.name == "shapes" else None
-    found: dict[str, Any] = {
-        "references": options.references,
-        "limit": limit,
-        "suites": options.suite,
-        "corruptions": options.corruptions,
-        "severities": read_numbers("--severities", options.severities),
-        "ood": name_sets("--ood", options.ood),
-        "shift": name_sets("--shift", options.shift),
-    }
-    return {name: value for name, value in found.items() if value not in (None, (), {})}
+    found = {"references": 5, **read_evaluation(options)}
+    any_arm = {**settings, "protocol.name": "standard"}
+    if "limit" not in found and load_recipe(recipe, any_arm).data.name == "shapes":
+        found["limit"] = 400
+    return found
 
 
 def _name(recipe: str, settings: dict[str, Any]) -> str:
@@ -191,27 +141,3 @@ def _name(recipe: str, settings: dict[str, Any]) -> str:
     kind, _, place = data.partition(":")
     words = [Path(recipe).stem, Path(place).stem or kind]
     return "-".join("".join(c if c.isalnum() or c in "-_" else "_" for c in w) for w in words if w)
-
-
-def _show_cells(
-    recipe: str,
-    settings: dict[str, Any],
-    arms: Any,
-    seeds: tuple[int, ...],
-    output: Path,
-    evaluation: dict[str, Any],
-) -> int:
-    from kedge.grid.cells import make_cells
-    from kedge.grid.comparing import check_cells
-    from kedge.run_folder import read_cell
-
-    cells = make_cells(recipe, settings, arms, seeds, output, evaluation)
-    check_cells(cells)
-    for cell in cells:
-        state = "finished" if cell.finished else "begun" if read_cell(cell.folder) else "new"
-        epochs = " + ".join(str(phase.recipe.epochs) for phase in cell.phases)
-        print(f"{state:9} {cell.title:28} {epochs} epochs  {cell.folder}")
-    left = sum(not cell.finished for cell in cells)
-    count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-    print(f"{count}, {left} to run; the report would be {output / 'report.html'}")
-    return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.cli.listing import CORRUPTIONS, DATA, NETWORKS, PROTOCOLS, SUITES, SYNTHETIC
-from kedge.cli.parser import Parser
+from kedge.cli.parser import Parser, inner_parsers
 from kedge.errors import InstallError
 from kedge.training.recipe_files import settings, shipped
 
@@ -110,10 +110,12 @@ def make_script(shell: str) -> str:
 
     parser, commands = make_parser()
     for name, command in commands.choices.items():
-        if name in WITH_SETTINGS:
-            _add_settings(command)
-        for action in command._actions:
-            _attach_values(action)
+        inner = inner_parsers(command)
+        for each in (command, *inner.values()):
+            if name in WITH_SETTINGS and (each is not command or not inner):
+                _add_settings(each)
+            for action in each._actions:
+                _attach_values(action)
     script = str(shtab.complete(parser, shell))
     return script + ("\n" + _BASH_WORDS if shell == "bash" else "")
 

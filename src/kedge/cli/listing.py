@@ -191,11 +191,22 @@ def _summaries(package: str) -> dict[str, str]:
     return found
 
 
+def _studies() -> list[Entry]:
+    from kedge.studies import NAMES, find_study
+
+    found = [find_study(name) for name in NAMES]
+    return [
+        {"name": each.name, "list": each.item or "beyond the paper", "about": each.about}
+        for each in found
+    ]
+
+
 KINDS: dict[str, Callable[[], list[Entry]]] = {
     "recipes": _recipes,
     "data": lambda: _plain(DATA),
     "networks": _networks,
     "protocols": lambda: _plain(PROTOCOLS),
+    "studies": _studies,
     "suites": lambda: _plain(SUITES),
     "corruptions": _corruptions,
     "scores": lambda: _plain(SCORES),

@@ -25,7 +25,8 @@ class Parser(argparse.ArgumentParser):
         choices = [str(choice) for choice in action.choices]
         hint = suggest(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
-            self.error(f"expected a command, found {value}{hint}")
+            what = "a command" if self.prog == "kedge" else str(action.metavar)
+            self.error(f"expected {what}, found {value}{hint}")
         self.error(f"{_name(action)}: expected {_either(choices)}, found {value!r}{hint}")
 
     @property
@@ -59,6 +60,14 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse_option(self, name: str, hint: str) -> NoReturn:
         self.error(f"expected an option of {self.prog}, found {name}{hint}")
+
+
+def inner_parsers(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """The parsers of a command's own commands, by name; none if it has none."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
 
 
 def suggest(word: str, known: Sequence[str]) -> str:

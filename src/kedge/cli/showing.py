@@ -1,12 +1,18 @@
 """The numbers of an evaluation that a person wants to see first."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from kedge.report.tables import TextTable
+    from kedge.studies.equality import Equality
+    from kedge.studies.shown import Shown
+    from kedge.studies.study import Study
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -193,3 +199,62 @@ def show_comparison(folder: Path, console: Console | None = None) -> None:
         table.add_row(arm, *cells)
     console.print(table)
     console.print("±: standard deviation over seeds; (): to the baseline", style="dim")
+
+
+def show_study(
+    study: "Study", shown: "Shown", equality: "Equality | None", console: Console | None = None
+) -> None:
+    """Print what a study found: its tables, its checks, and what was not as in the paper."""
+    console = console or Console(highlight=False, markup=False)
+    console.print(f"{study.title} ({study.item or 'beyond the paper'})", style="bold")
+    console.print(shown.says, soft_wrap=True)
+    for table in shown.tables:
+        console.print()
+        console.print(f"{table.title}. {table.says}".rstrip(), style="dim", soft_wrap=True)
+        _show_table(table, console)
+    console.print()
+    for check in shown.checks:
+        word = "holds" if check.holds else "DOES NOT HOLD"
+        console.print(f"{word}: {check.what} ({check.found})", soft_wrap=True)
+    for note in shown.notes:
+        console.print(note, style="dim", soft_wrap=True)
+    if equality is not None:
+        words = "; ".join(
+            f"{name} {here} (paper: {there})" for name, here, there in _first(equality)
+        )
+        more = len(equality.different) - len(_first(equality))
+        words += f"; and {more} more in the report" if more else ""
+        console.print(f"Not as in the paper: {words or 'nothing'}.", soft_wrap=True)
+
+
+def _show_table(table: "TextTable", console: Console) -> None:
+    """A line for each row; columns as lines where that is narrower and the terminal is narrow."""
+    columns, rows = table.columns, table.rows
+    if _width(columns, rows) > console.width:
+        turned = list(zip(columns, *rows, strict=True))
+        if _width(turned[0], turned[1:]) < _width(columns, rows):
+            columns, rows = turned[0], tuple(turned[1:])
+    width = _width(columns, rows)
+    if console.is_terminal and width > console.width:
+        note = f"it takes {width} columns, and here are {console.width}: see the report"
+        console.print(note, style="dim")
+        return
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        drawn.add_column(column, justify="right" if number else "left")
+    for row in rows:
+        drawn.add_row(*row)
+    console.print(drawn, width=max(width + 2, console.width), crop=False)
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Of a table whose heads may be broken between words."""
+    heads = [max(map(len, head.split()), default=0) for head in columns]
+    cells = [max(map(len, column)) for column in zip(*rows, strict=True)] or heads
+    return sum(max(pair) + 2 for pair in zip(heads, cells, strict=True))
+
+
+def _first(equality: "Equality") -> list[tuple[str, str, str]]:
+    """What people ask about first."""
+    told = ("data.name", "network.name", "epochs", "data.limit", "evaluation limit")
+    return [each for each in equality.different if each[0] in told]

@@ -127,7 +127,12 @@ def check_cells(cells: Sequence[Cell]) -> None:
     Choices(**listed).check()
     used = {phase.recipe.data.name for cell in cells for phase in cell.phases}
     used |= {*dict(asked.get("ood", {})).values(), *dict(asked.get("shift", {})).values()}
-    for data in sorted(used):
+    check_places(sorted(used))
+
+
+def check_places(names: Sequence[str]) -> None:
+    """Refuse data, by name, that have a path where there is nothing."""
+    for data in names:
         kind, _, place = data.partition(":")
         path = Path(place.partition("#")[0])
         if kind in ("imagefolder", "imagenet", "pictures", "pack") and not path.exists():

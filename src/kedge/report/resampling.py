@@ -103,6 +103,7 @@ def resample(
         answers: Of one model, from one evaluation.
         draws: Shared by the models that are compared.
         errors: Smooth calibration errors that are known already, which save finding bandwidths.
+            Those of other sets are then not resampled: no number is asked of them.
     """
     found = Resampled()
     groups: dict[tuple[str, int], list[Answers]] = {}
@@ -111,7 +112,7 @@ def resample(
             groups.setdefault((_images(each), each.count), []).append(each)
     for (images, count), sets in groups.items():
         if count:
-            _resample_labelled(found, sets, draws, images, errors or {})
+            _resample_labelled(found, sets, draws, images, errors)
     clean = next((each for each in answers if each.about.get("suite") == "clean"), None)
     for each in answers:
         if clean is not None and clean.count and each.about.get("suite") == OOD and each.count:
@@ -158,7 +159,7 @@ def _resample_labelled(
     sets: Sequence[Answers],
     draws: Draws,
     images: str,
-    errors: Mapping[Cell, float],
+    errors: Mapping[Cell, float] | None,
 ) -> None:
     """Accuracy, likelihood and calibration of sets that were made of the same images."""
     linear: dict[Cell, Array] = {}
@@ -170,11 +171,11 @@ def _resample_labelled(
             linear[Cell(inference, "top1", *key)] = values["correct"]
             linear[Cell(inference, "nll", *key)] = values["nll"]
             cell = Cell(inference, "smooth_ece", *key)
+            if errors is not None and cell not in errors:
+                continue
             confidence = torch.from_numpy(values["confidence"].astype(np.float64)).clamp(0, 1)
             correct = torch.from_numpy(values["correct"])
-            error = errors.get(cell)
-            if error is None:
-                error = metrics.smooth_ece(confidence, correct)
+            error = metrics.smooth_ece(confidence, correct) if errors is None else errors[cell]
             smooth[cell] = confidence, confidence - correct.double(), _bandwidth(error)
     columns = torch.from_numpy(np.stack(list(linear.values()), 1).astype(np.float32))
     parts: dict[Cell, list[Tensor]] = {cell: [] for cell in (*linear, *smooth)}

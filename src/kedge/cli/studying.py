@@ -1,0 +1,197 @@
+"""`kedge study`: the paper's tables and figures, one command each."""
+
+import argparse
+import shlex
+import sys
+import textwrap
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kedge.cli.grids import (
+    add_evaluation,
+    add_place,
+    read_evaluation,
+    read_place,
+    show_cells,
+)
+from kedge.cli.reading import read_names, read_numbers
+from kedge.errors import OptionError
+from kedge.studies import NAMES, find_study
+from kedge.studies.study import SIZES, Study, make_plan
+
+EXAMPLES = """\
+examples:
+  kedge study                                  what there is, a line each
+  kedge study alpha                            on embedded pictures, minutes
+  kedge study alpha --dry-run                  what would be trained, and for how long
+  kedge study reference-size --recipe cifar10-resnet18 --data pack:cifar10.npz --seeds 0,1,2
+  kedge study label-noise --size paper --data cifar100 --data.root DATA --jobs 4
+  kedge study landscape --points 25 --epochs 20
+
+A study trains what the paper trained for a table or figure, evaluates it, and writes report.html
+with the figure, the paper's values beside ours, and what was not as in the paper. Sizes: small
+(the default: embedded pictures, minutes on two cores), smoke (seconds, to see that it runs), paper
+(the paper's settings; bring the data). Interrupted, it goes on with the same command; a finished
+model is never trained again. Settings of the recipe are options too, as in kedge train.
+"""
+
+
+def add(commands: Any, name: str) -> None:
+    """Tell the parser of `kedge` about this command and its studies."""
+    parser = commands.add_parser(
+        name,
+        help="an experiment of the paper: trains it, and shows the figure or table",
+        description="Run one of the paper's experiments, and show its figure or table.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="kedge study NAME [--size SIZE] [--recipe RECIPE] [--data DATA] [--SETTING VALUE]",
+    )
+    studies = parser.add_subparsers(
+        dest="study", title="studies", metavar="NAME", prog="kedge study", help="one of these"
+    )
+    for each in NAMES:
+        _add_study(studies, find_study(each))
+
+
+def _add_study(studies: Any, study: Study) -> None:
+    item = f"{study.item}: " if study.item else "beyond the paper: "
+    parser = studies.add_parser(
+        study.name,
+        help=f"{item}{study.about}".replace("%", "%%"),
+        description=textwrap.fill(f"{study.title} {item}{study.about}.", 80),
+        epilog=_describe_sizes(study),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage=f"kedge study {study.name} [--size {{{','.join(SIZES)}}}] [--recipe RECIPE]\n"
+        "           [--data DATA] [--seeds 0,1] [--SETTING VALUE ...] [options]",
+    )
+    add_argument = parser.add_argument
+    add_argument("--size", choices=SIZES, default="small", help="of the experiment (small)")
+    add_argument(
+        "--recipe",
+        metavar="NAME_OR_FILE",
+        help="that all arms share; its settings are options too, as in kedge train: --epochs 60",
+    )
+    add_argument("--seeds", metavar="0,1,...", type=read_names, help="of each arm")
+    add_argument(
+        "--output", metavar="FOLDER", type=Path, help="default: studies/, by name, size and data"
+    )
+    add_evaluation(parser, limit="by size", references="by size")
+    own = [each for each in fields(study.options) if f"--{_flag(each.name)}" not in parser.options]
+    if own:
+        group = parser.add_argument_group("of this study")
+        for each in own:
+            group.add_argument(
+                f"--{_flag(each.name)}",
+                dest=f"option_{each.name}",
+                metavar=_metavar(each.type),
+                help=each.metadata["about"].replace("%", "%%"),
+            )
+    add_place(parser)
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Run a study, print its tables, and say where the page is."""
+    if options.study is None:
+        print(_list_studies())
+        return 0
+    from kedge.cli.training import parse_overrides
+
+    study = find_study(options.study)
+    settings = parse_overrides(rest)
+    if "seed" in settings:
+        raise OptionError("expected --seeds 0,1,... for a study, found --seed.")
+    plan = make_plan(
+        study,
+        options.size,
+        recipe=options.recipe,
+        settings=settings,
+        options=_read_options(study, options),
+        seeds=read_numbers("--seeds", options.seeds),
+        evaluation=read_evaluation(options),
+    )
+    output = options.output or Path("studies") / _name(study, options, settings)
+    if options.dry_run:
+        from kedge.studies.running import plan_cells
+
+        passes = 0 if study.passes is None else study.passes(plan.options)
+        show_cells(plan_cells(plan, output), output / "report.html", options, passes)
+        return 0
+    from kedge.studies.running import run_study
+
+    command = ["kedge", *sys.argv[1:]]
+    found = run_study(plan, output, command=command, **read_place(options))
+    for line in found.failed:
+        print(f"kedge: failed: {line}", file=sys.stderr)
+    if found.shown is not None and not options.quiet:
+        from kedge.cli.showing import show_study
+
+        show_study(study, found.shown, found.equality)
+        print(f"The report is in {found.report}")
+    if found.interrupted:
+        print(f"kedge: interrupted. Go on with: {shlex.join(command)}", file=sys.stderr)
+        return 130
+    return 1 if found.failed else 0
+
+
+def _read_options(study: Study, options: argparse.Namespace) -> dict[str, Any]:
+    """What was given of the study's own options; one of evaluation's with the same name too."""
+    found: dict[str, Any] = {}
+    for each in fields(study.options):
+        given = getattr(options, f"option_{each.name}", None)
+        if given is None:
+            given = getattr(options, each.name, None)
+        if given not in (None, (), [], {}):
+            found[each.name] = ",".join(given) if isinstance(given, tuple) else given
+    return found
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _metavar(kind: Any) -> str:
+    words = str(kind)
+    if "list" in words:
+        return "A,B,..."
+    return "true|false" if "bool" in words else "N" if "int" in words else "VALUE"
+
+
+def _describe_sizes(study: Study) -> str:
+    lines = ["sizes:"]
+    for name in SIZES:
+        size = study.sizes[name]
+        changed = ", ".join(f"{key} {_spell(value)}" for key, value in size.settings.items())
+        own = ", ".join(f"{key} {_spell(value)}" for key, value in size.options.items())
+        parts = [f"recipe {size.recipe}", changed, own, f"seeds {_spell(size.seeds)}", size.remark]
+        lines += textwrap.wrap(
+            f"{name:6} " + "; ".join(part for part in parts if part),
+            80,
+            initial_indent="  ",
+            subsequent_indent=" " * 9,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def _spell(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _list_studies() -> str:
+    lines = ["Studies, experiments of the paper:"]
+    for name in NAMES:
+        study = find_study(name)
+        text = f"{study.item or 'beyond the paper'}: {study.about}"
+        first, *more = textwrap.wrap(text, 60)
+        lines += [f"  {name:16}{first}", *(" " * 18 + line for line in more)]
+    return "\n".join([*lines, "", "kedge study NAME runs one; kedge study NAME --help tells more."])
+
+
+def _name(study: Study, options: argparse.Namespace, settings: dict[str, Any]) -> str:
+    kind, _, place = str(settings.get("data.name", "")).partition(":")
+    words = [study.name, options.size if options.recipe is None else Path(options.recipe).stem]
+    words += [Path(place.partition("#")[0]).stem or kind]
+    return "-".join("".join(c if c.isalnum() or c in "-_" else "_" for c in w) for w in words if w)

@@ -1,0 +1,215 @@
+"""A study, from its plan to its page. Read `run_study` top to bottom."""
+
+import csv
+import importlib
+import io
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kedge.errors import KedgeError
+from kedge.files import write_whole
+from kedge.grid.cells import Cell, make_cells
+from kedge.grid.comparing import check_cells, check_places
+from kedge.grid.running import rename_cell
+from kedge.grid.working import check_work, work
+from kedge.report.page import Section
+from kedge.report.tables import TextTable
+from kedge.report.wording import count_words
+from kedge.report.writing import write_report
+from kedge.run_folder import read_run
+from kedge.studies.equality import Equality, compare_with_paper, is_about_the_paper
+from kedge.studies.results import Results, make_results
+from kedge.studies.shown import Shown
+from kedge.studies.study import Plan
+from kedge.training.progress import chosen
+
+ROWS, ABOUT = "study.csv", "study.json"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a study.
+
+    Attributes:
+        report: The page; None if no cell is finished.
+        shown: What it shows; None likewise.
+        equality: What was as in the paper; None for what goes beyond it.
+        failed: A line for each cell that failed.
+        interrupted: Whether somebody interrupted it; the same call goes on.
+    """
+
+    report: Path | None
+    shown: Shown | None
+    equality: Equality | None
+    failed: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def plan_cells(plan: Plan, output: Path) -> list[Cell]:
+    """The cells of a study, checked as far as that goes before anything is trained."""
+    study = plan.study
+    options = {k: v for k, v in asdict(plan.options).items() if k not in study.varies}
+    cells = make_cells(
+        plan.recipe,
+        plan.settings,
+        plan.arms,
+        plan.seeds,
+        output,
+        plan.evaluation,
+        measure=study.measure,
+        options=options if study.measure else {},
+    )
+    check_cells(cells)
+    if study.needs is not None:
+        check_places(study.needs(plan.options))
+    return cells
+
+
+def run_study(
+    plan: Plan,
+    output: Path,
+    *,
+    jobs: int | None = None,
+    engine: str = "local",
+    cpus: int = 1,
+    gpus: float | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    command: Sequence[str] = (),
+    quiet: bool = False,
+) -> Ran:
+    """Train, evaluate and measure the cells of a study, and write a page about them.
+
+    A finished cell is never run again and an interrupted one goes on, as in `compare`, whose
+    arguments these are. Beside `report.html` there are `study.csv`, every number by arm and seed,
+    and `study.json`, what was asked for.
+    """
+    check_work(output, jobs, engine)
+    cells = plan_cells(plan, output)
+    worked = work(
+        cells,
+        output,
+        jobs=jobs,
+        engine=engine,
+        cpus=cpus,
+        gpus=gpus,
+        address=address,
+        device=device,
+        command=command,
+        quiet=quiet,
+    )
+    failed, interrupted = list(worked.failed), worked.interrupted
+    there = [cell for cell in cells if cell.finished]
+    equality = compare_with_paper(plan) if is_about_the_paper(plan.study) else None
+    if not there:
+        return Ran(None, None, equality, failed, interrupted)
+    for cell in there:
+        rename_cell(cell)
+    folders = [cell.folder for cell in there]
+    if plan.study.finish is not None and not interrupted:
+        try:
+            folders += _finish(plan, there, output, device, quiet)
+        except KeyboardInterrupt:
+            interrupted = True
+        except KedgeError as problem:
+            failed.append(f"{plan.study.name}: {problem}")
+    runs = [read_run(folder) for folder in folders]
+    results = make_results(plan, runs)
+    shown = plan.study.show(results)
+    report = write_report(
+        runs,
+        output,
+        title=f"{plan.study.title} ({plan.study.item})" if plan.study.item else plan.study.title,
+        command=shlex.join(command) or None,
+        failed=[*failed, *worked.unfinished],
+        before=[_section(plan, shown, equality, results)],
+        lead=shown.says,
+        scene=results.scene,
+    )
+    write_whole(output / ROWS, _rows(results))
+    write_whole(output / ABOUT, json.dumps(_about(plan, shown, equality), indent=2) + "\n")
+    return Ran(report, shown, equality, failed, interrupted)
+
+
+def _finish(
+    plan: Plan, cells: Sequence[Cell], output: Path, device: str, quiet: bool
+) -> list[Path]:
+    assert plan.study.finish is not None
+    module, _, name = plan.study.finish.partition(":")
+    finish = getattr(importlib.import_module(module), name)
+    found: list[Path] = finish(plan, cells, output, device=device, show=chosen(None, quiet))
+    return found
+
+
+def _section(plan: Plan, shown: Shown, equality: Equality | None, results: Results) -> Section:
+    """The study's own part of the page."""
+    study = plan.study
+    tables = list(shown.tables)
+    notes = [
+        f"{'Holds' if check.holds else 'DOES NOT HOLD'}: {check.what} ({check.found})."
+        for check in shown.checks
+    ]
+    notes += shown.notes
+    notes.append(
+        f"Each arm was trained with {count_words(results.seeds, 'seed')}"
+        f" ({', '.join(map(str, plan.seeds))}); ± is the standard deviation over them."
+    )
+    notes += [f"The paper leaves open: {line}" for line in study.unsaid]
+    if equality is not None:
+        tables.append(make_equality_table(equality))
+        notes.append(f"As in the paper's settings: {', '.join(equality.equal) or 'nothing'}.")
+    title = f"{study.item}, here and in the paper" if study.item else "Beyond the paper"
+    return Section("study", title, shown.figures, "", tuple(tables), tuple(notes))
+
+
+def make_equality_table(equality: Equality) -> TextTable:
+    """What was not as in the paper."""
+    return TextTable(
+        "study-settings",
+        "What was not as in the paper",
+        ("setting", "here", "in the paper's recipe"),
+        equality.different,
+        "The paper's recipe is what --size paper runs; where text and released code differ, the"
+        " recipe says which was taken.",
+    )
+
+
+def _rows(results: Results) -> str:
+    """Every number by arm and seed: measures first, then what was measured beside."""
+    factors = list(dict.fromkeys(name for own in results.factors.values() for name in own))
+    lines: list[Mapping[str, Any]] = [
+        {**results.factors.get(arm, {}), "arm": arm, "seed": seed, "metric": key, "value": value}
+        for arm, numbers in results.scene.table.items()
+        for key, number in numbers.items()
+        for seed, value in number.values.items()
+    ]
+    lines += results.measured
+    first = ["arm", "seed", *factors]
+    others = dict.fromkeys(
+        name for line in lines for name in line if name not in (*first, "metric", "value")
+    )
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [*first, *others, "metric", "value"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _about(plan: Plan, shown: Shown, equality: Equality | None) -> dict[str, Any]:
+    return {
+        "study": plan.study.name,
+        "item": plan.study.item,
+        "size": plan.size,
+        "recipe": plan.recipe,
+        "settings": dict(plan.settings),
+        "options": asdict(plan.options),
+        "seeds": list(plan.seeds),
+        "evaluation": dict(plan.evaluation),
+        "says": shown.says,
+        "checks": [asdict(check) for check in shown.checks],
+        "not as in the paper": [] if equality is None else [list(e) for e in equality.different],
+    }

@@ -1,0 +1,392 @@
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import kedge
+from kedge.anchored import anchored_in
+from kedge.errors import KedgeError, OptionError
+from kedge.grid.measured import Measured
+from kedge.grid.running import run_cell
+from kedge.studies import asked, asking
+from kedge.studies.asking import (
+    DISTANCE,
+    MARGINAL,
+    MEAN,
+    SECONDS,
+    SHARE,
+    SINGLE,
+    TOP1,
+    TRANSDUCTIVE,
+    WORST,
+)
+from kedge.studies.inference import PAPER, STUDY
+from kedge.studies.running import plan_cells, run_study
+from kedge.studies.study import make_plan
+from kedge.studies.trained import corrupt_all, open_trained
+from kedge.training.loop import train
+from kedge.training.progress import Silent
+from kedge.training.recipe_files import load_recipe
+
+pytestmark = pytest.mark.usefixtures("here")
+
+CPU = torch.device("cpu")
+OPTIONS = {
+    "corruptions": ["fog", "gaussian_noise"],
+    "severities": [2],
+    "pictures": 30,
+    "draws": 3,
+    "k": 3,
+    "candidates": 6,
+    "searched": 2,
+    "bank": 40,
+    "at_once": 8,  # does not divide the pictures
+    "timed": 10,
+    "repeats": 2,
+}
+
+
+def quiet(title, steps, done, what):
+    return nullcontext(Silent())
+
+
+def measure(folder: Path, where: Path, **changes) -> list[dict]:
+    options = {**OPTIONS, **changes}
+    kept = Measured(where, options)
+    asking.measure(folder, options, kept, device=CPU, show=quiet)
+    return kept.records
+
+
+def trained_with(folder: Path, **settings) -> Path:
+    common = {"data.limit": 40, "data.validation": 0, "epochs": 2, "batch": 20}
+    protocol = {"protocol.name": "masked", "protocol.target": "label"}
+    recipe = load_recipe("shapes-compare", {**common, **protocol, **settings})
+    train(recipe, folder, device="cpu", quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory) -> Path:
+    return trained_with(tmp_path_factory.mktemp("cell") / "run", seed=3)
+
+
+@pytest.fixture(scope="module")
+def records(cell, tmp_path_factory) -> list[dict]:
+    return measure(cell, tmp_path_factory.mktemp("kept"))
+
+
+def find(records: list[dict], **known) -> float:
+    (value,) = [
+        each["value"]
+        for each in records
+        if all(each.get(name) == wanted for name, wanted in known.items())
+    ]
+    return value
+
+
+@torch.no_grad()
+def ask_one_by_one(model, images, references) -> torch.Tensor:
+    """`(references, n, classes)`, an image and a reference at a time."""
+    return torch.stack(
+        [torch.cat([model(x[None], r[None]) for x in images]) for r in references]
+    ).double()
+
+
+def set_up(cell):
+    trained = open_trained(cell, CPU)
+    images, labels = trained.test(OPTIONS["pictures"])
+    ways = asking.draw_ways(trained, OPTIONS)
+    return trained, images, labels, ways
+
+
+def test_one_reference_and_the_mean_of_several_are_those_of_a_slow_loop(cell, records):
+    trained, images, labels, ways = set_up(cell)
+    for corrupted in corrupt_all(images, OPTIONS["corruptions"], OPTIONS["severities"]):
+        place = {"corruption": corrupted.name, "severity": corrupted.severity}
+        for draw, candidates in enumerate(ways.draws):
+            logits = ask_one_by_one(trained.model, corrupted.images, candidates[:3])
+            right = (logits.argmax(-1) == labels).double().mean(1)
+            mean = (logits.mean(0).argmax(-1) == labels).double().mean()
+            known = {"draw": draw, **place}
+            assert find(records, metric=TOP1, inference=SINGLE, **known) == right[0]
+            assert find(records, metric=TOP1, inference=MARGINAL, **known) == mean
+            assert find(records, metric=WORST, **known) == right.min()
+
+
+def test_the_mean_image_is_that_of_all_training_pictures(cell, records):
+    trained, images, labels, ways = set_up(cell)
+    train_images = trained.parts.train.images()
+    assert len(train_images) == 40
+    mean = train_images.double().mean(0, keepdim=True).round().to(torch.uint8)
+    assert torch.equal(ways.mean, mean)
+    for corrupted in corrupt_all(images, OPTIONS["corruptions"], OPTIONS["severities"]):
+        logits = ask_one_by_one(trained.model, corrupted.images, mean)[0]
+        expected = (logits.argmax(-1) == labels).double().mean()
+        assert find(records, inference=MEAN, metric=TOP1, corruption=corrupted.name) == expected
+
+
+def test_transduction_takes_the_candidate_whose_residual_is_nearest_to_training(cell, records):
+    trained, images, labels, ways = set_up(cell)
+    model = anchored_in(trained.model)
+    bank = asking.training_residuals(trained, OPTIONS["bank"]).double().flatten(1)
+    assert len(bank) == 40
+    (corrupted,) = corrupt_all(images, ["fog"], [2])
+    for draw in range(2):
+        r = model.prepare(ways.draws[draw]).double().flatten(1)
+        chosen, distances = [], []
+        for x in model.prepare(corrupted.images).double().flatten(1):
+            scores = [float((x - each - bank).square().sum(1).min().sqrt()) for each in r]
+            chosen.append(min(range(len(r)), key=scores.__getitem__))
+            distances.append(min(scores))
+        logits = torch.stack(
+            [
+                ask_one_by_one(model, x[None], ways.draws[draw][i][None])[0, 0]
+                for x, i in zip(corrupted.images, chosen, strict=True)
+            ]
+        )
+        known = {"corruption": "fog", "draw": draw, "inference": TRANSDUCTIVE}
+        right = (logits.argmax(-1) == labels).double().mean()
+        assert find(records, metric=TOP1, **known) == right
+        most = max(chosen.count(i) for i in set(chosen)) / len(chosen)
+        assert find(records, metric=SHARE, **known) == pytest.approx(most)
+        mean = sum(distances) / len(distances)
+        assert find(records, metric=DISTANCE, **known) == pytest.approx(mean, rel=1e-5)
+    assert not [each for each in records if each.get("draw") == 2 and each["metric"] == SHARE]
+
+
+def test_accuracy_is_that_of_evaluate_with_the_same_stored_reference(cell, records):
+    trained, *_, ways = set_up(cell)
+    model = anchored_in(trained.model).set_references(ways.draws[1][:3])
+    rows = kedge.evaluate(
+        model,
+        "shapes",
+        ["corruptions"],
+        corruptions=["fog"],
+        severities=[2],
+        limit=30,
+        references=3,
+        quiet=True,
+    )
+    for inference in (SINGLE, MARGINAL):
+        (value,) = [
+            row["value"]
+            for row in rows
+            if (row["corruption"], row["severity"], row["inference"], row["metric"])
+            == ("fog", 2, inference, "top1")
+        ]
+        known = {"corruption": "fog", "draw": 1, "metric": TOP1, "inference": inference}
+        assert find(records, **known) == pytest.approx(value)
+
+
+def test_draws_are_different_training_pictures_and_the_same_for_arms_of_a_seed(cell, tmp_path):
+    trained, *_, ways = set_up(cell)
+    pool = {each.numpy().tobytes() for each in trained.parts.train.images()}
+    drawn = [[each.numpy().tobytes() for each in draw] for draw in ways.draws]
+    assert all(len(set(draw)) == 6 and set(draw) <= pool for draw in drawn)
+    assert drawn[0] != drawn[1] != drawn[2]
+    other = trained_with(tmp_path / "other", seed=3, **{"protocol.name": "anchored", "epochs": 1})
+    same = asking.draw_ways(open_trained(other, CPU), OPTIONS)
+    assert all(torch.equal(a, b) for a, b in zip(ways.draws, same.draws, strict=True))
+
+
+def test_references_come_from_the_set_that_training_drew_them_from(tmp_path):
+    settings = {"protocol.reference_set": 10, "protocol.stored": 10, "epochs": 1}
+    trained = open_trained(trained_with(tmp_path / "run", **settings), CPU)
+    stored = {each.numpy().tobytes() for each in anchored_in(trained.model).references}
+    ways = asking.draw_ways(trained, OPTIONS)
+    assert {each.numpy().tobytes() for draw in ways.draws for each in draw} <= stored
+    with pytest.raises(OptionError, match="at most 10 candidates"):
+        asking.draw_ways(trained, {**OPTIONS, "candidates": 11})
+
+
+def differences(model, images, references) -> torch.Tensor:
+    x, r = (model.prepare(each).flatten(1).double() for each in (images, references))
+    return x[:, None] - r[None]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_the_bank_holds_residuals_with_the_transforms_of_training(flip, tmp_path):
+    settings = {"augment.crop": "none", "augment.flip": flip, "epochs": 1}
+    trained = open_trained(trained_with(tmp_path / "run", **settings), CPU)
+    model, images = anchored_in(trained.model), trained.parts.train.images()
+    bank = asking.training_residuals(trained, 60).flatten(1).double()
+    assert len(bank) == 60
+    plain = differences(model, images, images).flatten(0, 1)
+    flipped = differences(model, images.flip(-1), images).flatten(0, 1)
+    near_plain, near_flipped = (torch.cdist(bank, each).amin(1) < 1e-2 for each in (plain, flipped))
+    assert bool((near_plain | near_flipped).all())
+    assert bool(near_plain.all()) is not flip
+    # References are clean: a flipped reference under a plain picture does not occur.
+    assert bool(near_plain.any())
+
+
+@pytest.mark.parametrize("change", [{"augment.erase": 1.0}, {"augment.mixup": 1.0}])
+def test_residuals_of_training_within_the_batch_are_between_augmented_pictures(change, tmp_path):
+    settings = {"protocol.references": "batch", "augment.crop": "none", "augment.flip": False}
+    settings |= {"epochs": 1, **change}
+    trained = open_trained(trained_with(tmp_path / "run", **settings), CPU)
+    model, images = anchored_in(trained.model), trained.parts.train.images()
+    bank = asking.training_residuals(trained, 60).flatten(1).double()
+    assert len(bank) == 60
+    plain = differences(model, images, images).flatten(0, 1)
+    assert bool((torch.cdist(bank, plain).amin(1) > 1e-2).all())
+
+
+def test_each_way_is_timed_once(records):
+    timed = [each for each in records if each["metric"] == SECONDS]
+    assert [each["inference"] for each in timed] == [SINGLE, MEAN, MARGINAL, TRANSDUCTIVE]
+    assert all(0 < each["value"] <= each["median"] for each in timed)
+    assert {each["at_once"] for each in timed} == {8}
+
+
+def test_seconds_are_for_1000_pictures_and_the_best_of_the_turns(cell, monkeypatch):
+    trained, images, _, ways = set_up(cell)
+    clock, shown, predict = iter(range(10_000)), [], asking.predict
+    monkeypatch.setattr(asking.time, "perf_counter", lambda: next(clock) ** 2)
+    monkeypatch.setattr(
+        asking, "predict", lambda model, x, *how: shown.append(len(x)) or predict(model, x, *how)
+    )
+    model = anchored_in(trained.model)
+    model.set_residuals(asking.training_residuals(trained, 40))
+    times = asking.time_ways(model, images[:10], ways, 2)
+    # The first turn warms up, with a look at the clock each; then the ways take turns.
+    for place, each in enumerate(times):
+        first, second = (2 * look + 1 for look in (4 + 2 * place, 12 + 2 * place))
+        assert (each["value"], each["median"]) == (100 * first, 100 * second)
+    assert shown == 4 * [8] + 2 * 4 * [8, 2]
+
+
+def test_an_interrupted_measurement_goes_on_with_the_next_set(cell, records, tmp_path, monkeypatch):
+    ask, seen = asking.ask, []
+
+    def interrupted(model, images, labels, ways):
+        seen.append(1)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return ask(model, images, labels, ways)
+
+    monkeypatch.setattr(asking, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure(cell, tmp_path)
+    found = measure(cell, tmp_path)
+    assert len(seen) == 3
+    assert without_times(found) == without_times(records)
+    assert measure(cell, tmp_path) == found
+    assert len(seen) == 3
+
+
+def without_times(records: list[dict]) -> list[dict]:
+    return [each for each in records if each["metric"] != SECONDS]
+
+
+def test_records_that_a_kill_cut_off_are_not_kept_twice(cell, records, tmp_path):
+    kept = Measured(tmp_path, OPTIONS)
+    fog = [each for each in records if each.get("corruption") == "fog"]
+    kept.add(*fog[:4])
+    found = measure(cell, tmp_path)
+    assert sorted(map(str, without_times(found))) == sorted(map(str, without_times(records)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocols": ["standard"]}, "references"),
+        ({"k": 9, "candidates": 8}, "at most the 8 candidates"),
+        ({"corruptions": ["fogg"]}, "fog"),
+        ({"severities": [6]}, "1 to 5"),
+        ({"draws": 0}, "draws"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(options, message):
+    with pytest.raises(KedgeError, match=message):
+        make_plan(STUDY, "smoke", options=options)
+
+
+def way(inference: str, *seeds: list[float], seconds: float = 1.0) -> asked.Asked:
+    return asked.Asked(
+        "anchored", inference, dict(enumerate(seeds)), dict.fromkeys(range(len(seeds)), seconds)
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "word"),
+    [
+        (([0.60, 0.62], [0.60, 0.63]), "better"),
+        (([0.40, 0.42], [0.40, 0.41]), "worse"),
+        (([0.51, 0.53], [0.51, 0.53]), "no clear difference"),  # within the spread over draws
+        (([0.60, 0.62], [0.48, 0.50]), "no clear difference"),  # another sign in another seed
+        (([0.54, 0.56], [0.80, 0.82]), "no clear difference"),  # the seeds disagree
+        (([0.40, 0.80], [0.40, 0.81]), "no clear difference"),  # its own spread over draws
+        (([0.60], [0.61]), "better"),  # the mean image has no draws
+    ],
+)
+def test_only_what_is_larger_than_all_spreads_counts_as_a_difference(other, word):
+    single = way(SINGLE, [0.50, 0.52], [0.50, 0.52])
+    assert asked.judge_way(way(MARGINAL, *other), single) == word
+
+
+@pytest.mark.parametrize(("value", "word"), [(0.53, "no clear difference"), (0.55, "better")])
+def test_with_one_seed_a_difference_must_be_twice_the_spread_over_draws(value, word):
+    single = way(SINGLE, [0.50, 0.52])  # mean 0.51, spread 0.014
+    assert asked.judge_way(way(MEAN, [value]), single) == word
+
+
+def test_one_draw_tells_nothing():
+    single = way(SINGLE, [0.5])
+    assert asked.judge_way(way(MARGINAL, [0.9]), single) == "one draw, nothing to tell"
+
+
+def test_spread_over_draws_is_that_within_a_seed():
+    found = way(SINGLE, [0.1, 0.3], [0.7, 0.9])
+    assert found.mean == pytest.approx(0.5)
+    assert found.over_draws == pytest.approx(0.02**0.5)
+    assert way(MARGINAL, [0.1], seconds=3.0).times(way(SINGLE, [0.1], seconds=2.0)) == 1.5
+
+
+def test_accuracy_of_a_draw_is_the_mean_over_sets():
+    def record(draw, corruption, value):
+        return {"seed": 0, "draw": draw, "corruption": corruption, "value": value}
+
+    places = [(0, "fog", 0.2), (1, "fog", 0.4), (0, "snow", 0.4), (1, "snow", 0.8)]
+    top1 = [record(*place) for place in places]
+    results = SimpleNamespace(
+        levels=lambda factor: ["anchored"],
+        records=lambda metric, protocol, inference: (
+            top1 if (metric, inference) == (TOP1, SINGLE) else []
+        ),
+    )
+    (found,) = asked.collect_asked(results).values()
+    assert found.top1 == {0: [pytest.approx(0.3), pytest.approx(0.6)]}
+    assert found.mean_seconds is None
+
+
+def test_the_smoke_size_runs_to_its_page(tmp_path):
+    plan = make_plan(STUDY, "smoke")
+    cells = plan_cells(plan, tmp_path)
+    assert len(cells) == 2
+    assert [run_cell(each, threads=1, device="cpu") for each in cells]
+    ran = run_study(plan, tmp_path, device="cpu", quiet=True)
+    assert ran.failed == []
+    assert ran.report is not None
+    assert ran.report.exists()
+    (table,) = ran.shown.tables
+    assert len(table.rows) == 8
+    line = next(row for row in table.rows if row[0] == "masked-label, mean of 3")
+    assert line[-3:] == ("53.55 ± 0.42", "3.51", "1.6")
+    (figure,) = ran.shown.figures
+    assert len(figure.panels) == 2
+    assert len(figure.records) == 8 + len(PAPER)
+    for word in ("Anchored: 1 random reference", "the mean image", "best of 5", "× the time"):
+        assert word in ran.shown.says
+
+
+def test_the_size_of_the_paper_is_its_setting():
+    plan = make_plan(STUDY, "paper")
+    options = plan.options
+    assert (plan.recipe, options.k, options.candidates) == ("cifar100-resnet18", 10, 50)
+    assert options.corruptions is None
+    assert options.severities == [1, 2, 3, 4, 5]
+    assert options.bank == 10_000
+    assert [arm.name for arm in plan.arms] == ["anchored", "masked-label"]
