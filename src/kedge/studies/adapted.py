@@ -213,7 +213,8 @@ def tabulate_probed(
         f"The probe of anchored networks is masked in {100 * options.alphas[0]:g} % of its steps"
         f" (target {options.probe_target}), but where a column says otherwise. Mean ± standard"
         " deviation over seeds; differences with their 95 % intervals over seeds. The paper's:"
-        " ViT-B/16 of ImageNet on the data of these names, domains from DomainNet, number of seeds not said."
+        " ViT-B/16 of ImageNet on the data of these names, domains from DomainNet, number of seeds"
+        " not said."
     )
     title = "Accuracy of linear probes, %"
     return TextTable("study-adaptation-table", title, tuple(columns), tuple(rows), says)
