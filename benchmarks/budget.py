@@ -2,11 +2,11 @@
 
     python benchmarks/budget.py --jobs 14        # minutes on a GPU
 
-Two runs take less than a minute of a core: 3,500 pictures for 12 epochs, the first choice, and 1,500
-for 40, of 1.4 times its cost. Masked networks have more to learn: they lose in the first, where no arm has
-converged, and win in the second and in all longer ones. The recipe is the second: the standard
-network, which the rule looks at, has learned its training set by heart. That rule was found after
-looking at all arms.
+Two runs take less than a minute of a core: 3,500 pictures for 12 epochs, the first choice, and
+1,500 for 40, of 1.4 times its cost. Masked networks have more to learn: they lose in the first,
+where no arm has converged, and win in the second and in all longer ones. The recipe is the second:
+the standard network, which the rule looks at, has learned its training set by heart. That rule was
+found after looking at all arms.
 """
 
 import argparse

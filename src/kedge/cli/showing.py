@@ -244,7 +244,9 @@ def _show_table(table: "TextTable", console: Console) -> None:
         drawn.add_column(column, justify="right" if number else "left")
     for row in rows:
         drawn.add_row(*row)
-    console.print(drawn, width=max(width + 2, console.width), crop=False)
+    if width > console.width:  # not on a terminal: as wide as it is
+        console = Console(file=console.file, width=width, highlight=False, markup=False)
+    console.print(drawn)
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -64,7 +64,13 @@ class Comparison:
 
     def has_references(self, run: RunKey) -> bool:
         """Whether a model was asked from references; one without is asked in one way alone."""
-        return any(str(row["k"]) for row in self.runs[run].rows)
+        return run in self._with_references
+
+    @cached_property
+    def _with_references(self) -> frozenset[RunKey]:
+        return frozenset(
+            key for key, run in self.runs.items() if any(str(row["k"]) for row in run.rows)
+        )
 
 
 def rows_of(run: Run) -> list[Row]:

@@ -1,0 +1,66 @@
+"""All studies at their small size, one after the other: what they find, and how long they take.
+
+    python benchmarks/studies.py                    # an hour on two cores
+    python benchmarks/studies.py alpha inference    # some
+
+For each, `study.csv` and `study.json` go to `results/studies/`, and the seconds to `times.csv`
+there.
+"""
+
+import argparse
+import csv
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from kedge.studies import NAMES, find_study
+from kedge.studies.running import plan_cells, run_study
+from kedge.studies.study import make_plan
+
+RESULTS = Path(__file__).parent / "results" / "studies"
+
+
+def main() -> None:
+    """Run some studies, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="which; default: all")
+    parser.add_argument("--work", type=Path, help="where their folders are; default: elsewhere")
+    options = parser.parse_args()
+    work = options.work or Path(tempfile.mkdtemp(prefix="studies-"))
+    for name in options.names or NAMES:
+        plan = make_plan(find_study(name))
+        cells = plan_cells(plan, work / name)
+        since = time.monotonic()
+        ran = run_study(plan, work / name, command=["kedge", "study", name])
+        seconds = time.monotonic() - since
+        assert not ran.failed, ran.failed
+        for kind in ("csv", "json"):
+            shutil.copy(work / name / f"study.{kind}", RESULTS / f"{name}.{kind}")
+        _note_time(name, len(cells), seconds)
+        print(f"{name}: {seconds:.0f} s")
+
+
+def _note_time(name: str, cells: int, seconds: float) -> None:
+    """Put a line into `times.csv`, in the place of an older one."""
+    path = RESULTS / "times.csv"
+    lines = {}
+    if path.exists():
+        with open(path, newline="", encoding="utf-8") as file:
+            lines = {line["study"]: line for line in csv.DictReader(file)}
+    cores = len(os.sched_getaffinity(0))
+    lines[name] = {
+        "study": name,
+        "cells": str(cells),
+        "cores": str(cores),
+        "seconds": f"{seconds:.0f}",
+    }
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ["study", "cells", "cores", "seconds"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines[each] for each in NAMES if each in lines)
+
+
+if __name__ == "__main__":
+    main()
