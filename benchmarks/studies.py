@@ -3,8 +3,7 @@
     python benchmarks/studies.py                    # an hour on two cores
     python benchmarks/studies.py alpha inference    # some
 
-For each, `study.csv` and `study.json` go to `results/studies/`, and the seconds to `times.csv`
-there.
+For each, `study.csv` goes to `results/studies/`, and the seconds to `times.csv` there.
 """
 
 import argparse
@@ -36,8 +35,7 @@ def main() -> None:
         ran = run_study(plan, work / name, command=["kedge", "study", name])
         seconds = time.monotonic() - since
         assert not ran.failed, ran.failed
-        for kind in ("csv", "json"):
-            shutil.copy(work / name / f"study.{kind}", RESULTS / f"{name}.{kind}")
+        shutil.copy(work / name / "study.csv", RESULTS / f"{name}.csv")
         _note_time(name, len(cells), seconds)
         print(f"{name}: {seconds:.0f} s")
 

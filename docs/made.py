@@ -11,11 +11,12 @@ import dataclasses
 import inspect
 import os
 import re
+import statistics
 import types
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -130,7 +131,95 @@ def describe_studies() -> str:
     return "\n".join(lines)
 
 
+class Told(NamedTuple):
+    """A measure of a study that the site tells: its title, name, columns that tell arms apart."""
+
+    title: str
+    metric: str
+    by: tuple[str, ...]
+    factor: float = 100
+    digits: int = 1
+    only: tuple[tuple[str, str], ...] = ()
+
+
+_TOLD = {
+    "reference-size": [Told("corrupted accuracy, %", "corrupted_top1", ("protocol", "references"))],
+    "inference": [
+        Told("accuracy on corrupted pictures, %", "top1", ("protocol", "inference")),
+        Told("seconds for 1,000", "seconds per 1000", ("protocol", "inference"), 1, 2),
+    ],
+    "landscape": [
+        Told("radius within 10 points", "radius_10_points", ("protocol", "batchnorm"), 1, 2)
+    ],
+    "augmentation": [
+        Told("accuracy at severity 5, %", "severity5_top1", ("protocol", "augmentation"))
+    ],
+    "label-noise": [
+        Told("corrupted accuracy, %", "corrupted_top1", ("protocol", "noise")),
+        Told(
+            "wrong labels learned by heart, %",
+            "flipped pictures given their wrong label",
+            ("protocol", "noise"),
+        ),
+    ],
+    "generalization": [
+        Told("corrupted accuracy, %", "corrupted_top1", ("network", "protocol")),
+        Told("C-bar accuracy, %", "cbar_top1", ("network", "protocol")),
+    ],
+    "safety": [
+        Told("AUROC of the energy, %", "ood_auroc", ("protocol",)),
+        Told("smooth ECE, corrupted", "corrupted_smooth_ece", ("protocol",), 1, 3),
+    ],
+    "alpha": [Told("corrupted accuracy, %", "corrupted_top1", ("arm",))],
+    "adaptation": [
+        Told(
+            "accuracy of probes, %",
+            "top1",
+            ("protocol", "task", "alpha"),
+            only=(("reference", "0"),),
+        )
+    ],
+    "finetune": [
+        Told("corrupted accuracy, %", "corrupted_top1", ("arm",)),
+        Told("smooth ECE, corrupted", "corrupted_smooth_ece", ("arm",), 1, 3),
+    ],
+}
+
+
+def describe_study_results() -> str:
+    """What each study found at its small size: mean ± standard deviation over seeds."""
+    folder = RESULTS / "studies"
+    with open(folder / "times.csv", encoding="utf-8") as file:
+        times = {line["study"]: float(line["seconds"]) for line in csv.DictReader(file)}
+    lines = ["| study | minutes | what it found |", "|" + " --- |" * 3]
+    for name, told in _TOLD.items():
+        with open(folder / f"{name}.csv", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        link = f"[{name}](../benchmarks/results/studies/{name}.csv)"
+        found = "<br>".join(f"**{each.title}**: {_tell_arms(rows, each)}" for each in told)
+        lines.append(f"| {link} | {times[name] / 60:.0f} | {found} |")
+    return "\n".join(lines)
+
+
+def _tell_arms(rows: list[dict[str, str]], told: Told) -> str:
+    """Each arm with its mean over what is beside the seeds, and the spread over them."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["metric"] == told.metric and all(row[key] == value for key, value in told.only):
+            arm = " ".join(row[column] for column in told.by)
+            values.setdefault(arm, {}).setdefault(row["seed"], []).append(float(row["value"]))
+    parts = []
+    for arm, seeds in values.items():
+        means = [told.factor * statistics.fmean(each) for each in seeds.values()]
+        text = f"{statistics.fmean(means):.{told.digits}f}"
+        if len(means) > 1:
+            text += f" ± {statistics.stdev(means):.{told.digits}f}"
+        parts.append(f"{arm} {text}")
+    return "; ".join(parts)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "study-results": describe_study_results,
     "studies": describe_studies,
     "commands": describe_commands,
     "exit-codes": describe_exit_codes,

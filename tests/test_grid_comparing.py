@@ -114,10 +114,11 @@ def test_a_dry_run_shows_the_cells_and_makes_nothing(pictures, tmp_path, capsys)
     words = ["compare", "--recipe", str(recipe), "--output", str(tmp_path / "out"), "--dry-run"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 11
+    assert len(lines) == 12
+    assert lines[-1].startswith("estimated time: ")
     assert sum(line.startswith("new") for line in lines) == 10
     assert "2 + 1 epochs" in next(line for line in lines if "finetuned" in line)
-    assert "10 cells, 10 to run" in lines[-1]
+    assert "10 cells, 10 to run" in lines[-2]
     assert not (tmp_path / "out").exists()
 
 

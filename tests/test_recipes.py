@@ -12,7 +12,7 @@ from kedge.training.recipe_files import load_recipe, make_recipe, settings, ship
 SHIPPED = {
     *("shapes-small", "digits-small", "cifar10-resnet18", "cifar100-resnet18", "cifar100-wrn40-2"),
     *("imagenet-swinv2-t", "imagenet-swinv2-s", "imagenet-swinv2-b", "imagenet-vit-b16"),
-    *("finetune", "shapes-compare"),
+    *("finetune", "shapes-compare", "shapes-wide"),
 }
 
 

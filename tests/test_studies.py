@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from dataclasses import dataclass, fields
 
@@ -156,13 +157,10 @@ def test_pictures_of_a_cell_are_those_that_it_is_evaluated_on(ran):
         assert float(share) == pytest.approx(found[each.name, each.severity])
 
 
-def test_masked_towards_uniform_in_every_step_knows_nothing_and_the_check_says_so(ran):
-    (check,) = json.loads((ran("alpha") / "study.json").read_text())["checks"]
-    assert check["holds"] is True
-    assert "sits at chance, 10.0 %" in check["what"]
-
-
-def test_the_check_fails_when_the_network_has_learned(ran):
+@pytest.mark.parametrize(
+    ("uniform", "label", "holds"), [(0.1, 0.8, True), (0.4, 0.8, False), (0.1, 0.12, None)]
+)
+def test_the_check_of_alpha_tells_whether_the_right_target_ran(ran, uniform, label, holds):
     from dataclasses import replace
 
     from kedge.report.numbers import Number
@@ -172,12 +170,96 @@ def test_the_check_fails_when_the_network_has_learned(ran):
     output = ran("alpha")
     runs = [read_run(path) for path in sorted(output.glob("*-seed0-*"))]
     results = make_results(make_plan(find_study("alpha"), "smoke"), runs)
-    name = results.arm(protocol="masked-uniform", alpha=1.0)
     table = {arm: dict(numbers) for arm, numbers in results.scene.table.items()}
-    table[name]["clean_top1"] = Number({0: 0.4}, 0.4, None, None)
-    learned = replace(results, scene=replace(results.scene, table=table))
-    (check,) = find_study("alpha").show(learned).checks
-    assert not check.holds
+    for protocol, value in (("masked-uniform", uniform), ("masked-label", label)):
+        name = results.arm(protocol=protocol, alpha=1.0)
+        table[name]["clean_top1"] = Number({0: value}, value, None, None)
+    results = replace(results, scene=replace(results.scene, table=table))
+    (check,) = find_study("alpha").show(results).checks
+    assert check.holds is holds
+    assert "sits at chance, 10.0 %" in check.what
+
+
+def test_both_targets_share_the_arm_without_masking(ran):
+    with open(ran("alpha") / "figures" / "study-alpha-clean-table.csv") as file:
+        rows = {row["alpha"]: row for row in csv.DictReader(file)}
+    assert rows["0"]["masked-uniform"] == rows["0"]["masked-label"] != "–"
+    assert rows["1"]["masked-uniform"] != "–"
+
+
+def test_a_study_shows_the_evaluation_that_is_asked_for(tmp_path, here):
+    words = ["study", "alpha", "--size", "smoke", "--alphas", "0,1", "--targets", "label"]
+    words += ["--output", str(tmp_path), "--quiet"]
+    found = {}
+    for limit in ("60", "90", "60"):
+        assert main([*words, "--limit", limit]) == 0
+        with open(tmp_path / "study.csv") as file:
+            rows = [row for row in csv.DictReader(file) if row["metric"] == "clean_top1"]
+        for row in rows:
+            (cell,) = tmp_path.glob(f"{row['arm']}-seed0-*")
+            (own,) = [
+                each["value"]
+                for each in read_rows(cell)
+                if (each["suite"], each["metric"], each["inference"]) == ("clean", "top1", "single")
+                and each["limit"] == int(limit)
+            ]
+            assert float(row["value"]) == pytest.approx(own)
+        found.setdefault(limit, []).append((tmp_path / "study.csv").read_text())
+    assert found["60"][0] == found["60"][1]
+
+
+def test_what_is_measured_otherwise_does_not_harm_what_was(tmp_path, here):
+    words = ["study", "label-noise", "--size", "smoke", "--output", str(tmp_path), "--quiet"]
+    assert main(words) == 0
+    before = (tmp_path / "study.csv").read_text()
+    cell = next(tmp_path.glob("standard-noise20-*"))
+    from kedge.grid.measured import Measured
+
+    Measured(cell, {"measure": "another", "k": 3}).add({"metric": "half done", "value": 1.0})
+    assert main(words) == 0
+    assert (tmp_path / "study.csv").read_text() == before
+
+
+def test_the_papers_settings_stay_with_data_from_elsewhere():
+    study = find_study("alpha")
+    plan = make_plan(study, "paper", settings={"data.name": "pack:cifar100.npz"})
+    assert (
+        load_recipe(plan.recipe, {**plan.settings, "protocol.target": "label"}).data.validation == 0
+    )
+
+
+def test_sizes_that_the_paper_lacks_get_none_of_its_values():
+    from kedge.studies import reference_size
+
+    values = reference_size._published(reference_size.CIFAR10)
+    assert values["masked-label", "all"] == 80.8
+    assert ("masked-label", None) not in values
+    assert ("masked-label", 20) not in values
+
+
+def test_what_was_changed_goes_to_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    places = set()
+    for more in (
+        [],
+        ["--alphas", "0,0.5"],
+        ["--limit", "30"],
+        ["--epochs", "2"],
+        ["--seeds", "0,1"],
+    ):
+        assert main(["study", "alpha", "--size", "smoke", "--dry-run", *more]) == 0
+        told = capsys.readouterr().out
+        places.add(re.search(r"the report would be (\S+)", told)[1])
+    assert "studies/alpha-smoke/report.html" in places
+    assert len(places) == 4  # more seeds are more of the same
+
+
+def test_the_page_of_a_study_is_not_replaced_by_a_plain_report(ran, capsys):
+    output = ran("alpha")
+    before = (output / "report.html").read_text()
+    assert main(["report", str(output)]) == 2
+    assert "holds the page of a study" in capsys.readouterr().err
+    assert (output / "report.html").read_text() == before
 
 
 def test_what_differs_from_the_paper_is_told_and_what_does_not_is_too():
@@ -186,12 +268,20 @@ def test_what_differs_from_the_paper_is_told_and_what_does_not_is_too():
     different = {name: (here, there) for name, here, there in found.different}
     assert different["data.name"] == ("shapes", "cifar100")
     assert different["epochs"] == ("30", "200")
-    assert different["evaluation limit"] == ("400", "none")
+    assert different["evaluation limit"] == ("400", "as usual")
+    assert different["corrupted pictures"] == ("made by Kedge", "published files")
+    assert different["number of seeds"] == ("2", "3")
     assert {"option alphas", "option targets", "arms", "optimiser.momentum"} <= set(found.equal)
-    same = compare_with_paper(make_plan(find_study("alpha"), "paper"))
+    files = {"corruption_files": "CIFAR-100-C"}
+    same = compare_with_paper(make_plan(find_study("alpha"), "paper", evaluation=files))
     assert same.different == ()
-    longer = make_plan(find_study("alpha"), "paper", settings={"epochs": 60})
-    assert compare_with_paper(longer).different == (("epochs", "60", "200"),)
+    longer = make_plan(
+        find_study("alpha"), "paper", settings={"epochs": 60}, seeds=(0,), evaluation=files
+    )
+    assert compare_with_paper(longer).different == (
+        ("epochs", "60", "200"),
+        ("number of seeds", "1", "3"),
+    )
 
 
 def test_settings_options_and_evaluation_can_be_changed_on_the_command_line(tmp_path, capsys, here):
@@ -259,6 +349,11 @@ def test_a_smaller_budget_holds_for_every_network():
         (["alpha", "--alphas", "1.5"], "protocol.alpha: expected at most 1"),
         (["alpha", "--seed", "1"], "expected --seeds 0,1,... for a study, found --seed."),
         (["alpha", "--jobs", "0"], "expected at least 1 job, found 0."),
+        (["alpha", "--levels", "0,1"], "no such option of kedge study alpha: --levels."),
+        (["label-noise", "--levels", ""], "expected something to train in the study label-noise"),
+        (["reference-size", "--protocols", "standard"], "found standard, which has none."),
+        (["reference-size", "--protocol.references", "batch"], "expected references: clean or"),
+        (["alpha", "--output", "/proc/none"], "expected a folder to write to, found none at"),
         (["augmentation", "--policies", "mixup"], "expected a policy to be one of"),
         (["generalization", "--networks", "resnet50"], "expected a network as library:name"),
         (["reference-size", "--data", "imagefolder:nowhere"], "expected data at nowhere"),

@@ -323,7 +323,7 @@ def test_a_difference_is_told_only_where_the_seeds_carry_it():
     says = adapted.tell_probed(found)
     assert "data they were trained for: on standard networks 81.0 ± 1.0 %" in says
     assert "on masked-label +10.1 points" not in says  # never without its interval
-    assert "+10.1 (+9.9 to +10.3) points (better)" in says
+    assert "+10.1 (+9.9 to +10.3) points (better in these 3 seeds)" in says
     assert "domains they were not trained on: on standard networks 40.0 ± 10.0 %" in says
     assert "+2.0 (" in says
     assert says.count("(no clear difference)") == 1
@@ -339,12 +339,12 @@ def test_masking_the_probe_is_compared_with_not_masking_it():
     )
     says = adapted.tell_probed([masked, plain])
     assert "Masked-label: masking the probe too, alpha 0.4, gives −10.0 (" in says
-    assert "(worse)" in says
+    assert "(worse in these 3 seeds)" in says
     assert "from standard" not in says
     (base,) = probes({"standard": {SAME: [0.7, 0.72, 0.71]}})
     says = adapted.tell_probed([base, masked, plain])
     assert "; without that it is +20.0 (" in says
-    assert says.endswith("from standard (better).")
+    assert says.endswith("from standard (better in these 3 seeds).")
     assert adapted.tell_probed([]) == "No probe is finished."
 
 

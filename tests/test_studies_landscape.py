@@ -107,7 +107,7 @@ def test_passes_are_the_pictures_shown_at_all_points():
 
 
 def test_the_radius_told_is_that_of_the_cone():
-    results = make_results({"standard": [0.4, 0.4], "masked-label": [0.2, 0.2]})
+    results = make_results({"standard": [0.4, 0.401], "masked-label": [0.2, 0.2]})
     shown = STUDY.show(results)
     (table,) = shown.tables
     rows = {row[0]: row for row in table.rows}
@@ -116,7 +116,7 @@ def test_the_radius_told_is_that_of_the_cone():
     assert rows["masked-label"][3] == "0.50 ± 0.00"
     assert rows["masked-label"][4] == "0.35 ± 0.00"  # 90 % of the way from chance
     assert rows["masked-label"][5].startswith("at least")  # 1.75, beyond the edge
-    assert rows["masked-label"][6].startswith("+0.25 (+0.25 to +0.25), wider")
+    assert rows["masked-label"][6].startswith("+0.25 (+0.25 to +0.26), wider")
     assert "standard 0.25 ± 0.00, masked-label 0.50 ± 0.00" in shown.says
     assert "against standard: masked-label wider" in shown.says
 
@@ -129,9 +129,10 @@ def test_wider_is_said_only_of_what_the_seeds_carry():
     assert judged(standard=[0.4, 0.2], anchored=[0.39, 0.35]) == unclear  # the interval holds 0
     # Narrower in each seed by the same, but less than the seeds themselves differ by.
     assert judged(standard=[0.2, 0.4, 0.3], anchored=[0.204, 0.416, 0.309]) == unclear
+    assert judged(standard=[0.4, 0.4], anchored=[0.2, 0.2]) == unclear  # alike to the digit
     assert judged(standard=[0.05, 0.05], anchored=[0.01, 0.01]) == unclear  # both beyond the edge
     assert judged(standard=[0.095, 0.095], anchored=[0.05, 0.05]) == unclear  # both reach it
-    assert judged(standard=[0.4, 0.4], anchored=[0.01, 0.01]) == "wider"  # at least so much
+    assert judged(standard=[0.4, 0.401], anchored=[0.01, 0.01]) == "wider"  # at least so much
 
 
 def test_radii_are_averaged_over_draws_of_directions():
@@ -183,10 +184,10 @@ def test_a_study_of_seconds_from_training_to_the_page(tmp_path, monkeypatch):
     page = ran.report.read_text()
     assert "study-landscape-settled-masked-label" in page
     assert "Width of the optimum" in page
-    folders = [folder for folder in tmp_path.iterdir() if (folder / "measured.jsonl").exists()]
+    folders = [folder for folder in tmp_path.iterdir() if list(folder.glob("measured-*.jsonl"))]
     assert len(folders) == 2
     for folder in folders:
-        assert len(read_measured(folder)) == 2 * (9 + len(RADII))
+        assert len(read_measured(folder, plan.measuring)) == 2 * (9 + len(RADII))
 
     def never(*given, **named):
         raise AssertionError("a finished cell was measured again")

@@ -58,9 +58,16 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from kedge.report.writing import write_report
     from kedge.run_folder import find_runs
 
+    output = options.output or _default_output(options.runs)
+    if options.output is None and (output / "study.json").exists():
+        raise OptionError(
+            f"expected --output FOLDER for a plain report, as {output} holds the page of a study,"
+            " found none. kedge study makes that page again."
+        )
+
     page = write_report(
         find_runs(options.runs),
-        options.output or _default_output(options.runs),
+        output,
         baseline=options.baseline,
         title=options.title,
         failed=tuple(_find_unfinished(options.runs)),

@@ -214,8 +214,7 @@ def show_study(
         _show_table(table, console)
     console.print()
     for check in shown.checks:
-        word = "holds" if check.holds else "DOES NOT HOLD"
-        console.print(f"{word}: {check.what} ({check.found})", soft_wrap=True)
+        console.print(f"{check.verdict}: {check.what} ({check.found})", soft_wrap=True)
     for note in shown.notes:
         console.print(note, style="dim", soft_wrap=True)
     if equality is not None:

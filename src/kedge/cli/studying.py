@@ -1,10 +1,11 @@
 """`kedge study`: the paper's tables and figures, one command each."""
 
 import argparse
+import hashlib
 import shlex
 import sys
 import textwrap
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from kedge.cli.grids import (
     read_place,
     show_cells,
 )
+from kedge.cli.parser import suggest
 from kedge.cli.reading import read_names, read_numbers
 from kedge.errors import OptionError
 from kedge.studies import NAMES, find_study
-from kedge.studies.study import SIZES, Study, make_plan
+from kedge.studies.study import SIZES, Plan, Study, make_plan
+from kedge.training.recipe_files import settings as known_settings
 
 EXAMPLES = """\
 examples:
@@ -56,7 +59,7 @@ def add(commands: Any, name: str) -> None:
 
 
 def _add_study(studies: Any, study: Study) -> None:
-    item = f"{study.item}: " if study.item else "beyond the paper: "
+    item = f"{study.item}: " if study.item else "Beyond the paper: "
     parser = studies.add_parser(
         study.name,
         help=f"{item}{study.about}".replace("%", "%%"),
@@ -87,7 +90,7 @@ def _add_study(studies: Any, study: Study) -> None:
                 f"--{_flag(each.name)}",
                 dest=f"option_{each.name}",
                 metavar=_metavar(each.type),
-                help=each.metadata["about"].replace("%", "%%"),
+                help=_tell_option(study, each).replace("%", "%%"),
             )
     add_place(parser)
 
@@ -101,6 +104,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
     study = find_study(options.study)
     settings = parse_overrides(rest)
+    _refuse_unknown(study, settings)
     if "seed" in settings:
         raise OptionError("expected --seeds 0,1,... for a study, found --seed.")
     plan = make_plan(
@@ -112,7 +116,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         seeds=read_numbers("--seeds", options.seeds),
         evaluation=read_evaluation(options),
     )
-    output = options.output or Path("studies") / _name(study, options, settings)
+    output = options.output or Path("studies") / _name(plan, options.recipe)
     if options.dry_run:
         from kedge.studies.running import plan_cells
 
@@ -148,6 +152,14 @@ def _read_options(study: Study, options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def _tell_option(study: Study, option: Any) -> str:
+    """What it is, what it may be, and what it is at the size small."""
+    default = option.default if option.default is not MISSING else option.default_factory()
+    small = study.sizes["small"].options.get(option.name, default)
+    shown = "none" if small is None else _spell(small)
+    return f"{option.metadata['about']} ({shown})"
+
+
 def _flag(name: str) -> str:
     return name.replace("_", "-")
 
@@ -164,7 +176,7 @@ def _describe_sizes(study: Study) -> str:
     for name in SIZES:
         size = study.sizes[name]
         changed = ", ".join(f"{key} {_spell(value)}" for key, value in size.settings.items())
-        own = ", ".join(f"{key} {_spell(value)}" for key, value in size.options.items())
+        own = ", ".join(f"{_flag(key)} {_spell(value)}" for key, value in size.options.items())
         parts = [f"recipe {size.recipe}", changed, own, f"seeds {_spell(size.seeds)}", size.remark]
         lines += textwrap.wrap(
             f"{name:6} " + "; ".join(part for part in parts if part),
@@ -172,6 +184,7 @@ def _describe_sizes(study: Study) -> str:
             initial_indent="  ",
             subsequent_indent=" " * 9,
             break_on_hyphens=False,
+            break_long_words=False,
         )
     return "\n".join(lines)
 
@@ -190,8 +203,27 @@ def _list_studies() -> str:
     return "\n".join([*lines, "", "kedge study NAME runs one; kedge study NAME --help tells more."])
 
 
-def _name(study: Study, options: argparse.Namespace, settings: dict[str, Any]) -> str:
+def _name(plan: Plan, recipe: str | None) -> str:
+    """By study, size or recipe, and data; with a digest of all else that was changed."""
+    usual = make_plan(plan.study, plan.size, recipe=recipe)
+    settings = dict(plan.settings)
     kind, _, place = str(settings.get("data.name", "")).partition(":")
-    words = [study.name, options.size if options.recipe is None else Path(options.recipe).stem]
+    words = [plan.study.name, plan.size if recipe is None else Path(recipe).stem]
     words += [Path(place.partition("#")[0]).stem or kind]
+    changed = [(each.settings, each.options, each.evaluation) for each in (plan, usual)]
+    if repr(changed[0]) != repr(changed[1]):
+        words.append(hashlib.sha256(repr(changed[0]).encode()).hexdigest()[:6])
     return "-".join("".join(c if c.isalnum() or c in "-_" else "_" for c in w) for w in words if w)
+
+
+def _refuse_unknown(study: Study, settings: dict[str, Any]) -> None:
+    """Tell a slip in the name of an option, which would be taken for a setting of the recipe."""
+    own = [each.name for each in fields(study.options)]
+    for name in settings:
+        if name not in known_settings():
+            near = suggest(name, [*own, *known_settings()])
+            listed = ", ".join(f"--{_flag(each)}" for each in own)
+            raise OptionError(
+                f"no such option of kedge study {study.name}: --{_flag(name)}{near}. Its own are"
+                f" {listed}; settings of recipes are in kedge train --help."
+            )

@@ -62,6 +62,11 @@ class Cell:
         return f"{self.arm}, seed {self.seed}"
 
     @property
+    def measuring(self) -> dict[str, Any]:
+        """What is measured of it and how, as its records know it."""
+        return {"measure": self.measure, **self.options}
+
+    @property
     def asked(self) -> str:
         """A digest of how it is evaluated and measured."""
         if self.measure is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from kedge.data.sources import load_sets
 from kedge.errors import DataError, OptionError, check_option
 from kedge.evaluation.plan import Choices
 from kedge.grid.arms import Arm, parse_arms
@@ -128,6 +129,22 @@ def check_cells(cells: Sequence[Cell]) -> None:
     used = {phase.recipe.data.name for cell in cells for phase in cell.phases}
     used |= {*dict(asked.get("ood", {})).values(), *dict(asked.get("shift", {})).values()}
     check_places(sorted(used))
+
+
+def check_data(cells: Sequence[Cell]) -> None:
+    """Refuse folders and CIFAR that lack what every cell needs; cells tell of other data."""
+    recipes = [phase.recipe.data for cell in cells for phase in cell.phases]
+    for name, root in dict.fromkeys(
+        (data.name, data.root) for data in recipes if not data.download
+    ):
+        if name.partition(":")[0] in ("pack", "hf", "shapes", "digits"):
+            continue
+        sets = load_sets(name, root=root)
+        for part, word in ((sets.train, "train"), (sets.test, "test")):
+            if part is None:
+                raise DataError(f"expected pictures to {word} on in {name}, found none.")
+            if part.classes < 2:
+                raise DataError(f"expected at least 2 classes in {name}, found {part.classes}.")
 
 
 def check_places(names: Sequence[str]) -> None:

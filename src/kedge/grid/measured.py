@@ -1,9 +1,11 @@
 """What was measured of a cell beside its evaluation, kept as it comes: it goes on where it stopped.
 
-`measured.jsonl` begins with a line that says what was asked for; each line after it is a record. A
-file of other wishes is begun anew, a line that was cut off by a kill is measured again.
+A file `measured-DIGEST.jsonl` is named after what was asked for, so that measurements of several
+kinds stand side by side. It begins with a line that says it; each line after it is a record. A line
+that was cut off by a kill is measured again.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +14,6 @@ from typing import Any
 from kedge.errors import CheckpointError
 from kedge.files import write_whole
 
-MEASURED = "measured.jsonl"
 Record = dict[str, Any]
 
 
@@ -21,15 +22,13 @@ class Measured:
 
     Args:
         folder: Of the cell.
-        asked: What is measured and how, as plain values; records of anything else are dropped.
+        asked: What is measured and how, as plain values.
     """
 
     def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
-        self._path = folder / MEASURED
-        self._head = {"asked": json.loads(json.dumps(dict(asked), default=str))}
-        head, self._records = _read(self._path)
-        if head != self._head:
-            self._records = []
+        self._path = find_measured(folder, asked)
+        self._head = {"asked": _plain(asked)}
+        self._records = read_measured(folder, asked)
         self._write_all()  # without what was cut off
 
     @property
@@ -67,14 +66,17 @@ class Measured:
         write_whole(self._path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def read_measured(folder: Path) -> list[Record]:
-    """The records in the folder of a cell; none if nothing was measured there."""
-    return _read(folder / MEASURED)[1]
+def find_measured(folder: Path, asked: Mapping[str, Any]) -> Path:
+    """The file for what is asked, there or not."""
+    text = json.dumps(_plain(asked), sort_keys=True)
+    return folder / f"measured-{hashlib.sha256(text.encode()).hexdigest()[:6]}.jsonl"
 
 
-def _read(path: Path) -> tuple[Record, list[Record]]:
+def read_measured(folder: Path, asked: Mapping[str, Any]) -> list[Record]:
+    """The records in the folder of a cell; none if nothing was measured so."""
+    path = find_measured(folder, asked)
     if not path.exists():
-        return {}, []
+        return []
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -83,6 +85,8 @@ def _read(path: Path) -> tuple[Record, list[Record]]:
             continue
         if isinstance(record, dict):
             found.append(record)
-    if not found or set(found[0]) != {"asked"}:
-        return {}, []
-    return found[0], found[1:]
+    return found[1:] if found and found[0] == {"asked": _plain(asked)} else []
+
+
+def _plain(asked: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(dict(asked), default=str))

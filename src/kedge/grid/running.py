@@ -118,7 +118,7 @@ def _measure(cell: Cell, notes: "_Notes", device: str) -> None:
     assert cell.measure is not None
     module, _, name = cell.measure.partition(":")
     measure = getattr(importlib.import_module(module), name)
-    kept = Measured(cell.folder, {"measure": cell.measure, **cell.options})
+    kept = Measured(cell.folder, cell.measuring)
     measure(cell.folder, cell.options, kept, device=choose_device(device), show=notes.begin)
 
 

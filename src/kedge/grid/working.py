@@ -37,7 +37,7 @@ def check_work(output: Path, jobs: int | None, engine: str) -> None:
     if jobs is not None and jobs < 1:
         raise OptionError(f"expected at least 1 job, found {jobs}.")
     if output.exists() and not output.is_dir():
-        raise OptionError(f"expected a folder for the comparison, found a file at {output}.")
+        raise OptionError(f"expected a folder to write to, found a file at {output}.")
 
 
 def work(
@@ -58,6 +58,12 @@ def work(
     results: dict[Path, Result] = {}
     interrupted = False
     if todo:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise OptionError(
+                f"expected a folder to write to, found none at {output}: {problem.strerror}."
+            ) from None
         places = find_devices(device)
         if engine == "local":
             jobs = min(jobs or usual_jobs(places), len(todo))

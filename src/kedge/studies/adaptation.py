@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kedge.errors import OptionError
+from kedge.errors import DataError, OptionError
 from kedge.studies.study import PROTOCOLS, Size, Study, Treatment, plain
 from kedge.training.recipe import setting
 
@@ -72,8 +73,17 @@ def treat(options: Options, settings: Mapping[str, Any]) -> Sequence[Treatment]:
 
 def find_data(options: Options) -> list[str]:
     """What probes are trained and tested on, beside the data of the networks."""
-    domains = [] if options.domains is None else [f"pictures:{options.domains}"]
-    return [*options.targets, *(domains if options.sources else [])]
+    if options.domains is None or not options.sources:
+        return list(options.targets)
+    folder = Path(options.domains)
+    there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    for name in [*options.sources, *(options.styles or [])]:
+        if there and name not in there:
+            raise DataError(
+                f"expected the domain {name!r} in {folder}, found {', '.join(there[:10])}. Name"
+                " others: --styles, and --sources among them."
+            )
+    return [*options.targets, f"pictures:{options.domains}"]
 
 
 def count_passes(options: Options) -> int:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
@@ -126,9 +126,9 @@ def compare(one: Mapping[int, float], other: Mapping[int, float]) -> Interval | 
     gaps = [one[seed] - other[seed] for seed in one if seed in other]
     if not gaps:
         return None
-    if len(gaps) < 2:
-        return no_interval(gaps[0], "one seed tells no spread")
-    return t_interval(gaps)
+    if len(gaps) < 2 or statistics.stdev(gaps) < 1e-9:  # accuracies have steps
+        return no_interval(gaps[0], "one seed, or seeds that agree to the digit, tell no spread")
+    return replace(t_interval(gaps), by_seed=tuple(gaps))
 
 
 def tell_probed(probed: Sequence[Probed]) -> str:

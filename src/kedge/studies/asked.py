@@ -105,7 +105,7 @@ def judge_way(way: Asked, single: Asked) -> str:
         return "one draw, nothing to tell"
     gaps = [value - single.by_seed[seed] for seed, value in way.by_seed.items()]
     gap, spread = statistics.fmean(gaps), max(single.over_draws, way.over_draws or 0)
-    if len(gaps) > 1 and len(set(gaps)) > 1:
+    if len(gaps) > 1 and statistics.stdev(gaps) > 1e-9:
         certain = abs(gap) > spread and t_interval(gaps).tells
     else:
         certain = abs(gap) > 2 * spread
@@ -191,8 +191,8 @@ def tell_controls(results: Results) -> tuple[str, ...]:
         )
         if worst is not None and share is not None and distance is not None:
             notes.append(
-                f"{capitalise(protocol)}: the worst of {options.k} references gives"
-                f" {percent(worst)}; transduction takes its most frequent candidate of"
+                f"{capitalise(protocol)}: the worst of {options.k} references, on each set anew,"
+                f" gives {percent(worst)}; transduction takes its most frequent candidate of"
                 f" {options.candidates} for {percent(share)} of a set's pictures, and what it takes"
                 f" is {distance:.1f} away from the nearest residual of training, in the mean."
             )

@@ -127,8 +127,8 @@ def _names(
         )
     if missing:
         raise DataError(
-            f"expected the domain {missing[0]!r} in {where}, found {quoted(names)}. Name others:"
-            " styles, and sources among them."
+            f"expected the domain {missing[0]!r} in {where}, found {quoted(there)}. Name others:"
+            " --styles, and --sources among them."
         )
     return names
 

@@ -21,7 +21,7 @@ from kedge.report.drawing import (
     put_line,
     sample_line,
 )
-from kedge.report.intervals import Interval
+from kedge.report.intervals import ENOUGH_SEEDS, Interval
 from kedge.report.numbers import MEASURES, Measure
 from kedge.report.tables import TextTable
 from kedge.report.wording import signed, signless
@@ -92,18 +92,23 @@ def judge(found: Interval | None, higher_is_better: bool = True) -> str:
 
     Example:
         >>> judge(Interval(0.02, 0.01, 0.03, "", (0.021, 0.019)))
-        'better'
+        'better in these 2 seeds'
         >>> judge(Interval(0.02, 0.01, 0.03, "", (0.06, -0.02)))
         'no clear difference: the seeds disagree'
         >>> judge(Interval(-0.02, -0.03, -0.01, "", (-0.02,)))
         'worse in this one seed'
     """
-    if found is None or not found.tells:
+    if found is None:
+        return "not known"
+    if not found.tells:
         return "no clear difference"
     if not found.agrees:
         return "no clear difference: the seeds disagree"
     word = "better" if (found.value > 0) == higher_is_better else "worse"
-    return f"{word} in this one seed" if len(found.by_seed) == 1 else word
+    seeds = len(found.by_seed)
+    if not seeds or seeds >= ENOUGH_SEEDS:
+        return word
+    return f"{word} in {'this one seed' if seeds == 1 else f'these {seeds} seeds'}"
 
 
 def draw_sweep(
@@ -267,8 +272,8 @@ def tabulate_sweep(
                 cells.append(NONE if key is None else f"{each.values[key]:g}")
         rows.append(tuple(cells))
     seeds = "1 seed" if results.seeds == 1 else f"{results.seeds} seeds"
-    says = f"{shown.title[:1].upper()}{shown.title[1:]}, {shown.unit or 'as it is'}: mean ±"
-    says += f" standard deviation over {seeds}"
+    says = f"{shown.title[:1].upper()}{shown.title[1:]}, {shown.unit or 'as it is'}"
+    says += f": mean ± standard deviation over {seeds}" if results.seeds > 1 else ", of one seed"
     says += "; differences with their 95 % intervals." if compared and others else "."
     how = "; ".join(f"{each.title}: {each.how}" for each in published)
     return TextTable(
@@ -277,8 +282,8 @@ def tabulate_sweep(
 
 
 def spell_level(level: Any) -> str:
-    """A level for people: shares in percent are the caller's, all is None."""
-    return "all" if level is None else f"{level:g}" if isinstance(level, float) else str(level)
+    """A level for people."""
+    return f"{level:g}" if isinstance(level, float) else str(level)
 
 
 def _levels_of(results: Results, factor: str, published: Sequence[Published]) -> list[Any]:
@@ -286,9 +291,9 @@ def _levels_of(results: Results, factor: str, published: Sequence[Published]) ->
     ours = results.levels(factor)
     theirs = [level for each in published for _, level in each.values if level is not None]
     found = list(dict.fromkeys([*ours, *theirs]))
-    if all(isinstance(level, int | float | None) for level in found):
-        return sorted(found, key=lambda level: float("inf") if level is None else level)
-    return found
+    numbers = sorted(level for level in found if isinstance(level, int | float))
+    words = [level for level in found if isinstance(level, str)]
+    return [*numbers, *words]
 
 
 def _without(results: Results, protocol: str, factor: str) -> str | None:

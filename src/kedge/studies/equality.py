@@ -13,6 +13,9 @@ _IDLE = {
     *("data.root", "data.download", "data.workers", "data.resident"),
 }
 _PAPER = "paper"
+_PUBLISHED = "published files"
+_VARIES = "varies between the arms, or is not set"
+_EVALUATED = ("suites", "limit", "corruptions", "severities", "references", "ood", "shift")
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,11 @@ def compare_with_paper(plan: Plan) -> Equality:
     """All that decides the numbers of a plan, beside the study's size "paper"."""
     paper = make_plan(plan.study, _PAPER)
     ours, theirs = _facts(plan), _facts(paper)
+    theirs["corrupted pictures"] = _PUBLISHED
     names = list(dict.fromkeys([*theirs, *ours]))
-    equal = [name for name in names if ours.get(name) == theirs.get(name)]
+    equal = [name for name in names if ours.get(name, _VARIES) == theirs.get(name, _VARIES)]
     different = [
-        (name, _spell(ours.get(name)), _spell(theirs.get(name)))
+        (name, _spell(ours.get(name, _VARIES)), _spell(theirs.get(name, _VARIES)))
         for name in names
         if name not in equal
     ]
@@ -51,9 +55,19 @@ def _facts(plan: Plan) -> dict[str, Any]:
         if all(other.get(name) == value for other in shared) or name.startswith("protocol.")
     }
     found |= {f"option {name}": value for name, value in _plain(asdict(plan.options)).items()}
-    found |= {f"evaluation {name}": value for name, value in _plain(plan.evaluation).items()}
+    found |= {f"evaluation {name}": "as usual" for name in _EVALUATED}
+    asked = {k: v for k, v in _plain(plan.evaluation).items() if not k.endswith("_files")}
+    found |= {f"evaluation {name}": value for name, value in asked.items()}
+    found["corrupted pictures"] = _source(plan)
     found["arms"] = [treatment.arm.name for treatment in plan.treatments]
+    found["number of seeds"] = len(plan.seeds)
     return found
+
+
+def _source(plan: Plan) -> str:
+    """Where corrupted pictures come from; those that are measured beside are always made."""
+    given = plan.evaluation.get("corruption_files")
+    return _PUBLISHED if given and plan.study.measure is None else "made by Kedge"
 
 
 def _settings(plan: Plan, treatment: Treatment) -> dict[str, Any]:

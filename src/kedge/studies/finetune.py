@@ -141,7 +141,7 @@ def _tell(results: "Results") -> str:
     for text, arm, other in (
         ("masked against equally long standard fine-tuning", tuned, _main(results, "standard")),
         ("against masked from scratch for the whole budget", tuned, results.arm(way="scratch")),
-        ("a soup of masked runs against one of them", soup, tuned),
+        ("a soup of masked runs against one run", soup, tuned),
     ):
         found = results.difference(arm, other, "corrupted_top1")
         if found is not None:

@@ -85,6 +85,7 @@ def _collect(results: "Results") -> "dict[str, dict[str, Number]]":
 
 
 def _tabulate(results: "Results", found: "dict[str, dict[str, Number]]") -> "TextTable":
+    from kedge.report.numbers import mean_title
     from kedge.report.tables import TextTable
     from kedge.studies.drawing import NONE, mean_and_spread
 
@@ -96,8 +97,11 @@ def _tabulate(results: "Results", found: "dict[str, dict[str, Number]]") -> "Tex
             for column in COLUMNS
         ]
         rows.append((f"{own['network']}, {own['protocol']}", *cells))
-    says = "Accuracy in %, mean ± standard deviation over seeds: clean, the 19 common corruptions"
-    says += " (c) and C-bar's ten (cbar), each in the mean at severities 1 to 5."
+    common, other = (mean_title(results.scene.comparison, s) for s in ("corruptions", "cbar"))
+    says = (
+        "Accuracy in %, mean ± standard deviation over seeds: clean, under common corruptions (c,"
+    )
+    says += f" {common or 'none'}) and those of C-bar (cbar, {other or 'none'}), by severity."
     title = "Accuracy by network, protocol and severity"
     return TextTable("study-networks", title, ("network, protocol", *COLUMNS), tuple(rows), says)
 
@@ -150,7 +154,7 @@ def _draw(results: "Results", found: "dict[str, dict[str, Number]]", network: st
         heading = f"{network}: {title}"
         panels.append(draw_lines(results, lines, levels, name, heading, "accuracy, %", "severity"))
     columns_of = ("network", "protocol", "corruptions", "severity", "number of the seed", "top1")
-    says = f"{network}: accuracy falls with severity; 0 is clean."
+    says = f"{network}: accuracy over severity; 0 is clean."
     return Figure(
         panels[0].name.removesuffix("-c"), says, tuple(panels), columns_of, tuple(records)
     )
@@ -184,7 +188,7 @@ STUDY = Study(
     sizes={
         "small": Size(
             "shapes-compare",
-            options={"networks": ["shapes-compare", "shapes-vit"]},
+            options={"networks": ["shapes-compare", "shapes-wide"]},
             seeds=(0,),
             evaluation={**_SHOWN, "limit": 200},
         ),
@@ -192,7 +196,7 @@ STUDY = Study(
             "shapes-compare",
             {"data.limit": 60, "data.validation": 0, "epochs": 1},
             {
-                "networks": ["shapes-compare", "shapes-vit"],
+                "networks": ["shapes-compare", "shapes-wide"],
                 "protocols": ["standard", "masked-label"],
             },
             seeds=(0,),

@@ -115,8 +115,10 @@ def compare_radii(one: Optimum, base: Optimum, name: str) -> Interval | None:
     """How much wider an optimum is than another, over the seeds that both have."""
     both = [seed for seed in one.radii[name] if seed in base.radii[name]]
     differences = [one.radii[name][seed] - base.radii[name][seed] for seed in both]
-    if len(differences) < 2:
-        return no_interval(differences[0], "one seed") if differences else None
+    if not differences:
+        return None
+    if len(differences) < 2 or statistics.stdev(differences) < 1e-9:
+        return no_interval(differences[0], "one seed, or seeds that agree to the digit")
     return t_interval(differences)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kedge.errors import OptionError
 from kedge.studies.study import Size, Study, Treatment, plain, vary
 from kedge.training.recipe import setting
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 # Read off the paper's plots. The last size is the whole training set. Of anchored training only
 # the range is legible.
 _SIZES = (5, 50, 500, 2500, 5000, 50000)
+ALL = "all"
 _READ = "read off the plot, ± 0.1; anchored"
 CIFAR10 = {
     "standard": (75.65,) * 6,
@@ -37,11 +39,13 @@ class Options:
 
 def treat(options: Options, settings: Mapping[str, Any]) -> Sequence[Treatment]:
     """One standard arm, and each protocol at each size; a smaller set lies inside each larger."""
+    if "standard" in options.protocols:
+        raise OptionError("expected protocols with references, found standard, which has none.")
     found = plain(["standard"])
     for size in options.sizes:
         # References to evaluate with come from the same set: from the first pictures of it.
         shared = {"protocol.reference_set": size, "protocol.stored": min(size, 10)} if size else {}
-        level = size or None
+        level = size or ALL
         for protocol in options.protocols:
             arm = vary(protocol, f"references{size or '-all'}", shared)
             found.append(Treatment(arm, {"protocol": protocol, "references": level}))
@@ -99,7 +103,7 @@ def _tell(results: "Results", protocol: str) -> str:
 
 def _published(lines: Mapping[str, Sequence[float]]) -> dict[tuple[str, Any], float]:
     return {
-        (protocol, None if size == _SIZES[-1] else size): value
+        (protocol, ALL if size == _SIZES[-1] else size): value
         for protocol, values in lines.items()
         for size, value in zip(_SIZES, values, strict=True)
     }

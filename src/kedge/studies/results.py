@@ -51,7 +51,7 @@ class Results:
         return [
             name
             for name, own in self.factors.items()
-            if all(key in own and own[key] == value for key, value in factors.items())
+            if all(_fits(own, key, value) for key, value in factors.items())
         ]
 
     def levels(self, factor: str) -> list[Any]:
@@ -95,6 +95,12 @@ class Results:
         raise DataError("expected a finished model that knows its classes, found none.")
 
     @property
+    def pictures(self) -> int:
+        """Of the clean test set that the models were shown."""
+        rows = (row for run in self.scene.comparison.runs.values() for row in run.rows)
+        return next(int(row["count"]) for row in rows if row["suite"] == "clean")
+
+    @property
     def seeds(self) -> int:
         """Of the arm that has most."""
         return max(len(arm.seeds) for arm in self.scene.comparison.arms)
@@ -113,9 +119,16 @@ def make_results(plan: Plan, runs: Sequence[Run]) -> Results:
     measured = [
         {**factors.get(str(run.cell["arm"]), {}), **record, **_whose(run)}
         for run in runs
-        for record in read_measured(run.folder)
+        for record in read_measured(run.folder, plan.measuring)
     ]
     return Results(plan, make_scene(runs), factors, tuple(measured))
+
+
+def _fits(own: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether an arm stands there; one may stand for another protocol also."""
+    if key == "protocol" and "also" in own and own["also"] == value:
+        return True
+    return key in own and own[key] == value
 
 
 def _whose(run: Run) -> Record:

@@ -6,21 +6,22 @@ import io
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kedge.errors import KedgeError
 from kedge.files import write_whole
 from kedge.grid.cells import Cell, make_cells
-from kedge.grid.comparing import check_cells, check_places
+from kedge.grid.comparing import check_cells, check_data, check_places
 from kedge.grid.running import rename_cell
 from kedge.grid.working import check_work, work
 from kedge.report.page import Section
 from kedge.report.tables import TextTable
-from kedge.report.wording import count_words
+from kedge.report.wording import capitalise, count_words
 from kedge.report.writing import write_report
-from kedge.run_folder import read_run
+from kedge.rows import Row
+from kedge.run_folder import Run, read_run
 from kedge.studies.equality import Equality, compare_with_paper, is_about_the_paper
 from kedge.studies.results import Results, make_results
 from kedge.studies.shown import Shown
@@ -28,6 +29,7 @@ from kedge.studies.study import Plan
 from kedge.training.progress import chosen
 
 ROWS, ABOUT = "study.csv", "study.json"
+_SEE = "the size paper has"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,6 @@ class Ran:
 def plan_cells(plan: Plan, output: Path) -> list[Cell]:
     """The cells of a study, checked as far as that goes before anything is trained."""
     study = plan.study
-    options = {k: v for k, v in asdict(plan.options).items() if k not in study.varies}
     cells = make_cells(
         plan.recipe,
         plan.settings,
@@ -61,7 +62,7 @@ def plan_cells(plan: Plan, output: Path) -> list[Cell]:
         output,
         plan.evaluation,
         measure=study.measure,
-        options=options if study.measure else {},
+        options=plan.measured_with,
     )
     check_cells(cells)
     if study.needs is not None:
@@ -90,6 +91,7 @@ def run_study(
     """
     check_work(output, jobs, engine)
     cells = plan_cells(plan, output)
+    check_data([cell for cell in cells if not cell.finished])
     worked = work(
         cells,
         output,
@@ -117,7 +119,7 @@ def run_study(
             interrupted = True
         except KedgeError as problem:
             failed.append(f"{plan.study.name}: {problem}")
-    runs = [read_run(folder) for folder in folders]
+    runs = [_as_asked(read_run(folder), plan.evaluation) for folder in folders]
     results = make_results(plan, runs)
     shown = plan.study.show(results)
     report = write_report(
@@ -135,6 +137,25 @@ def run_study(
     return Ran(report, shown, equality, failed, interrupted)
 
 
+def _as_asked(run: Run, asked: Mapping[str, Any]) -> Run:
+    """A run with the rows of the evaluation that is asked for; its folder may hold others."""
+    limit = str(asked.get("limit") or "")
+    files = {"corruptions": asked.get("corruption_files"), "cbar": asked.get("cbar_files")}
+    names, severities = asked.get("corruptions"), asked.get("severities")
+
+    def is_asked(row: Row) -> bool:
+        if str(row["limit"]) != limit:
+            return False
+        if row["suite"] not in files or str(row["corruption"]).startswith("mean of"):
+            return True
+        if row["source"] and (row["source"] == "files") != bool(files[row["suite"]]):
+            return False
+        named = names is None or row["corruption"] in names
+        return named and (severities is None or row["severity"] in severities)
+
+    return replace(run, rows=[row for row in run.rows if is_asked(row)])
+
+
 def _finish(
     plan: Plan, cells: Sequence[Cell], output: Path, device: str, quiet: bool
 ) -> list[Path]:
@@ -150,20 +171,30 @@ def _section(plan: Plan, shown: Shown, equality: Equality | None, results: Resul
     study = plan.study
     tables = list(shown.tables)
     notes = [
-        f"{'Holds' if check.holds else 'DOES NOT HOLD'}: {check.what} ({check.found})."
-        for check in shown.checks
+        f"{capitalise(check.verdict)}: {check.what} ({check.found})." for check in shown.checks
     ]
     notes += shown.notes
-    notes.append(
-        f"Each arm was trained with {count_words(results.seeds, 'seed')}"
-        f" ({', '.join(map(str, plan.seeds))}); ± is the standard deviation over them."
-    )
-    notes += [f"The paper leaves open: {line}" for line in study.unsaid]
+    notes.append(f"{_tell_seeds(results)}; ± is the standard deviation over them.")
+    if study.item:
+        notes.append(
+            "What the paper calls proposed stands here as masked-label. Its text masks towards the"
+            " uniform distribution; its released code, and by all signs its tables, towards the"
+            " label."
+        )
+    notes += [f"The paper leaves open ({_SEE} what was taken): {line}" for line in study.unsaid]
     if equality is not None:
         tables.append(make_equality_table(equality))
         notes.append(f"As in the paper's settings: {', '.join(equality.equal) or 'nothing'}.")
     title = f"{study.item}, here and in the paper" if study.item else "Beyond the paper"
     return Section("study", title, shown.figures, "", tuple(tables), tuple(notes))
+
+
+def _tell_seeds(results: Results) -> str:
+    """How many seeds the arms have, which differ where not all is finished."""
+    counts = sorted({len(arm.seeds) for arm in results.scene.comparison.arms})
+    if len(counts) > 1:
+        return f"Each arm has {counts[0]} to {counts[-1]} seeds here"
+    return f"Each arm was trained with {count_words(counts[0], 'seed')}"
 
 
 def make_equality_table(equality: Equality) -> TextTable:

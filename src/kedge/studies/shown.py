@@ -12,13 +12,18 @@ class Check:
 
     Attributes:
         what: In a sentence.
-        holds: Whether it is so.
+        holds: Whether it is so; None where these results cannot tell.
         found: The numbers.
     """
 
     what: str
-    holds: bool
+    holds: bool | None
     found: str
+
+    @property
+    def verdict(self) -> str:
+        """In a word or two."""
+        return {True: "holds", False: "DOES NOT HOLD", None: "cannot be told"}[self.holds]
 
 
 @dataclass(frozen=True)

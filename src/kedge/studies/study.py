@@ -6,7 +6,7 @@ Importing a study needs no torch, so that the command line can tell of it at onc
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kedge.errors import OptionError, check_option
@@ -125,6 +125,18 @@ class Plan:
     evaluation: Mapping[str, Any]
 
     @property
+    def measured_with(self) -> dict[str, Any]:
+        """The options that `measure` reads."""
+        if self.study.measure is None:
+            return {}
+        return {k: v for k, v in asdict(self.options).items() if k not in self.study.varies}
+
+    @property
+    def measuring(self) -> dict[str, Any]:
+        """What is measured of each cell and how, as its records know it."""
+        return {"measure": self.study.measure, **self.measured_with}
+
+    @property
     def arms(self) -> tuple[Arm, ...]:
         """Of the treatments."""
         return tuple(treatment.arm for treatment in self.treatments)
@@ -156,7 +168,7 @@ def make_plan(
     base = study.sizes[size]
     kept = {} if recipe is not None else dict(base.settings)
     given = dict(settings or {})
-    if "data.name" in given and recipe is None:
+    if "data.name" in given and recipe is None and size != "paper":
         kept = _without_data(base, kept, given)
     shared = {**kept, **given}
     chosen = read_options(
@@ -164,6 +176,8 @@ def make_plan(
     )
     shown = {**base.evaluation, **(evaluation or {})}
     treatments = tuple(study.treat(chosen, shared))
+    if not treatments:
+        raise OptionError(f"expected something to train in the study {study.name}, found nothing.")
     names = [treatment.arm.name for treatment in treatments]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -357,6 +357,11 @@ def _contradictions(recipe: Recipe) -> list[str]:
         )
     if protocol.every is not None and protocol.scope == "sample":
         problems.append("protocol.every: expected scope: batch with it, found sample; use alpha")
+    if protocol.reference_set is not None and protocol.references == "batch":
+        problems.append(
+            "protocol.reference_set: expected references: clean or augmented with it, found batch,"
+            " whose references are the batch's own pictures"
+        )
     if (data.mean is None) != (data.std is None):
         problems.append("data.mean, data.std: expected both or neither, found one")
     for name, values in (("mean", data.mean), ("std", data.std)):
