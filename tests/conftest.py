@@ -10,8 +10,8 @@ from hypothesis import settings
 from runs import make_pictures
 from torch import nn
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("dev", deadline=None, max_examples=50)
+settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 torch.set_num_threads(1)  # tensors here are tiny: threads only add time
 

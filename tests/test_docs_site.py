@@ -25,6 +25,7 @@ from kedge.cli import COMMANDS, main, make_parser, parse
 from kedge.data import decoding
 from kedge.export.about import PRECISIONS, About
 from kedge.export.deployed import OUTPUTS
+from kedge.grid import estimating
 from kedge.labelling import Record, label, reading
 from kedge.predict import PROTOCOLS
 from kedge.rows import COLUMNS
@@ -96,6 +97,13 @@ def name(page: Path) -> str:
 
 def pages_with(*languages: str) -> list[Path]:
     return [page for page in PAGES if blocks(page, *languages)]
+
+
+@pytest.fixture(autouse=True)
+def _quickly(here, monkeypatch) -> None:
+    """Grids run in this process, and nobody measures how long they would take."""
+    guess = estimating.Estimate({}, 60.0, "guessed")
+    monkeypatch.setattr(estimating, "estimate", lambda cells, **options: guess)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

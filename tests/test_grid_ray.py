@@ -146,6 +146,7 @@ def assert_same_results(cells, alone):
         assert_same(weights_of(a.folder), weights_of(b.folder))
 
 
+@pytest.mark.slow  # half a minute on both cores
 def test_a_grid_that_loses_a_machine_gives_the_rows_of_one_without_ray(
     cluster, pictures, tmp_path, capfd
 ):
@@ -296,6 +297,7 @@ print(*[result["status"] for _, result in ended])
 """
 
 
+@pytest.mark.slow  # half a minute on both cores
 def test_without_a_cluster_one_is_started_quietly_and_ctrl_c_saves(apart, pictures, tmp_path):
     cell, waiting = cells = grid(pictures, tmp_path / "grid", seeds=[0, 1], epochs=4000)
     (tmp_path / "cells.json").write_text(json.dumps([each.to_json() for each in cells]))

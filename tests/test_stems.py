@@ -59,6 +59,21 @@ TORCHVISION = [
 ]
 
 
+# Like others in the lists, where the first layer is read: minutes all together.
+SLOW = {
+    *("mobilenetv3_small_100", "fastvit_t8", "repvgg_a0", "resnetv2_50x1_bit", "densenet121"),
+    *("regnetx_002", "levit_128s", "xcit_nano_12_p16_224", "edgenext_xx_small", "mobilevit_xxs"),
+    *("eva02_tiny_patch14_224", "poolformer_s12", "ghostnet_100", "hgnet_tiny", "inception_v3"),
+    *("shufflenet_v2_x0_5", "squeezenet1_0"),
+}
+
+
+def listed(rows: list[tuple]) -> list:
+    """The rows as parameters of a test, some of them slow."""
+    slow = pytest.mark.slow
+    return [pytest.param(*row, id=row[0], marks=[slow] * (row[0] in SLOW)) for row in rows]
+
+
 def check_exact_and_foldable(net: nn.Module, example: Tensor | None = None) -> kedge.Anchored:
     """Anchor, compare, change the weights, fold, compare; in float64.
 
@@ -92,13 +107,13 @@ def test_as_many_networks_are_tried_as_the_readme_says():
     assert f"{count} networks" in readme
 
 
-@pytest.mark.parametrize(("name", "shape", "arguments"), TIMM, ids=[row[0] for row in TIMM])
+@pytest.mark.parametrize(("name", "shape", "arguments"), listed(TIMM))
 def test_a_network_of_timm_is_anchored_exactly_and_folded_back(name, shape, arguments):
     net = kedge.nets.create(f"timm:{name}", num_classes=7, **arguments)
     check_exact_and_foldable(net, None if shape is None else torch.rand(shape))
 
 
-@pytest.mark.parametrize(("name", "arguments"), TORCHVISION, ids=[row[0] for row in TORCHVISION])
+@pytest.mark.parametrize(("name", "arguments"), listed(TORCHVISION))
 def test_a_network_of_torchvision_is_anchored_exactly_and_folded_back(name, arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchvision's own, about initialisation

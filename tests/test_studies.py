@@ -12,6 +12,7 @@ import torch
 import kedge
 from kedge.cli import main
 from kedge.errors import OptionError
+from kedge.grid import estimating
 from kedge.grid.arms import Arm
 from kedge.rows import read_rows
 from kedge.studies import NAMES, find_study
@@ -238,6 +239,8 @@ def test_sizes_that_the_paper_lacks_get_none_of_its_values():
 
 
 def test_what_was_changed_goes_to_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    guess = estimating.Estimate({}, 60.0, "guessed")
+    monkeypatch.setattr(estimating, "estimate", lambda cells, **options: guess)
     monkeypatch.chdir(tmp_path)
     places = set()
     for more in (

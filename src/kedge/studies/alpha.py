@@ -33,10 +33,8 @@ def treat(options: Options, settings: Mapping[str, Any]) -> Sequence[Treatment]:
         for target in options.targets if alpha else options.targets[:1]:
             protocol = f"masked-{target}" if alpha else "anchored"
             arm = vary(protocol, f"alpha{alpha:g}", {"protocol.alpha": alpha})
-            own = {"protocol": f"masked-{target}", "alpha": alpha}
-            found.append(
-                Treatment(arm, own if alpha else {**own, "also": f"masked-{options.targets[-1]}"})
-            )
+            also = {} if alpha else {"also": f"masked-{options.targets[-1]}"}
+            found.append(Treatment(arm, {"protocol": f"masked-{target}", "alpha": alpha, **also}))
     return found
 
 

@@ -87,15 +87,10 @@ def show(results: "Results") -> "Shown":
                 f"BatchNorm {how}: between the {options.draws} draws of directions the radius"
                 f" within 10 points of one network has a standard deviation of {spread:.2f}."
             )
-    at_chance = [
-        each.protocol
-        for found in optima.values()
-        for each in found
-        if each.centre < 2 / results.classes
-    ]
-    if at_chance:
-        listed = ", ".join(dict.fromkeys(at_chance))
-        notes.append(f"Near chance in the centre, so that its radii mean little: {listed}.")
+    known = [each for found in optima.values() for each in found]
+    low = dict.fromkeys(each.protocol for each in known if each.centre < 2 / results.classes)
+    if low:
+        notes.append(f"Near chance in the centre, so that its radii mean little: {', '.join(low)}.")
     says = " ".join(_tell(how, found) for how, found in optima.items())
     return Shown(f"{says} {PAPER}", tuple(figures), (table,), notes=tuple(notes))
 
