@@ -421,6 +421,16 @@ def test_a_study_takes_cifar_100_in_its_own_files(tmp_path, monkeypatch, here):
     assert "network.name" in different
 
 
+def test_data_that_no_cell_could_be_tested_on_are_told_before_training(tmp_path, pictures, capsys):
+    shutil.copytree(pictures, tmp_path / "trained" / "train")
+    shutil.copytree(pictures / "class0", tmp_path / "single" / "class0")
+    for name, told in (("trained", "expected pictures to test on"), ("single", "2 classes")):
+        words = ["study", "alpha", "--size", "smoke", "--data", f"imagefolder:{tmp_path / name}"]
+        assert main([*words, "--output", str(tmp_path / "out")]) == 2
+        assert told in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
 def test_without_a_name_all_studies_are_listed(capsys):
     assert main(["study"]) == 0
     told = capsys.readouterr().out
