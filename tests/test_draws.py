@@ -1,5 +1,7 @@
 """References and masks of a step: drawn from keys, alike over processes where that is asked."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from oracles import transforms as oracle
@@ -8,7 +10,7 @@ from torch import Tensor
 
 import kedge
 from kedge.data.batches import Batch
-from kedge.data.chance import sample_keys
+from kedge.data.chance import Stream, sample_keys, uniform
 from kedge.data.transforms import Shift
 from kedge.errors import ReferencesError
 from kedge.masking import Draw
@@ -28,10 +30,14 @@ def batch_of(n: int, epoch: int = 0, first: int = 0) -> Batch:
 
 
 def draws(
-    pool: Tensor | None = POOL, shift: Shift | None = None, rank: int = 0, **protocol
+    pool: Tensor | None = POOL,
+    shift: Shift | None = None,
+    rank: int = 0,
+    steps: int = 1,
+    **protocol,
 ) -> Draws:
     settings = Protocol(**{"name": "masked", "target": "label", **protocol})
-    return Draws(settings, pool, shift, seed=0, rank=rank)
+    return Draws(settings, pool, shift, seed=0, rank=rank, steps=steps)
 
 
 def shown(batch: Batch, draw: Draw) -> Tensor:
@@ -48,8 +54,15 @@ def shown(batch: Batch, draw: Draw) -> Tensor:
 
 
 def masks(steps: int, **options) -> Tensor:
-    """Whether each step's batch is masked, `(steps,)`, drawn for all steps at once."""
-    return draws(**options).draw(batch_of(2), torch.arange(steps)).masked
+    """Whether each step of a run is masked, `(steps,)`: its batch, or a sample of its own."""
+    batch = batch_of(steps) if options.get("scope") == "sample" else batch_of(2)
+    return draws(steps=steps, **options).draw(batch, torch.arange(steps)).masked
+
+
+def chances(steps: int, scope: str, process: int = 0) -> Tensor:
+    """The numbers that `masks` compares with alpha."""
+    keys = sample_keys(0, torch.arange(steps), torch.full((steps,), process))
+    return uniform(batch_of(steps).keys if scope == "sample" else keys, Stream.MASK)
 
 
 def test_clean_references_are_pictures_of_the_pool_and_shown_as_chosen():
@@ -122,9 +135,11 @@ def test_one_sample_cannot_be_its_own_reference():
         draws(pool=None).draw(batch_of(1), STEP)
 
 
-@pytest.mark.parametrize("options", [{}, {"ranks": "own", "rank": 3}, {"every": 4}])
+@pytest.mark.parametrize(
+    "options", [{}, {"ranks": "own", "rank": 3}, {"every": 4}, {"alpha_end": 0.9}]
+)
 def test_a_mask_is_one_value_that_depends_on_the_step_alone(options):
-    drawing = draws(**options)
+    drawing = draws(steps=60, **options)
     found = [drawing.draw(batch_of(5, first=5 * s), torch.tensor(s)).masked for s in range(60)]
     assert all(masked.shape == () and masked.dtype == torch.bool for masked in found)
     assert torch.equal(torch.stack(found), masks(60, **options))
@@ -184,13 +199,81 @@ def test_every_third_step_is_masked_beginning_with_the_first():
 
 
 def test_nothing_is_masked_without_the_protocol_or_with_alpha_zero():
-    for options in ({"name": "anchored", "every": 1}, {"alpha": 0.0}, {"name": "anchored"}):
+    for options in (
+        {"name": "anchored", "every": 1},
+        {"name": "anchored", "alpha_end": 1.0},
+        {"name": "anchored"},
+        {"alpha": 0.0},
+        {"alpha": 0.0, "alpha_end": 0.0},
+    ):
         assert draws(**options).draw(batch_of(4), STEP).masked is None
 
 
 @pytest.mark.parametrize("scope", ["batch", "sample"])
 def test_alpha_one_masks_always(scope):
     assert draws(scope=scope, alpha=1.0).draw(batch_of(3000), torch.arange(3000)).masked.all()
+
+
+SCOPES = [{"scope": "batch"}, {"scope": "batch", "ranks": "own", "rank": 3}, {"scope": "sample"}]
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.9])
+@pytest.mark.parametrize("options", SCOPES)
+def test_an_alpha_that_stays_is_compared_with_the_same_numbers_in_runs_of_any_length(
+    alpha, options
+):
+    chance = chances(20_000, options["scope"], options.get("rank", 0))
+    expected = chance < alpha
+    assert torch.equal(masks(20_000, alpha=alpha, **options), expected)
+    assert not masks(20_000, alpha=chance[5].item(), **options)[5]  # less, not equal
+    shorter = draws(steps=7, alpha=alpha, **options)
+    assert torch.equal(shorter.draw(batch_of(20_000), torch.arange(20_000)).masked, expected)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.1, 0.9), (0.8, 0.0), (0.0, 0.3)])
+@pytest.mark.parametrize("options", SCOPES)
+def test_an_alpha_that_moves_masks_along_a_line_over_the_run(first, last, options):
+    masked = masks(24_000, alpha=first, alpha_end=last, **options)
+    line = torch.linspace(first, last, 24_000, dtype=torch.float64)
+    for found, expected in zip(masked.split(2_000), line.split(2_000), strict=True):
+        spread = (expected * (1 - expected)).sum() ** 0.5
+        assert abs(found.sum() - expected.sum()) < 4 * spread
+
+
+@pytest.mark.parametrize("options", SCOPES)
+def test_an_alpha_that_moves_is_compared_with_the_same_numbers(options):
+    share = torch.arange(4097) / 4096  # no rounding
+    chance = chances(4097, options["scope"], options.get("rank", 0))
+    assert torch.equal(masks(4097, alpha=0.0, alpha_end=1.0, **options), chance < share)
+    assert torch.equal(masks(4097, alpha=1.0, alpha_end=0.0, **options), chance < 1 - share)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 50])
+def test_a_run_begins_with_alpha_and_ends_with_alpha_end(steps):
+    batch, end = batch_of(20_000), torch.tensor(steps - 1)
+    rising = draws(scope="sample", alpha=0.3, alpha_end=0.7, steps=steps)
+    for step, alpha in ((STEP, 0.3), (end, 0.7)):
+        stays = draws(scope="sample", alpha=alpha).draw(batch, step).masked
+        assert torch.equal(rising.draw(batch, step).masked, stays)
+    for seed in range(300):  # a batch is masked as a whole, so it takes many runs to see
+        run = replace(draws(alpha=0.0, alpha_end=1.0, steps=steps), seed=seed)
+        assert not run.draw(batch_of(2), STEP).masked
+        assert run.draw(batch_of(2), end).masked
+
+
+def test_all_samples_of_a_step_are_masked_as_often_as_its_alpha_says():
+    drawing = draws(scope="sample", alpha=0.2, alpha_end=0.6, steps=20_001)
+    for step, alpha in ((0, 0.2), (5_000, 0.3), (10_000, 0.4), (20_000, 0.6)):
+        masked = drawing.draw(batch_of(20_000, first=step), torch.tensor(step)).masked
+        assert masked.shape == (20_000,)
+        assert abs(masked.float().mean() - alpha) < 4 * (alpha * (1 - alpha) / 20_000) ** 0.5
+
+
+@pytest.mark.parametrize("scope", ["batch", "sample"])
+def test_a_run_of_one_step_has_the_first_alpha(scope):
+    batch = batch_of(5)
+    assert draws(scope=scope, alpha=1.0, alpha_end=0.0).draw(batch, STEP).masked.all()
+    assert not draws(scope=scope, alpha=0.0, alpha_end=1.0).draw(batch, STEP).masked.any()
 
 
 def test_references_do_not_depend_on_alpha_and_masks_not_on_the_references():

@@ -148,6 +148,13 @@ def test_a_setting_that_is_no_date_is_a_text():
     assert read_setting("epochs", "2001-99-99") == "2001-99-99"
 
 
+def test_none_is_a_value_where_a_setting_may_have_none():
+    for dotted in ("protocol.alpha_end", "optimiser.clip", "data.mean", "data.root"):
+        assert read_setting(dotted, "none") is None
+        assert read_setting(dotted, "null") is None
+    assert read_setting("augment.policy", "none") == "none"
+
+
 # Run folders.
 
 

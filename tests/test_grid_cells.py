@@ -86,10 +86,27 @@ def test_a_folder_is_known_by_what_decides_the_weights(recipe, tmp_path):
 def test_a_setting_that_came_later_leaves_the_folders_that_are_there_where_they_are(tmp_path):
     (cell,) = make_cells("shapes-compare", {}, parse_arms(("masked-label",)), (0,), tmp_path, {})
     assert cell.folder.name == "masked-label-seed0-93fac7"  # as before there was protocol.stored_as
-    arms = ("masked-label", "private:protocol=masked,target=label,protocol.stored_as=mean")
-    both = make_cells("shapes-compare", {}, parse_arms(arms), (0,), tmp_path, {})
-    assert both[0].folder == cell.folder
-    assert not both[1].folder.name.endswith("93fac7")
+    before = {
+        "protocol.stored_as": "images",
+        "protocol.alpha_end": None,
+        "protocol.batchnorm": "settled",
+    }
+    (said,) = make_cells(
+        "shapes-compare", before, parse_arms(("masked-label",)), (0,), tmp_path, {}
+    )
+    assert said.folder == cell.folder
+
+
+def test_another_value_of_a_setting_that_came_later_is_another_folder(tmp_path):
+    said = ["stored_as=mean", "alpha_end=0.0", "alpha_end=0.25", "alpha_end=1.0"]
+    said += ["batchnorm=running", "batchnorm=running,protocol.alpha_end=1.0"]
+    arms = [f"arm{i}:protocol=masked,target=label,protocol.{each}" for i, each in enumerate(said)]
+    cells = make_cells(
+        "shapes-compare", {}, parse_arms(["masked-label", *arms]), (0,), tmp_path, {}
+    )
+    digests = [cell.folder.name.rpartition("-")[2] for cell in cells]
+    assert digests[0] == "93fac7"
+    assert len(set(digests)) == 7
 
 
 def test_an_arm_that_is_renamed_is_found_again(recipe, tmp_path):

@@ -6,13 +6,13 @@ import pytest
 import yaml
 
 from kedge.errors import OptionError, RecipeError
-from kedge.training.recipe import Recipe
+from kedge.training.recipe import Protocol, Recipe
 from kedge.training.recipe_files import load_recipe, make_recipe, settings, shipped, to_yaml
 
 SHIPPED = {
     *("shapes-small", "digits-small", "cifar10-resnet18", "cifar100-resnet18", "cifar100-wrn40-2"),
     *("imagenet-swinv2-t", "imagenet-swinv2-s", "imagenet-swinv2-b", "imagenet-vit-b16"),
-    *("finetune", "shapes-compare", "shapes-wide"),
+    *("finetune", "shapes-compare", "shapes-wide", "cifar10-vit", "cifar10-convnext"),
 }
 
 
@@ -91,6 +91,10 @@ def test_all_mistakes_of_a_file_are_told_at_once():
             "protocol.every: expected scope: batch",
         ),
         (
+            "{protocol: {name: masked, target: label, every: 5, alpha_end: 0.0}}",
+            "has one mistake: protocol.alpha_end: expected no protocol.every with it, which dec",
+        ),
+        (
             "{protocol: {name: standard}, data: {mean: [0.5, 0.5, 0.5]}}",
             "data.mean, data.std: expected both or neither",
         ),
@@ -125,6 +129,44 @@ def test_all_mistakes_of_a_file_are_told_at_once():
 def test_settings_that_contradict_each_other_are_refused(settings, told):
     with pytest.raises(RecipeError, match=told):
         make_recipe(yaml.safe_load(settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("{alpha_end: -0.1}", "protocol.alpha_end: expected at least 0, found -0.1"),
+        ("{alpha_end: 1.1}", "protocol.alpha_end: expected at most 1, found 1.1"),
+        ("{alpha_end: high}", "protocol.alpha_end: expected a number, found 'high'"),
+        ("{batchnorm: settle}", "protocol.batchnorm: expected one of settled, running (did you me"),
+    ],
+)
+def test_how_masking_goes_on_has_limits(settings, told):
+    assert told in mistakes(f"protocol: {settings}")
+
+
+@pytest.mark.parametrize("value", [None, 0.0, 0.4, 1.0])
+def test_alpha_ends_anywhere_from_zero_to_one_or_stays(value):
+    protocol = {"name": "masked", "target": "label", "alpha_end": value}
+    recipe = make_recipe({"protocol": protocol})
+    assert recipe.protocol.alpha_end == value
+    assert make_recipe(yaml.safe_load(to_yaml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({}, 0.25),
+        ({"alpha": 0.3}, 0.3),
+        ({"alpha": 0.0}, 0.0),
+        ({"alpha": 0.3, "alpha_end": 0.9}, 0.6),
+        ({"alpha": 1.0, "alpha_end": 0.0}, 0.5),
+        ({"alpha": 0.0, "alpha_end": 0.5}, 0.25),
+        ({"every": 5}, 0.2),
+        ({"every": 5, "alpha": 0.9}, 0.2),
+    ],
+)
+def test_the_share_of_a_protocol_is_how_often_it_masks_in_the_mean(settings, share):
+    assert Protocol(name="masked", target="label", **settings).share == pytest.approx(share)
 
 
 def test_a_number_that_yaml_takes_for_a_text_is_a_number():
@@ -197,6 +239,18 @@ def test_the_papers_settings():
         224,
     )
     assert swin.protocol.references == vit.protocol.references == "batch"
+
+
+def test_other_networks_on_cifar10_differ_in_what_their_kind_needs_and_in_nothing_else():
+    asdict = dataclasses.asdict
+    cifar, vit, convnext = (
+        asdict(load_recipe(f"cifar10-{name}")) for name in ("resnet18", "vit", "convnext")
+    )
+    assert {key for key in cifar if cifar[key] != vit[key]} == {
+        *("about", "network", "optimiser", "schedule", "epochs"),
+    }
+    assert {key for key in vit if vit[key] != convnext[key]} == {"about", "network"}
+    assert convnext["network"]["arguments"] == {"patch_size": 2}  # and none of the ViT's
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,17 @@ def test_recipes_that_differ_make_two_arms_but_not_if_no_number_depends_on_it(tm
     assert names(make_comparison(runs)) == ["standard-lr=0.1", "standard-lr=0.2"]
 
 
+def test_a_recipe_from_before_a_setting_is_alike_to_one_with_what_it_was(tmp_path):
+    old = {"protocol": {"alpha": 0.25}}
+    new = {"protocol": {"alpha": 0.25, "alpha_end": None, "batchnorm": "settled"}}
+    other = {"protocol": {"alpha": 0.25, "alpha_end": None, "batchnorm": "running"}}
+    runs = [
+        make_run(tmp_path, f"run{seed}", LABEL, seed=seed, recipe=recipe, **SMALL)
+        for seed, recipe in enumerate((old, new, other))
+    ]
+    assert [arm.seeds for arm in make_comparison(runs).arms] == [(0, 1), (2,)]
+
+
 def test_rows_without_a_recipe_go_with_runs_that_are_alike_in_all_else(tmp_path):
     runs = [
         make_run(tmp_path, "s0", recipe={"seed": 0, "batch": 32}, **SMALL),

@@ -19,11 +19,23 @@ from kedge.training import loop, train
 from kedge.training.checkpoint import BEFORE, LAST, load_checkpoint
 from kedge.training.records import Metrics, read_metrics
 
+MOVING = {  # masked less and less often, and BatchNorm left alone
+    "protocol__alpha": 1.0,
+    "protocol__alpha_end": 0.0,
+    "protocol__batchnorm": "running",
+    "average__decay": 0.9,
+}
+
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, EVERYTHING, {"protocol__references": "batch", "augment__policy": "trivialaugment"}],
-    ids=["plain", "everything", "streamed"],
+    [
+        {},
+        EVERYTHING,
+        {"protocol__references": "batch", "augment__policy": "trivialaugment"},
+        MOVING,
+    ],
+    ids=["plain", "everything", "streamed", "moving"],
 )
 @pytest.mark.parametrize("stop_after", [2, 3, 7, 9])  # 3 steps an epoch, 9 in all
 def test_a_run_that_was_cut_anywhere_ends_up_bit_identical(

@@ -11,11 +11,13 @@ from runs import EVERYTHING, assert_same, losses_of, small, train_and_stop, weig
 from torch import nn
 
 import kedge
+from kedge.data.chance import Stream, sample_keys, uniform
 from kedge.data.views import POLICIES
 from kedge.errors import CheckpointError, DataError, OptionError
 from kedge.run_folder import read_metrics
 from kedge.training import load_recipe, loop, recipe_of, shipped, train
-from kedge.training.checkpoint import BEFORE
+from kedge.training.checkpoint import BEFORE, load_checkpoint
+from kedge.training.draws import Draws
 from kedge.training.material import cut_sets
 
 
@@ -231,6 +233,74 @@ def test_what_cannot_stream_or_stay_is_refused(pictures, tmp_path):
     )
     with pytest.raises(DataError, match="expected a folder of pictures to mix"):
         train(recipe, tmp_path / "d", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, 8),
+        ({"protocol__references": "batch", "accumulate": 2}, 8),
+        ({"batch": 9, "epochs": 4}, 4),
+        ({"batch": 16, "epochs": 1}, 1),
+    ],
+    ids=["plain", "passes", "left out", "one step"],
+)
+def test_alpha_moves_over_all_steps_of_a_run_and_rows_have_its_mean(
+    pictures, tmp_path, monkeypatch, changes, steps
+):
+    seen, draw = {}, Draws.draw
+
+    def watched(drawing, batch, step):
+        drawn = draw(drawing, batch, step)
+        seen[int(step)] = bool(drawn.masked)
+        return drawn
+
+    monkeypatch.setattr(Draws, "draw", watched)
+    moving = {"protocol__alpha": 0.0, "protocol__alpha_end": 1.0, "epochs": 2}
+    outcome = train(small(pictures, **(moving | changes)), tmp_path / "run", quiet=True)
+    numbers = torch.arange(steps)
+    chance = uniform(sample_keys(0, numbers, torch.zeros_like(numbers)), Stream.MASK)
+    assert seen == dict(enumerate((chance < numbers / max(1, steps - 1)).tolist()))
+    assert [row["alpha"] for row in outcome.rows] == [0.5, 0.5]
+    assert kedge.load(tmp_path / "run").provenance["facts"]["alpha"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "alpha"), [({"every": 4}, 0.25), ({"name": "anchored", "alpha_end": 1.0}, "")]
+)
+def test_rows_say_how_often_was_masked_if_at_all(pictures, tmp_path, changes, alpha):
+    settings = {f"protocol__{name}": value for name, value in changes.items()}
+    outcome = train(small(pictures, epochs=1, **settings), tmp_path / "run", quiet=True)
+    assert [row["alpha"] for row in outcome.rows] == [alpha, alpha]
+
+
+def test_statistics_of_batchnorm_stay_as_training_left_them_only_where_that_is_asked(
+    pictures, tmp_path
+):
+    left, saved = {}, {}
+    for kind in ("running", "settled"):
+        train(small(pictures, protocol__batchnorm=kind), tmp_path / kind, quiet=True)
+        left[kind] = load_checkpoint(tmp_path / kind)[0]["model"]
+        saved[kind] = weights_of(tmp_path / kind)
+    assert_same(left["running"], left["settled"])  # training is the same
+    assert_same(left["running"], saved["running"])
+    for name, weight in saved["settled"].items():
+        settled = name.endswith(("running_mean", "running_var"))
+        assert torch.equal(weight, saved["running"][name]) != settled, name
+
+
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_a_model_with_statistics_as_training_left_them_predicts_the_same_when_it_is_loaded(
+    pictures, tmp_path, decay
+):
+    recipe = small(pictures, protocol__batchnorm="running", average__decay=decay)
+    model = train(recipe, tmp_path / "run", quiet=True).model
+    images = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
+    before = model(images)
+    loaded = kedge.load(tmp_path / "run").to(memory_format=torch.channels_last)
+    assert torch.equal(loaded(images), before)
+    assert torch.equal(model.train().eval()(images), before)  # which would settle them
+    assert load_checkpoint(tmp_path / "run")[0]["recent"] is None
 
 
 def test_training_leaves_the_global_randomness_alone(pictures, tmp_path):

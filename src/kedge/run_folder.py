@@ -18,6 +18,14 @@ from kedge.rows import Row, read_rows
 
 CELL = "cell.json"  # which arm and seed of a comparison the run is
 
+# Settings of recipes that came later than the first run folders, and what they were before: so
+# set, a run is the same as one whose recipe does not name them.
+LATER = {
+    "protocol.stored_as": "images",
+    "protocol.alpha_end": None,
+    "protocol.batchnorm": "settled",
+}
+
 
 @dataclass(frozen=True)
 class Run:

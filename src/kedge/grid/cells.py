@@ -9,14 +9,12 @@ from typing import Any
 
 from kedge.errors import OptionError
 from kedge.grid.arms import Arm
-from kedge.run_folder import read_cell
+from kedge.run_folder import LATER, read_cell
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import load_recipe, make_recipe
 
 # These change what is written down of a run, not the run.
 _ASIDE = ("about", "log_every", "checkpoint_minutes", "execution")
-# Settings that came later, and what they were before: so set, a cell's folder is named as ever.
-_LATER = {"protocol": {"stored_as": "images"}}
 
 
 @dataclass(frozen=True)
@@ -223,9 +221,10 @@ def _halves(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
 
 def _deciding(recipe: Recipe) -> dict[str, Any]:
     decided = {name: value for name, value in asdict(recipe).items() if name not in _ASIDE}
-    for group, before in _LATER.items():
-        settings = decided[group].items()
-        decided[group] = {k: v for k, v in settings if k not in before or v != before[k]}
+    for dotted, before in LATER.items():  # a cell's folder is named as ever
+        group, name = dotted.split(".")
+        if decided[group][name] == before:
+            decided[group] = {k: v for k, v in decided[group].items() if k != name}
     return decided
 
 

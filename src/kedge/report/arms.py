@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kedge.run_folder import Run
+from kedge.run_folder import LATER, Run
 
 # What may tell two arms of one protocol apart, most telling first.
 _FACTS = ("alpha", "scope", "start", "epochs", "network", "references", "reference_policy", "model")
@@ -108,7 +108,7 @@ def _settings(recipe: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         name = f"{above}{key}"
         if isinstance(value, Mapping):
             found |= _settings(value, f"{name}.")
-        elif name not in _IDLE:
+        elif name not in _IDLE and not (name in LATER and value == LATER[name]):
             found[name] = value
     return found
 

@@ -16,7 +16,7 @@ from kedge.run_folder import Run
 # Settings that say nothing about a method, and differ from run to run.
 _IDLE = ("seed", "about")
 _IDLE_HERE = "–"  # where a setting has no meaning
-_MASKING = ("target", "alpha", "every", "scope", "ranks")
+_MASKING = ("target", "alpha", "alpha_end", "every", "scope", "ranks", "batchnorm")
 _UNUSED = {
     "standard": (*_MASKING, "references", "reference_set", "stored", "stem"),
     "anchored": _MASKING,

@@ -26,6 +26,7 @@ class Draws:
         shift: How references are augmented, if they are.
         seed: Of the run.
         rank: Of this process.
+        steps: Of the run, over which alpha moves where it does.
     """
 
     protocol: Protocol
@@ -33,6 +34,7 @@ class Draws:
     shift: Shift | None
     seed: int
     rank: int = 0
+    steps: int = 1
 
     def draw(self, batch: Batch, step: Tensor) -> Draw:
         """References and mask of a pass of step number `step`, on the device."""
@@ -49,13 +51,19 @@ class Draws:
             return None
         if self.protocol.every is not None:
             return step % self.protocol.every == 0
-        if self.protocol.alpha == 0:
+        if self.protocol.share == 0:
             return None
         keys = batch.keys
         if self.protocol.scope == "batch":
             process = self.rank if self.protocol.ranks == "own" else 0
             keys = sample_keys(self.seed, step, torch.full_like(step, process))
-        return uniform(keys, Stream.MASK) < self.protocol.alpha
+        return uniform(keys, Stream.MASK) < self._alpha(step)
+
+    def _alpha(self, step: Tensor) -> Tensor | float:
+        first, last = self.protocol.alpha, self.protocol.alpha_end
+        if last is None:
+            return first
+        return first + (last - first) * (step / max(1, self.steps - 1))
 
 
 def cycle(keys: Tensor) -> Tensor:

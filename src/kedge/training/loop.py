@@ -349,13 +349,12 @@ def training_facts(recipe: Recipe, run: Run) -> dict[str, Any]:
     protocol = recipe.protocol
     masked = protocol.name == "masked"
     made = remembered(run.model.net)  # started from a folder, it is not the recipe's
-    share = protocol.alpha if protocol.every is None else 1 / protocol.every
     return {
         "network": recipe.network.name if made is None else made.name,
         "data": recipe.data.name,
         "protocol": protocol.name,
         "target": protocol.target if masked else "",
-        "alpha": share if masked else "",
+        "alpha": protocol.share if masked else "",
         "scope": protocol.scope if masked else "",
         "references": protocol.references if protocol.anchored else "",
         "reference_policy": getattr(run.judged, "reference_policy", None) or "",

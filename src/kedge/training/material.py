@@ -149,7 +149,8 @@ def gather_material(recipe: Recipe, processes: Processes) -> Material:
     draws = stored = None
     policy = ""
     if recipe.protocol.anchored:
-        draws = _draws(recipe, train, pixels, shift, plain, processes)
+        steps = recipe.epochs * (batches.samples // cut.batch)
+        draws = _draws(recipe, train, pixels, shift, plain, processes, steps)
         stored, policy = choose_stored(recipe, train, plain, pixels)
 
     def held(images: ImageSet | None) -> Held | None:
@@ -293,10 +294,11 @@ def _draws(
     shift: Shift,
     plain: PlainView,
     processes: Processes,
+    steps: int,
 ) -> Draws:
     protocol, device = recipe.protocol, processes.device
     if protocol.references == "batch":
-        return Draws(protocol, None, None, recipe.seed, processes.rank)
+        return Draws(protocol, None, None, recipe.seed, processes.rank, steps)
     count = protocol.reference_set
     if count is not None and count > len(train):
         raise OptionError(
@@ -319,7 +321,7 @@ def _draws(
         else:
             pool = _pixels(train.part(chosen), plain, _workers(recipe)).to(device)
     moves = replace(shift, reference=True) if protocol.references == "augmented" else None
-    return Draws(protocol, pool, moves, recipe.seed, processes.rank)
+    return Draws(protocol, pool, moves, recipe.seed, processes.rank, steps)
 
 
 def _normalisation(

@@ -173,6 +173,12 @@ class Protocol:
         among=("label", "uniform"),
     )
     alpha: float = setting(0.25, "how often references are masked", least=0, most=1)
+    alpha_end: float | None = setting(
+        None,
+        "where alpha ends: it moves evenly from step to step of the run; none: it stays",
+        least=0,
+        most=1,
+    )
     every: int | None = setting(None, "instead: mask every so many steps", least=1)
     scope: str = setting(
         "batch", "masks whole batches or single samples", among=("batch", "sample")
@@ -181,6 +187,12 @@ class Protocol:
         "shared",
         "with several processes, all mask the same steps, or each its own",
         among=("shared", "own"),
+    )
+    batchnorm: str = setting(
+        "settled",
+        "its statistics after masking whole batches: settled, estimated again on unmasked pairs; or"
+        " running, as training left them and as in the authors' code, which can ruin a network",
+        among=("settled", "running"),
     )
     references: str = setting(
         "clean",
@@ -208,6 +220,13 @@ class Protocol:
     def anchored(self) -> bool:
         """Whether the network reads pairs."""
         return self.name != "standard"
+
+    @property
+    def share(self) -> float:
+        """How often references are masked, in the mean of the run."""
+        if self.every is not None:
+            return 1 / self.every
+        return self.alpha if self.alpha_end is None else (self.alpha + self.alpha_end) / 2
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,8 @@ def settings(kind: type = Recipe, prefix: str = "") -> dict[str, dataclasses.Fie
 def read_setting(dotted: str, text: str) -> Any:
     """What a text stands for: a text where one is wanted, everything else as YAML."""
     known = settings().get(dotted)
-    if known is not None and known.type == str | None and text in ("none", "null"):
+    optional = known is not None and isinstance(known.type, types.UnionType)
+    if optional and text in ("none", "null"):
         return None
     if known is not None and known.type in (str, str | None):
         return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
@@ -357,6 +358,10 @@ def _contradictions(recipe: Recipe) -> list[str]:
         )
     if protocol.every is not None and protocol.scope == "sample":
         problems.append("protocol.every: expected scope: batch with it, found sample; use alpha")
+    if protocol.every is not None and protocol.alpha_end is not None:
+        problems.append(
+            "protocol.alpha_end: expected no protocol.every with it, which decides how often"
+        )
     if protocol.reference_set is not None and protocol.references == "batch":
         problems.append(
             "protocol.reference_set: expected references: clean or augmented with it, found batch,"

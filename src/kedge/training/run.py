@@ -52,6 +52,8 @@ class Run:
         if isinstance(self.model, Anchored):
             assert material.stored is not None
             self.model.set_references(material.stored, policy=material.stored_policy)
+            if recipe.protocol.batchnorm == "running":
+                self.model.recent = None
             if recipe.protocol.stored_as != "images":  # one that is gone on from may hold some
                 forget_old_references(self.model)
         if recipe.sync_batchnorm and processes.count > 1 and cuda:
