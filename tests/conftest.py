@@ -1,7 +1,8 @@
 """Shared by all tests: hypothesis profiles, one thread, small networks and batches."""
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,26 @@ def here() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kedge.grid.working.LocalJobs", HereJobs)
         yield
+
+
+@pytest.fixture(scope="module")
+def few_shapes() -> Iterator[None]:
+    """Fewer embedded pictures, for what is about how they are used: all runs are judged on them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kedge.data.sources.SHAPES_TRAIN", 1000)
+        patch.setattr("kedge.data.sources.SHAPES_TEST", 300)
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_registry() -> Iterator[Callable]:
+    """Torch makes its table of ONNX operators once, not for each export: half a second each."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    made = functools.cache(ONNXRegistry.from_torchlib)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(made))
+        yield made
 
 
 @pytest.fixture(autouse=True)

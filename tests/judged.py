@@ -2,6 +2,7 @@
 
 import copy
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from conftest import small_cnn
@@ -78,3 +79,13 @@ def find(rows: list[dict], metric: str, **columns) -> dict:
     ]
     assert len(found) == 1, (metric, columns, len(found))
     return found[0]
+
+
+def evaluate_all(folder: str | Path) -> None:
+    """All suites, with rows in a folder."""
+    torch.manual_seed(0)
+    suites = ("clean", "corruptions", "calibration", "ood")
+    options = {"corruptions": ["gaussian_noise"], "validation": make_set(300, seed=9)}
+    kedge.evaluate(
+        make_anchored(), make_set(), suites, folder=folder, quiet=True, device="cpu", **options
+    )

@@ -363,7 +363,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(here):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, place) -> Path:
+def exported(tmp_path_factory, place, one_registry) -> Path:
     """The anchored model as an ONNX file with three references, and as a .pt2 with one."""
     from kedge.export import export
 

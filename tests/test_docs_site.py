@@ -99,8 +99,16 @@ def pages_with(*languages: str) -> list[Path]:
     return [page for page in PAGES if blocks(page, *languages)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_tests() -> Iterator[None]:
+    """Every run is tested on all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kedge.data.sources.SHAPES_TEST", 500)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _quickly(here, monkeypatch) -> None:
+def _quickly(here, one_registry, monkeypatch) -> None:
     """Grids run in this process, and nobody measures how long they would take."""
     guess = estimating.Estimate({}, 60.0, "guessed")
     monkeypatch.setattr(estimating, "estimate", lambda cells, **options: guess)
@@ -371,7 +379,8 @@ def test_the_words_are_those_of_the_house():
 
 
 @pytest.fixture
-def made() -> ModuleType:
+def made(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(DOCS)  # as mkdocs does
     spec = importlib.util.spec_from_file_location("made", DOCS / "made.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

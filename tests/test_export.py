@@ -28,6 +28,8 @@ from kedge.training import train
 from kedge.training.material import cut_sets
 from kedge.training.recipe_files import make_recipe
 
+pytestmark = pytest.mark.usefixtures("one_registry")
+
 
 @pytest.fixture(scope="module")
 def shapes_run(tmp_path_factory):
@@ -287,8 +289,11 @@ def test_the_threshold_in_the_file_is_that_which_it_tells(exports):
             assert torch.export.load(exported.path).state_dict["threshold"].numpy() == told, kind
 
 
-def test_exporting_twice_gives_the_same_bytes_and_replaces_the_folder(shapes_run, tmp_path):
+def test_exporting_twice_gives_the_same_bytes_and_replaces_the_folder(
+    shapes_run, tmp_path, one_registry
+):
     for place in ("a", "b", "b"):
+        one_registry.cache_clear()
         export(shapes_run, tmp_path / place, name="same", limit=20)
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name

@@ -12,6 +12,8 @@ import torch
 import kedge
 from kedge.export.exporting import export
 
+pytestmark = pytest.mark.usefixtures("one_registry")
+
 REPOSITORY = Path(__file__).parent.parent
 SIDE = 64
 NETWORKS = {

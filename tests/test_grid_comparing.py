@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from grids import SHOWN, cells_of, write_recipe
+from grids import SHOWN, HereJobs, cells_of, write_recipe
 from rich.console import Console
 
 from kedge.cli import main
@@ -49,11 +49,10 @@ def test_a_comparison_leaves_a_report_and_says_what_failed(compared):
 def test_a_second_call_runs_what_is_new_alone(compared, monkeypatch):
     recipe, output, _ = compared
     ran = []
-    engine = working.LocalJobs
 
     def noted(cells, **options):
         ran.extend(cell.title for cell in cells)
-        return engine(cells, **options)
+        return HereJobs(cells, **options)
 
     monkeypatch.setattr(working, "LocalJobs", noted)
     again = compare(
@@ -95,7 +94,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_made(tmp_path):
         compare(output=tmp_path / "file")
 
 
-def test_without_any_finished_cell_there_is_no_report(pictures, tmp_path, capsys):
+def test_without_any_finished_cell_there_is_no_report(pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(working, "LocalJobs", HereJobs)
     recipe = write_recipe(pictures, tmp_path)
     code = main(
         [
@@ -163,14 +163,19 @@ def test_ctrl_c_saves_the_cells_and_tells_how_to_go_on(pictures, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell has what it starts in the background ignore Ctrl-C: these tests may be there.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    until = time.monotonic() + 120
-    while not list((tmp_path / "out").glob("long-*/metrics.jsonl")):
-        assert time.monotonic() < until
-        assert process.poll() is None
-        time.sleep(0.1)
-    os.kill(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=120)
+    try:
+        until = time.monotonic() + 120
+        while not list((tmp_path / "out").glob("long-*/metrics.jsonl")):
+            assert time.monotonic() < until
+            assert process.poll() is None
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()  # else it goes on for hours where this fails
     assert process.returncode == 130
     assert "Go on with: kedge compare" in errors
     assert "being saved" in output
@@ -240,3 +245,17 @@ def test_another_network_does_not_get_the_arguments_of_the_default_one(tmp_path,
         create_net(recipe, 3)  # refused before, with a stride that it does not know
     main(["compare", "--output", str(tmp_path)])
     assert load_recipe(asked["recipe"], asked["settings"]).network.arguments == {"stride": 2}
+
+
+def test_a_cell_knows_the_command_also_where_another_program_gave_it(tmp_path, monkeypatch):
+    asked = {}
+
+    def note(recipe, **options):
+        asked.update(options)
+        return comparing.Compared(None, [])
+
+    monkeypatch.setattr(comparing, "compare", note)
+    monkeypatch.setattr("sys.argv", ["script.py", "--something", "else"])
+    words = ["compare", "--seeds", "3", "--output", str(tmp_path)]
+    assert main(words) == 0
+    assert asked["command"] == ["kedge", *words]

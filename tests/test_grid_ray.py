@@ -40,6 +40,7 @@ def apart():
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_AUTH_MODE", "disabled")  # else it leaves a token in the home folder
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # else all other tests go before
         patch.delenv("RAY_ADDRESS", raising=False)
         if sys.dont_write_bytecode:  # Ray's many processes would take too long to start
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)

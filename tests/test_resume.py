@@ -1,5 +1,6 @@
 """Runs that are stopped, killed, damaged or spoilt: nothing is lost, and the end is the same."""
 
+import functools
 import math
 import os
 import shutil
@@ -25,31 +26,41 @@ MOVING = {  # masked less and less often, and BatchNorm left alone
     "protocol__batchnorm": "running",
     "average__decay": 0.9,
 }
+CHANGES = {
+    "plain": {},
+    "everything": EVERYTHING,
+    "streamed": {"protocol__references": "batch", "augment__policy": "trivialaugment"},
+    "moving": MOVING,
+}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        EVERYTHING,
-        {"protocol__references": "batch", "augment__policy": "trivialaugment"},
-        MOVING,
-    ],
-    ids=["plain", "everything", "streamed", "moving"],
-)
+@pytest.fixture(scope="module")
+def whole(pictures, tmp_path_factory):
+    """Runs that nobody stopped, each made once: their recipe and folder."""
+    place = tmp_path_factory.mktemp("whole")
+
+    @functools.cache
+    def get(name: str):
+        recipe = small(pictures, data__validation=4, data__workers=0, **CHANGES[name])
+        train(recipe, place / name, quiet=True)
+        return recipe, place / name
+
+    return get
+
+
+@pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("stop_after", [2, 3, 7, 9])  # 3 steps an epoch, 9 in all
 def test_a_run_that_was_cut_anywhere_ends_up_bit_identical(
-    pictures, tmp_path, monkeypatch, changes, stop_after
+    whole, tmp_path, monkeypatch, name, stop_after
 ):
-    recipe = small(pictures, data__validation=4, data__workers=0, **changes)
-    train(recipe, tmp_path / "whole", quiet=True)
+    recipe, folder = whole(name)
     train_and_stop(recipe, tmp_path / "cut", stop_after, monkeypatch)
     outcome = train(None, tmp_path / "cut", resume=True, quiet=True)
     assert outcome.finished
-    assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
-    assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
-    whole, cut = (read_metrics(tmp_path / run / "metrics.jsonl") for run in ("whole", "cut"))
-    for a, b in zip(whole, cut, strict=True):
+    assert_same(weights_of(folder), weights_of(tmp_path / "cut"))
+    assert losses_of(folder) == losses_of(tmp_path / "cut")
+    noted, again = (read_metrics(run / "metrics.jsonl") for run in (folder, tmp_path / "cut"))
+    for a, b in zip(noted, again, strict=True):
         assert {**a, "images_per_second": 0} == {**b, "images_per_second": 0}
 
 

@@ -23,11 +23,13 @@ from kedge.studies.trained import corrupt_all, open_trained
 from kedge.training.recipe import setting
 from kedge.training.recipe_files import SHORT, load_recipe, read_options, settings
 
+pytestmark = pytest.mark.usefixtures("few_shapes")
+
 MINE = ("reference-size", "alpha", "augmentation", "generalization")
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory, here):
+def ran(tmp_path_factory, here, few_shapes):
     """Some studies, run once: name to output folder."""
     folder = tmp_path_factory.mktemp("studies")
     found = {}

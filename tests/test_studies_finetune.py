@@ -13,7 +13,7 @@ from kedge.studies.running import plan_cells, run_study
 from kedge.studies.study import make_plan
 from kedge.training.progress import chosen
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
 PLAN = make_plan(STUDY, "smoke")
 SOUPS = {"soup-standard", "soup-masked-label"}

@@ -30,7 +30,7 @@ from kedge.training.loop import train
 from kedge.training.progress import Silent
 from kedge.training.recipe_files import load_recipe
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
 CPU = torch.device("cpu")
 OPTIONS = {

@@ -17,7 +17,7 @@ from kedge.studies.running import run_study
 from kedge.studies.study import make_plan
 from kedge.studies.width import RADII, arrange, measure_widths
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
 
 @dataclass(frozen=True)

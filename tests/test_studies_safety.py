@@ -12,7 +12,7 @@ from kedge.studies.safety import PAPER, STUDY, tabulate_paper
 from kedge.studies.shifted import describe_sets, errors_of, tabulate_safety
 from kedge.studies.study import make_plan
 
-pytestmark = pytest.mark.usefixtures("here")
+pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
 NAMES = ["standard", "anchored", "masked-label"]
 

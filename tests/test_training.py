@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 from runs import EVERYTHING, assert_same, losses_of, small, train_and_stop, weights_of
 from torch import nn
+from torchvision.models import swin_transformer, vision_transformer
 
 import kedge
 from kedge.data.chance import Stream, sample_keys, uniform
@@ -379,6 +380,22 @@ SMALL = {  # the same networks on smaller pictures: a tenth of the time
 }
 
 
+@pytest.fixture
+def shallow(monkeypatch) -> None:
+    """Torchvision's transformers, made by their names but with fewer blocks."""
+    swin, vit = swin_transformer._swin_transformer, vision_transformer._vision_transformer
+
+    def shallow_swin(*, depths, **others):
+        return swin(depths=[1, 1, 2, 1], **others)
+
+    def shallow_vit(*, num_layers, **others):
+        return vit(num_layers=2, **others)
+
+    monkeypatch.setattr(swin_transformer, "_swin_transformer", shallow_swin)
+    monkeypatch.setattr(vision_transformer, "_vision_transformer", shallow_vit)
+
+
+@pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_every_shipped_recipe_works(pictures, tmp_path, monkeypatch, name):
     runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, SMALL.get(name, {}))

@@ -2,8 +2,7 @@
 
 import copy
 import gc
-import os
-import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -171,20 +170,40 @@ def test_a_folded_network_refuses_what_its_model_refuses():
             kedge.fold(stirred(), **options)
 
 
-def in_two_processes(function, *args) -> None:
-    """Run `function(rank, ...)` in two gloo processes on this machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_started, (function, folder, args), nprocs=2)
+@pytest.fixture(scope="module")
+def in_two_processes(tmp_path_factory):
+    """What two processes on this machine did, by name; they are started once, for ten seconds."""
+    folder = tmp_path_factory.mktemp("ranks")
+    problem = None
+    try:
+        multiprocessing.spawn(_started, (folder,), nprocs=2)
+    except Exception as raised:  # by one of them; the other was ended
+        problem = raised
+
+    def check(name: str) -> Path:
+        for rank in (0, 1):
+            if not (folder / f"{name}-{rank}").exists():
+                raise AssertionError(f"not done by process {rank}") from problem
+        return folder
+
+    return check
 
 
-def _started(rank, function, folder, args) -> None:
+def _started(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    store = distributed.FileStore(os.path.join(folder, "store"), 2)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    function(rank, *args)
-    gc.collect()  # DDP's threads end before the group does
-    distributed.barrier()
-    distributed.destroy_process_group()
+    for name, function, *args in (
+        ("anchored", _train_under_ddp, str(folder / "model")),
+        ("folded", _train_folded_under_ddp),
+        ("shared", _compare_masks, "shared"),
+        ("own", _compare_masks, "own"),
+    ):
+        store = distributed.FileStore(str(folder / f"store-{name}"), 2)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+        function(rank, *args)
+        gc.collect()  # DDP's threads end before the group does
+        distributed.barrier()
+        distributed.destroy_process_group()
+        (folder / f"{name}-{rank}").touch()
 
 
 def gathered(value: torch.Tensor) -> list[torch.Tensor]:
@@ -225,9 +244,9 @@ def _train_under_ddp(rank: int, folder: str) -> None:
         kedge.save(model, folder)
 
 
-def test_ddp_trains_keeps_ranks_equal_and_saves_clean_keys(tmp_path):
-    in_two_processes(_train_under_ddp, str(tmp_path / "model"))
-    again = kedge.load(tmp_path / "model", net=small_cnn())
+def test_ddp_trains_keeps_ranks_equal_and_saves_clean_keys(in_two_processes):
+    folder = in_two_processes("anchored")
+    again = kedge.load(folder / "model", net=small_cnn())
     assert "net.0.weight" in again.state_dict()
 
 
@@ -242,8 +261,8 @@ def _train_folded_under_ddp(rank: int) -> None:
     assert first.abs().sum() > 0
 
 
-def test_a_folded_network_trains_under_ddp():
-    in_two_processes(_train_folded_under_ddp)
+def test_a_folded_network_trains_under_ddp(in_two_processes):
+    in_two_processes("folded")
 
 
 def _compare_masks(rank: int, ranks: str) -> None:
@@ -256,8 +275,8 @@ def _compare_masks(rank: int, ranks: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["shared", "own"])
-def test_ranks_mask_the_same_steps_or_their_own(ranks):
-    in_two_processes(_compare_masks, ranks)
+def test_ranks_mask_the_same_steps_or_their_own(ranks, in_two_processes):
+    in_two_processes(ranks)
 
 
 def test_references_are_taken_one_by_one_so_that_memory_does_not_grow_with_k():

@@ -142,6 +142,7 @@ def _run(words: list[str]) -> int:
         print(_welcome())
         return 0
     known, rest = parse(words)
+    known.words = words
     code: int = COMMANDS[known.command].run(known, rest)
     return code
 

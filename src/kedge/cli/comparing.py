@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         check_cells(cells)
         show_cells(cells, output / "report.html", options)
         return 0
-    command = ["kedge", *sys.argv[1:]]
+    command = ["kedge", *options.words]
     found = compare(
         recipe,
         settings=settings,

@@ -231,7 +231,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             quiet=options.quiet,
         )
     except KeyboardInterrupt:
-        again = shlex.join(["kedge", *sys.argv[1:]])
+        again = shlex.join(["kedge", *options.words])
         told = f"kedge: interrupted; what was seen is in {folder}. Go on with: {again}"
         print(told, file=sys.stderr)
         return 130

@@ -125,7 +125,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     from kedge.studies.running import run_study
 
-    command = ["kedge", *sys.argv[1:]]
+    command = ["kedge", *options.words]
     found = run_study(plan, output, command=command, **read_place(options))
     for line in found.failed:
         print(f"kedge: failed: {line}", file=sys.stderr)

@@ -44,7 +44,7 @@ _KINDS = {
 }
 _COLUMNS_OF_A_PANEL = 5
 _ROW, _GAP = 19, 20  # px of a row, and of the line that names a kind
-_NAMES = 122  # px of the names at the left
+_NAMES = 134  # px of the names at the left
 _TOP = 38
 _WIDEST_CELL = 62.0
 _LONGEST_HEAD = 18  # letters

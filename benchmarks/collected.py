@@ -1,0 +1,401 @@
+"""What the cells of `evidence.py` found, in few small files: `results/cifar10/`.
+
+- `first-grid.csv`, `second-grid.csv`: accuracy, likelihood and calibration error of every cell on
+  every set, and detection by energy.
+- `summary.csv`: for each arm what people ask first, seed by seed, and its difference to standard
+  training, for `finetuned` also to its control, with the 95 % interval of Welch's t. Seeds are not
+  paired: on a GPU a seed does not fix a run (`again.csv`).
+- `by-corruption.csv`: the same for each corruption, over all severities and at the highest.
+- `references.csv`: of seed 0, how much the choice of a reference decides, and what five give.
+- `gate.csv`, `gate.svg`: what a faded reference does (`gate.py`).
+- `again.csv`: a cell that was run twice with the same seed.
+- `seconds.csv`: how long each cell took, most of them beside others on the same GPU.
+- Figures of `kedge report` over the first grid.
+"""
+
+import csv
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from paired import RESULTS
+from scipy import stats
+
+from kedge.cli import main as kedge_command
+from kedge.corruptions.making import list_corruptions
+from kedge.report.drawing import (
+    Style,
+    drawing,
+    finish,
+    legend_height,
+    new_canvas,
+    put_axes,
+    put_heading,
+    put_legend,
+    put_line,
+    sample_line,
+    to_file,
+)
+from kedge.rows import Row
+from kedge.run_folder import Run, find_runs
+
+FOLDER = RESULTS / "cifar10"
+CORRUPTIONS, CBAR = (list_corruptions(kind, "cifar") for kind in ("c", "cbar"))
+FOLDERS = {  # of cells, and the grid they belong to
+    "first-references": "first",
+    "first": "first",
+    **dict.fromkeys(("second", "vit", "convnext"), "second"),
+    "again": "again",
+}
+FOREIGN = ("textures", "scenes", "characters")
+MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
+CONTROLS = {"finetuned": "continued"}
+KEPT = ("top1", "nll", "ece", "smooth_ece", "auroc", "fpr_at_95_tpr_in")
+COLUMNS = (
+    *("network", "arm", "seed", "suite", "set", "corruption", "severity", "inference", "k"),
+    *("metric", "count", "value", "std"),
+)
+FIGURES = ("corruptions.svg", "severity.svg", "severity-difference.svg")
+HIGHEST = 5
+
+
+class Cell:
+    """A trained and evaluated model: its rows, and what it is."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.arm, self.seed = run, str(run.cell["arm"]), int(run.cell["seed"])
+        self.grid = FOLDERS[run.folder.parent.name]
+        self.network = str(run.recipe["network"]["name"]).partition(":")[2]
+        self.single = [row for row in run.rows if row["inference"] in ("single", "")]
+        self.marginal = [row for row in run.rows if row["inference"] == "marginal"]
+
+    def mean(
+        self,
+        suite: str,
+        metric: str,
+        *,
+        rows: Sequence[Row] | None = None,
+        of: str = "value",
+        **where: Any,
+    ) -> float:
+        """Of what the rows of a suite say, over corruptions and severities, or sets."""
+        found = [
+            float(row[of])
+            for row in (self.single if rows is None else rows)
+            if row["suite"] == suite
+            and row["metric"] == metric
+            and row["score"] in ("", "energy")
+            and row["scaling"] == ""
+            and _whole_or_one(row)
+            and all(_among(row[key], wanted) for key, wanted in where.items())
+        ]
+        return statistics.fmean(found)
+
+
+MEASURES: dict[str, Callable[[Cell], float]] = {
+    "clean": lambda cell: cell.mean("clean", "top1"),
+    "corrupted": lambda cell: cell.mean("corruptions", "top1"),
+    "severity 5": lambda cell: cell.mean("corruptions", "top1", severity=HIGHEST),
+    "C-bar": lambda cell: cell.mean("cbar", "top1"),
+    "C-bar, severity 5": lambda cell: cell.mean("cbar", "top1", severity=HIGHEST),
+    "shift": lambda cell: cell.mean("shift", "top1"),
+    "smooth ECE, clean": lambda cell: cell.mean("clean", "smooth_ece"),
+    "smooth ECE, corrupted": lambda cell: cell.mean("corruptions", "smooth_ece"),
+    "smooth ECE, C-bar": lambda cell: cell.mean("cbar", "smooth_ece"),
+    "smooth ECE, shift": lambda cell: cell.mean("shift", "smooth_ece"),
+    "ECE, corrupted": lambda cell: cell.mean("corruptions", "ece"),
+    "OOD AUROC": lambda cell: cell.mean("ood", "auroc", set=FOREIGN),
+    "OOD FPR at 95 %": lambda cell: cell.mean("ood", "fpr_at_95_tpr_in", set=FOREIGN),
+    **{
+        f"OOD AUROC, {name}": lambda cell, name=name: cell.mean("ood", "auroc", set=name)  # type: ignore[misc]
+        for name in FOREIGN + MADE
+    },
+}
+
+
+def write_results(work: Path, folder: Path = FOLDER) -> None:
+    """Write all files from the cells below `work`."""
+    places = [work / name for name in FOLDERS if (work / name).exists()]
+    finished = [Cell(run) for run in find_runs(places) if run.cell.get("finished")]
+    _check(finished, work)
+    cells = [cell for cell in finished if cell.grid != "again"]
+    folder.mkdir(parents=True, exist_ok=True)
+    for grid in ("first", "second"):
+        rows = [row for cell in cells if cell.grid == grid for row in _compact(cell)]
+        _write(folder / f"{grid}-grid.csv", COLUMNS, rows)
+    _write(folder / "summary.csv", _SUMMARY, _summarise(cells))
+    _write(folder / "by-corruption.csv", _BY_CORRUPTION, _by_corruption(cells))
+    _write(folder / "references.csv", ("arm", "measure", "value", "spread", "five"), _spread(cells))
+    _write(folder / "seconds.csv", ("arm", "seed", "network", "train", "evaluate"), _time(cells))
+    _write(folder / "again.csv", ("arm", "seed", "measure", "first", "again"), _repeat(finished))
+    faded = _fade(cells)
+    _write(folder / "gate.csv", ("network", "arm", "seed", *_FADED), faded)
+    if faded:
+        (folder / "gate.svg").write_text(_draw_gate(faded), encoding="utf-8")
+    first = [str(cell.run.folder) for cell in cells if cell.grid == "first"]
+    if kedge_command(["report", *first, "--output", str(work / "page"), "--quiet"]):
+        raise SystemExit("collected.py: the report was not written, and figures are as they were.")
+    for name in FIGURES:
+        (folder / name).write_bytes((work / "page" / "figures" / name).read_bytes())
+
+
+def _check(cells: Sequence[Cell], work: Path) -> None:
+    """Refuse cells that were only tried, or not evaluated in full, and to write nothing."""
+    if not any(cell.grid == "first" for cell in cells):
+        raise SystemExit(f"collected.py: expected finished cells of the first grid in {work}.")
+    seen = set()
+    for cell in cells:
+        key = (cell.grid, cell.network, cell.arm, cell.seed)
+        if key in seen:
+            raise SystemExit(f"collected.py: expected one cell of {key}, found another in {work}.")
+        seen.add(key)
+        rows = [row for row in cell.single if row["metric"] == "top1" and _whole_or_one(row)]
+        counts = {
+            suite: len([row for row in rows if row["suite"] == suite])
+            for suite in ("clean", "corruptions", "cbar", "shift")
+        }
+        whole = {"clean": 1, "corruptions": 5 * len(CORRUPTIONS), "cbar": 5 * len(CBAR), "shift": 1}
+        limited = {row["limit"] for row in rows} - {"", None}
+        if counts != whole or limited:
+            raise SystemExit(
+                f"collected.py: expected {whole} of all pictures in {cell.run.folder}, found"
+                f" {counts}{', limited' if limited else ''}. Finish or remove it."
+            )
+    budgets = {cell.run.recipe["epochs"] + cell.run.epochs_before for cell in cells}
+    if len(budgets) > 1:
+        raise SystemExit(f"collected.py: expected one budget, found epochs {sorted(budgets)}.")
+
+
+def _whole_or_one(row: Row) -> bool:
+    """Whether it is of one corruption at one severity, or of a set without; no mean of others."""
+    if row["suite"] not in ("corruptions", "cbar"):
+        return True
+    return row["corruption"] in (*CORRUPTIONS, *CBAR) and row["severity"] != ""
+
+
+def _among(value: Any, wanted: Any) -> bool:
+    return value in wanted if isinstance(wanted, tuple) else value == wanted
+
+
+def _compact(cell: Cell) -> Iterable[dict[str, Any]]:
+    for row in cell.run.rows:
+        if row["metric"] not in KEPT or row["score"] not in ("", "energy"):
+            continue
+        if not _whole_or_one(row):
+            continue
+        about = {"network": cell.network, "arm": cell.arm, "seed": cell.seed}
+        values = {key: _rounded(row[key]) for key in COLUMNS if key not in about}
+        values["set"] = row["set"] if row["suite"] in ("ood", "shift") else ""
+        yield about | values
+
+
+_SUMMARY = (
+    *("grid", "network", "arm", "measure", "seeds", "by_seed", "mean", "spread"),
+    *("against", "difference", "low", "high"),
+)
+
+
+def _summarise(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    lines = []
+    for (grid, network, arm), own in _arms(cells).items():
+        for measure, compute in MEASURES.items():
+            values = {cell.seed: compute(cell) for cell in own}
+            about = {"grid": grid, "network": network, "arm": arm, "measure": measure}
+            others = [] if arm == "standard" else ["standard"]
+            others += [CONTROLS[arm]] if arm in CONTROLS else []
+            for other in others or [""]:
+                base = _of_arm(cells, network, other)
+                found = _numbers(values, {seed: compute(cell) for seed, cell in base.items()})
+                lines.append(about | {"against": other} | found)
+    return lines
+
+
+_BY_CORRUPTION = (
+    *("suite", "corruption", "severity", "arm", "mean", "spread", "difference", "low", "high"),
+)
+
+
+def _by_corruption(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    first = [cell for cell in cells if cell.grid == "first"]
+    lines = []
+    for suite, names in (("corruptions", CORRUPTIONS), ("cbar", CBAR)):
+        for name in names:
+            for severity in ("all", HIGHEST):
+                at: dict[str, Any] = {} if severity == "all" else {"severity": severity}
+                for (_, network, arm), own in _arms(first).items():
+                    values = {c.seed: c.mean(suite, "top1", corruption=name, **at) for c in own}
+                    base = {
+                        seed: other.mean(suite, "top1", corruption=name, **at)
+                        for seed, other in _of_arm(first, network, "standard").items()
+                    }
+                    found = _numbers(values, {} if arm == "standard" else base)
+                    about = {"suite": suite, "corruption": name, "severity": severity, "arm": arm}
+                    lines.append(about | {k: v for k, v in found.items() if k in _BY_CORRUPTION})
+    return lines
+
+
+def _numbers(values: dict[int, float], base: dict[int, float]) -> dict[str, Any]:
+    """Mean and spread over seeds; the difference to the same seeds of `base`."""
+    ordered = [values[seed] for seed in sorted(values)]
+    found: dict[str, Any] = {
+        "seeds": " ".join(map(str, sorted(values))),
+        "by_seed": " ".join(f"{value:.5f}" for value in ordered),
+        "mean": round(statistics.fmean(ordered), 5),
+        "spread": round(statistics.stdev(ordered), 5) if len(ordered) > 1 else "",
+    }
+    others = [base[seed] for seed in sorted(values) if seed in base]
+    if others:
+        found["difference"] = round(found["mean"] - statistics.fmean(others), 5)
+    if len(others) > 1:
+        interval = stats.ttest_ind(ordered, others, equal_var=False).confidence_interval(0.95)
+        found |= {"low": round(float(interval.low), 5), "high": round(float(interval.high), 5)}
+    return found
+
+
+def _spread(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """What other references would have given to those asked from several, and all together."""
+    lines = []
+    for cell in cells:
+        if not cell.marginal:
+            continue
+        for measure, suite, metric in (
+            ("clean", "clean", "top1"),
+            ("corrupted", "corruptions", "top1"),
+            ("smooth ECE, corrupted", "corruptions", "smooth_ece"),
+        ):
+            lines.append(
+                {
+                    "arm": cell.arm,
+                    "measure": measure,
+                    "value": round(cell.mean(suite, metric), 5),
+                    "spread": round(_over_references(cell, suite, metric), 5),
+                    "five": round(cell.mean(suite, metric, rows=cell.marginal), 5),
+                }
+            )
+    return lines
+
+
+def _over_references(cell: Cell, suite: str, metric: str) -> float:
+    """The standard deviation over references of the mean over corruptions and severities."""
+    (row,) = [
+        row
+        for row in cell.single
+        if (row["suite"], row["metric"], row["scaling"]) == (suite, metric, "")
+        and (suite == "clean" or (row["corruption"], row["severity"]) == ("mean of 19", "all"))
+    ]
+    return float(row["std"])
+
+
+def _repeat(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Cells that were run a second time, beside the first."""
+    lines = []
+    for cell in cells:
+        if cell.grid != "again":
+            continue
+        first = next((c for c in cells if c.run.name == cell.run.name and c.grid == "first"), None)
+        if first is None:
+            continue
+        lines += [
+            {
+                "arm": cell.arm,
+                "seed": cell.seed,
+                "measure": measure,
+                "first": round(compute(first), 5),
+                "again": round(compute(cell), 5),
+            }
+            for measure, compute in MEASURES.items()
+        ]
+    return lines
+
+
+def _time(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    return [
+        {
+            "arm": cell.arm,
+            "seed": cell.seed,
+            "network": cell.network,
+            "train": cell.run.cell["seconds"]["train"],
+            "evaluate": cell.run.cell["seconds"]["evaluate"],
+        }
+        for cell in cells
+    ]
+
+
+_FADED = ("pair", "share", "top1", "confidence", "entropy")
+
+
+def _fade(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Of each model, the means over references."""
+    lines = []
+    for cell in cells:
+        path = cell.run.folder / "gate.csv"
+        if not path.exists():
+            continue
+        groups: dict[tuple[str, float], list[dict[str, str]]] = defaultdict(list)
+        with open(path, newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                groups[row["pair"], float(row["share"])].append(row)
+        for (pair, share), rows in groups.items():
+            values = {
+                key: round(statistics.fmean(float(row[key]) for row in rows), 5)
+                for key in ("top1", "confidence", "entropy")
+            }
+            about = {"network": cell.network, "arm": cell.arm, "seed": cell.seed}
+            lines.append(about | {"pair": pair, "share": share} | values)
+    return lines
+
+
+def _draw_gate(faded: Sequence[dict[str, Any]]) -> str:
+    """The mean confidence over the share of the reference that is shown."""
+    curves: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in faded:
+        if line["pair"] == "faded":
+            network = "" if line["network"] == "resnet18" else f"{line['network'][:3]}, "
+            curves[f"{network}{line['arm']}"][line["share"]].append(line["confidence"])
+    dashes: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
+    styles = {
+        name: Style(f"arm-{number % 7}", dashes[number % 4], "osD^vPX"[number % 7])
+        for number, name in enumerate(curves)
+    }
+    with drawing():
+        legend = legend_height(list(curves))
+        canvas = new_canvas(44 + 200 + 40 + legend)
+        put_heading(canvas, "A reference, faded out", "mean confidence on clean test pictures")
+        axes = put_axes(canvas, left=44, top=44, width=282, height=200)
+        for name, points in curves.items():
+            x = sorted(points)
+            heights = np.array([points[share] for share in x]).T  # (seeds, shares)
+            put_line(axes, x, heights, styles[name], of=len(curves))
+        axes.set(xlim=(-0.02, 1.02), ylim=(0, 1.02), xlabel="share of the reference that is shown")
+        put_legend(canvas, [(name, sample_line(styles[name])) for name in curves])
+        words = "; ".join(
+            f"{name}: {np.mean(points[0.0]):.2f} hidden, {np.mean(points[1.0]):.2f} shown"
+            for name, points in curves.items()
+        )
+        return to_file(finish(canvas, "gate", "A reference, faded out", words).svg)
+
+
+def _arms(cells: Sequence[Cell]) -> dict[tuple[str, str, str], list[Cell]]:
+    found: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        found[cell.grid, cell.network, cell.arm].append(cell)
+    return found
+
+
+def _of_arm(cells: Sequence[Cell], network: str, arm: str) -> dict[int, Cell]:
+    """The cells of an arm with the same network, by seed."""
+    return {cell.seed: cell for cell in cells if (cell.network, cell.arm) == (network, arm)}
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 5) if isinstance(value, float) else value
+
+
+def _write(path: Path, columns: Sequence[str], lines: Iterable[dict[str, Any]]) -> None:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows(lines)

@@ -1,0 +1,199 @@
+"""The method on real images, all of it again: CIFAR-10 on a GPU, by Kedge's own commands.
+
+    python benchmarks/evidence.py --data pack:cifar10.npz --foreign foreign.npz --work evidence
+
+- The first grid: six arms, three seeds, ResNet-18, 60 epochs each, evaluated on corruptions C and
+  C-bar, calibration, foreign pictures and a shifted test set; seed 0 from five references.
+- The second: what masking whole batches towards uniform does to BatchNorm, handled or not; a share
+  of masked batches that falls; a small ViT and a ConvNeXt. One seed.
+- One cell of the first grid again, same seed: what a GPU does by itself.
+- For each model that reads pairs, what a faded reference does to it (`gate.py`).
+
+Every cell is trained, evaluated and measured, and leaves its rows; weights are removed. A finished
+cell is not run again, so the grids may be spread over several sittings: `--grids`, `--arms` and
+`--seeds` choose a part. Afterwards
+
+    python benchmarks/evidence.py --work evidence --write
+
+puts rows, tables and figures into `results/cifar10/` (`collected.py`). A cell takes about three
+minutes on an H200, all of them about 80, less with `--jobs 3` under NVIDIA's MPS. `--foreign` is a
+pack with the splits textures, scenes, characters (other things) and shift (the same classes from
+elsewhere).
+"""
+
+import argparse
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kedge.cli import main as kedge_command
+from kedge.data.sources import load_sets
+from kedge.run_folder import read_cell
+
+FOREIGN = ("textures", "scenes", "characters")
+SUITES = "clean,corruptions,cbar,calibration,ood,shift"
+WEIGHTS = ("model", "checkpoint.pt", "checkpoint-before.pt", "first", "tensorboard")
+UNIFORM = "protocol=masked,target=uniform"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A comparison: `kedge compare` with these options.
+
+    Attributes:
+        name: Of its folder.
+        recipe: Of all arms.
+        arms: As `--arm` takes them.
+        seeds: Of each.
+        references: That models are asked from.
+    """
+
+    name: str
+    recipe: str
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+    references: int = 1
+
+
+FIRST = (
+    *("standard", "anchored", "masked-label", "masked-uniform:protocol.scope=sample"),
+    *("finetuned", "continued:protocol=standard,first=0.5"),
+)
+GRIDS = (
+    Grid("first-references", "cifar10-resnet18", FIRST, (0,), references=5),
+    Grid("first", "cifar10-resnet18", FIRST, (1, 2)),
+    Grid("again", "cifar10-resnet18", ("standard",), (2,)),
+    Grid(
+        "second",
+        "cifar10-resnet18",
+        (
+            f"uniform-batch:{UNIFORM}",
+            f"uniform-batch-running:{UNIFORM},protocol.batchnorm=running",
+            "label-falling:protocol=masked,target=label,alpha=0.5,protocol.alpha_end=0",
+        ),
+        (0,),
+    ),
+    Grid(
+        "vit",
+        "cifar10-vit",
+        ("standard", "masked-label", f"uniform-batch:{UNIFORM}"),
+        (0,),
+    ),
+    Grid("convnext", "cifar10-convnext", ("standard", "masked-label"), (0,)),
+)
+
+
+def command(grid: Grid, options: argparse.Namespace) -> list[str]:
+    """The words after `kedge` that run a grid."""
+    words = ["compare", "--recipe", grid.recipe, "--data", options.data]
+    words += ["--epochs", str(options.epochs)]
+    for arm in grid.arms:
+        words += ["--arm", arm]
+    words += ["--seeds", ",".join(map(str, grid.seeds))]
+    words += ["--suite", SUITES + (",references" if grid.references > 1 else "")]
+    for name in FOREIGN:
+        words += ["--ood", f"{name}=pack:{options.foreign}#{name}"]
+    words += ["--shift", f"shift=pack:{options.foreign}#shift"]
+    words += ["--references", str(grid.references), "--output", str(options.work / grid.name)]
+    words += ["--device", options.device]
+    if options.jobs:
+        words += ["--jobs", str(options.jobs)]
+    if options.limit:
+        words += ["--limit", str(options.limit)]
+    if "standard" not in grid.arms:
+        words += ["--baseline", grid.arms[0].partition(":")[0]]
+    return words
+
+
+def run_grid(grid: Grid, options: argparse.Namespace) -> int:
+    """Train, evaluate and measure the cells of a grid; what is left of each are its rows."""
+    words = command(grid, options)
+    print("kedge", shlex.join(words), flush=True)
+    code = kedge_command(words)
+    finished = [
+        path.parent
+        for path in sorted((options.work / grid.name).glob("*/cell.json"))
+        if read_cell(path.parent).get("finished") and (path.parent / "model").exists()
+    ]
+    if finished:
+        from gate import measure_gate
+
+        test = load_sets(options.data).test
+        assert test is not None
+        for run in finished:
+            measure_gate(run, test, options.device)
+            for name in WEIGHTS if not options.keep else ():
+                _remove(run / name)
+    return code
+
+
+def choose(options: argparse.Namespace) -> list[Grid]:
+    """The parts of the grids that were asked for."""
+    chosen = []
+    for grid in GRIDS:
+        if options.grids and grid.name not in options.grids:
+            continue
+        arms = tuple(
+            arm
+            for arm in grid.arms
+            if not options.arms or arm.partition(":")[0] in options.arms.split(",")
+        )
+        seeds = tuple(
+            seed
+            for seed in grid.seeds
+            if not options.seeds or str(seed) in options.seeds.split(",")
+        )
+        if arms and seeds:
+            chosen.append(replace(grid, arms=arms, seeds=seeds))
+    return chosen
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def read_options() -> argparse.Namespace:
+    """What was asked for on the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help="CIFAR-10, as kedge takes it")
+    parser.add_argument("--foreign", help="a pack: textures, scenes, characters, shift")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the cells")
+    parser.add_argument(
+        "--grids", nargs="*", choices=[grid.name for grid in GRIDS], help="which; default: all"
+    )
+    parser.add_argument("--arms", help="only these, comma-separated")
+    parser.add_argument("--seeds", help="only these, comma-separated")
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--limit", type=int, help="pictures of each set, to try the script")
+    parser.add_argument("--jobs", type=int, help="cells at once")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("--keep", action="store_true", help="weights too")
+    parser.add_argument("--write", action="store_true", help="nothing is run: write the results")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run grids, or a part of them; or write down what they found."""
+    options = read_options()
+    if options.write:
+        from collected import write_results
+
+        write_results(options.work)
+        return 0
+    if not options.data or not options.foreign:
+        sys.exit("evidence.py: expected --data and --foreign, or --write")
+    grids = choose(options)
+    if not grids:
+        sys.exit("evidence.py: no grid has these arms and seeds: see --help for the grids.")
+    return max(run_grid(grid, options) for grid in grids)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Tables of `docs/evidence.md`, from the files in `benchmarks/results/cifar10/`."""
+
+import csv
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results" / "cifar10"
+FIRST = {
+    "standard": "standard",
+    "anchored": "anchored",
+    "masked-label": "masked, label",
+    "masked-uniform": "masked, uniform, by sample",
+    "finetuned": "half standard, then masked, label",
+    "continued": "half standard, then standard",
+}
+SECOND = {
+    "uniform-batch": "masked, uniform, by batch",
+    "uniform-batch-running": "the same, BatchNorm left alone",
+    "label-falling": "masked, label, alpha from 0.5 to 0",
+}
+# Measure: title, factor, digits.
+SHOWN = {
+    "clean": ("clean %", 100, 1),
+    "corrupted": ("corrupted %", 100, 1),
+    "severity 5": ("severity 5 %", 100, 1),
+    "C-bar": ("C-bar %", 100, 1),
+    "shift": ("shifted set %", 100, 1),
+    "smooth ECE, corrupted": ("smooth ECE, corrupted", 1, 3),
+    "OOD AUROC": ("OOD AUROC %", 100, 1),
+}
+COMPARED = ("masked-label", "finetuned")
+_KEEP = "\u00a0"  # a space where no line is broken
+Line = dict[str, str]
+
+
+def describe_first_grid() -> str:
+    """Six arms: mean and standard deviation over seeds."""
+    lines = [_head("training", [title for title, _, _ in SHOWN.values()])]
+    found = _by_arm(_first())
+    for arm, title in FIRST.items():
+        cells = [_spread(found[arm][measure], *SHOWN[measure][1:]) for measure in SHOWN]
+        lines.append(_row(title, cells))
+    return "\n".join(lines)
+
+
+def describe_differences() -> str:
+    """Of every arm less standard, and of the one that has a control less that."""
+    lines = [_head("difference", [title for title, _, _ in SHOWN.values()])]
+    for against, less in (("standard", ""), ("continued", ", less its control")):
+        found = _by_arm(_first(against))
+        for arm, title in FIRST.items():
+            if arm in found:
+                cells = [_difference(found[arm][measure], *SHOWN[measure][1:]) for measure in SHOWN]
+                lines.append(_row(title + less, cells))
+    return "\n".join(lines)
+
+
+def describe_second_grid() -> str:
+    """One seed each, beside the arms of seed 0 of the first grid."""
+    found = _by_arm(row for row in _read("summary") if row["network"] == "resnet18")
+    lines = [_head("ResNet-18, seed 0", [title for title, _, _ in SHOWN.values()])]
+    for arm, title in (FIRST | SECOND).items():
+        if arm in ("finetuned", "continued"):
+            continue
+        cells = []
+        for measure, (_, factor, digits) in SHOWN.items():
+            value = float(found[arm][measure]["by_seed"].split()[0])
+            cells.append(f"{factor * value:.{digits}f}")
+        lines.append(_row(title, cells))
+    return "\n".join(lines)
+
+
+def describe_corruptions() -> str:
+    """Each corruption, at all severities and at the highest: differences to standard."""
+    rows = _read("by-corruption")
+    heads = [f"{FIRST[arm]}, {of}" for arm in COMPARED for of in ("all severities", "severity 5")]
+    lines = [_head("corruption", ["standard, severity 5 %", *heads])]
+    names = dict.fromkeys((row["suite"], row["corruption"]) for row in rows)
+    keyed = {(r["suite"], r["corruption"], r["severity"], r["arm"]): r for r in rows}
+    order = sorted(
+        names, key=lambda name: -float(keyed[*name, "5", "finetuned"]["difference"] or 0)
+    )
+    for suite, name in order:
+        base = _spread(keyed[suite, name, "5", "standard"], 100, 1)
+        cells = [
+            _difference(keyed[suite, name, severity, arm], 100, 1, interval=False)
+            for arm in COMPARED
+            for severity in ("all", "5")
+        ]
+        title = name.replace("_", " ") + (" (C-bar)" if suite == "cbar" else "")
+        lines.append(_row(title, [base, *cells]))
+    return "\n".join(lines)
+
+
+def describe_references() -> str:
+    """Seed 0: the spread over five references, and all five together."""
+    rows = _read("references")
+    measures = list(dict.fromkeys(row["measure"] for row in rows))
+    heads = [f"{m}: one ± spread; five" for m in measures]
+    lines = [_head("training", heads)]
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        cells = []
+        for row in (row for row in rows if row["arm"] == arm):
+            factor, digits = (1, 4) if "ECE" in row["measure"] else (100, 2)
+            one, spread, five = (factor * float(row[key]) for key in ("value", "spread", "five"))
+            cells.append(f"{one:.{digits}f} ± {spread:.{digits}f}; {five:.{digits}f}")
+        lines.append(_row(FIRST[arm], cells))
+    return "\n".join(lines)
+
+
+def describe_gate() -> str:
+    """Confidence and accuracy as the reference half fades, on CIFAR-10."""
+    rows = [row for row in _read("gate") if row["pair"] == "faded"]
+    shares = ("0.0", "0.1", "0.2", "0.35", "0.5", "1.0")
+    lines = [_head("training", [f"{100 * float(share):g} % shown" for share in shares])]
+    for network, arm in dict.fromkeys((row["network"], row["arm"]) for row in rows):
+        own = [row for row in rows if (row["network"], row["arm"]) == (network, arm)]
+        title = (FIRST | SECOND).get(arm, arm)
+        if network != "resnet18":
+            title = f"{network}: {title}"
+        seeds = ", ".join(dict.fromkeys(row["seed"] for row in own))
+        cells = []
+        for share in shares:
+            at = [row for row in own if row["share"] == share]
+            confidence, top1 = (
+                statistics.fmean(float(row[key]) for row in at) for key in ("confidence", "top1")
+            )
+            cells.append(f"{confidence:.2f}, {100 * top1:.0f}{_KEEP}%")
+        lines.append(_row(f"{title} (seed {seeds})", cells))
+    return "\n".join(lines)
+
+
+def describe_gate_of_shapes() -> str:
+    """Hidden pairs of small networks, with BatchNorm as in evaluation and as in training."""
+    with open(RESULTS.parent / "gate-shapes-cpu.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    lines = [_head("shapes, small ResNet", ["shown", "hidden", "hidden, statistics of the batch"])]
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        cells = []
+        for pair, share in (("faded", 1.0), ("faded", 0.0), ("batch", 0.0)):
+            seeds: dict[str, list[float]] = {}
+            for row in rows:
+                if (row["arm"], row["pair"], float(row["share"])) == (arm, pair, share):
+                    seeds.setdefault(row["seed"], []).append(float(row["confidence"]))
+            means = [statistics.fmean(each) for each in seeds.values()]
+            cells.append(
+                f"{statistics.fmean(means):.2f}{_KEEP}±{_KEEP}{statistics.stdev(means):.2f}"
+            )
+        lines.append(_row(arm, cells))
+    return "\n".join(lines)
+
+
+PARTS = {
+    "evidence-first": describe_first_grid,
+    "evidence-differences": describe_differences,
+    "evidence-second": describe_second_grid,
+    "evidence-corruptions": describe_corruptions,
+    "evidence-references": describe_references,
+    "evidence-gate": describe_gate,
+    "evidence-gate-shapes": describe_gate_of_shapes,
+}
+
+
+def _read(name: str) -> list[Line]:
+    with open(RESULTS / f"{name}.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _first(against: str | None = None) -> list[Line]:
+    """Lines about the first grid; each arm once, or differences to one arm."""
+    rows = [row for row in _read("summary") if row["grid"] == "first"]
+    if against is None:
+        return [row for row in rows if row["against"] in ("", "standard")]
+    return [row for row in rows if row["against"] == against]
+
+
+def _by_arm(rows: Iterable[Line]) -> dict[str, dict[str, Line]]:
+    found: dict[str, dict[str, Line]] = {}
+    for row in rows:
+        found.setdefault(row["arm"], {})[row["measure"]] = row
+    return found
+
+
+def _spread(row: Line, factor: float, digits: int) -> str:
+    mean, spread = factor * float(row["mean"]), factor * float(row["spread"])
+    return f"{mean:.{digits}f}{_KEEP}±{_KEEP}{spread:.{digits}f}"
+
+
+def _difference(row: Line, factor: float, digits: int, *, interval: bool = True) -> str:
+    """As `**+3.0**<br>+2.4 to +3.6`, bold where the interval leaves out 0."""
+    value, low, high = (factor * float(row[key]) for key in ("difference", "low", "high"))
+    text = _signed(value, digits)
+    if low > 0 or high < 0:
+        text = f"**{text}**"
+    around = f"{_signed(low, digits)}{_KEEP}to{_KEEP}{_signed(high, digits)}"
+    return f"{text}<br>{around}" if interval else text
+
+
+def _signed(value: float, digits: int) -> str:
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text if text.strip("+−0.") else text[1:]  # nought has no sign
+
+
+def _head(first: str, titles: Sequence[str]) -> str:
+    return f"{_row(first, titles)}\n|{' --- |' * (1 + len(titles))}"
+
+
+def _row(first: str, cells: Sequence[str]) -> str:
+    return f"| {' | '.join([first, *cells])} |"

@@ -1,0 +1,260 @@
+"""The evidence: pages say what is in the files, and files what is in the rows; scripts work."""
+
+import csv
+import re
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import kedge
+from kedge.cli import make_parser
+from kedge.corruptions.making import list_corruptions
+from kedge.grid.arms import parse_arms
+from kedge.grid.cells import make_cells
+
+ROOT = Path(__file__).parent.parent
+FOUND = ROOT / "benchmarks" / "results" / "cifar10"
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs")]
+import evidence  # noqa: E402
+import gate  # noqa: E402
+import measured  # noqa: E402
+
+C, CBAR = (set(list_corruptions(kind, "cifar")) for kind in ("c", "cbar"))
+
+
+def read(name: str) -> list[dict[str, str]]:
+    with open(FOUND / name, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def summary() -> dict[tuple[str, str], dict[str, str]]:
+    rows = [r for r in read("summary.csv") if r["grid"] == "first"]
+    return {(r["arm"], r["measure"]): r for r in rows if r["against"] in ("", "standard")}
+
+
+def values(suite: str, metric: str, **where: str) -> dict[str, dict[int, float]]:
+    """By arm and seed, the mean over the rows of the first grid that fit, one reference."""
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in read("first-grid.csv"):
+        fits = (row["suite"], row["metric"]) == (suite, metric) and row["inference"] != "marginal"
+        if fits and all(row[key] == wanted for key, wanted in where.items()):
+            found[row["arm"]][int(row["seed"])].append(float(row["value"]))
+    return {a: {s: statistics.fmean(v) for s, v in seeds.items()} for a, seeds in found.items()}
+
+
+# What was found -----------------------------------------------------------------------------------
+
+
+def test_every_arm_of_the_first_grid_has_three_seeds_and_every_corruption():
+    seen = defaultdict(set)
+    for row in read("first-grid.csv"):
+        if row["metric"] == "top1" and row["inference"] != "marginal" and row["corruption"]:
+            seen[row["arm"], row["seed"]].add((row["corruption"], row["severity"]))
+    assert {arm for arm, _ in seen} == set(measured.FIRST)
+    assert len(seen) == 18
+    everything = {(name, str(severity)) for name in C | CBAR for severity in range(1, 6)}
+    assert all(each == everything for each in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("measure", "suite", "metric", "where"),
+    [
+        ("clean", "clean", "top1", {}),
+        ("corrupted", "corruptions", "top1", {}),
+        ("severity 5", "corruptions", "top1", {"severity": "5"}),
+        ("C-bar", "cbar", "top1", {}),
+        ("shift", "shift", "top1", {}),
+        ("smooth ECE, corrupted", "corruptions", "smooth_ece", {}),
+        ("OOD AUROC, scenes", "ood", "auroc", {"set": "scenes"}),
+    ],
+)
+def test_the_summary_follows_from_the_rows(measure, suite, metric, where):
+    found = values(suite, metric, **where)
+    for arm, seeds in found.items():
+        row = summary()[arm, measure]
+        each = [seeds[seed] for seed in sorted(seeds)]
+        assert [float(v) for v in row["by_seed"].split()] == pytest.approx(each, abs=2e-5)
+        assert float(row["mean"]) == pytest.approx(statistics.fmean(each), abs=2e-5)
+        assert float(row["spread"]) == pytest.approx(statistics.stdev(each), abs=2e-5)
+        if arm == "standard":
+            assert not row["difference"]
+            continue
+        base = list(found["standard"].values())
+        a, b = (statistics.variance(each_of) / 3 for each_of in (each, base))
+        freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 2)  # Welch and Satterthwaite
+        gain = statistics.fmean(each) - statistics.fmean(base)
+        reach = stats.t.ppf(0.975, freedom) * (a + b) ** 0.5
+        told = [float(row[key]) for key in ("difference", "low", "high")]
+        assert told == pytest.approx([gain, gain - reach, gain + reach], abs=1e-4)
+
+
+def test_the_mean_detection_is_that_of_the_three_foreign_sets():
+    for arm in measured.FIRST:
+        three = [
+            values("ood", "auroc", set=name)[arm] for name in ("textures", "scenes", "characters")
+        ]
+        mean = statistics.fmean(v for seeds in three for v in seeds.values())
+        assert float(summary()[arm, "OOD AUROC"]["mean"]) == pytest.approx(mean, abs=2e-5)
+
+
+# What the pages say -------------------------------------------------------------------------------
+
+
+def test_the_table_in_the_readme_is_the_measured_one():
+    assert measured.describe_first_grid() in (ROOT / "README.md").read_text()
+
+
+def test_the_numbers_in_sentences_are_those_of_the_summary():
+    page, readme = ((ROOT / f).read_text() for f in ("docs/evidence.md", "README.md"))
+    page, readme = (" ".join(text.split()) for text in (page, readme))
+
+    def gain(arm: str, measure: str, key: str = "difference", factor: float = 100) -> str:
+        return f"{factor * float(summary()[arm, measure][key]):.1f}".replace("-", "−")
+
+    label, tuned = (
+        [gain(arm, m) for m in ("corrupted", "severity 5", "OOD AUROC")]
+        + [gain(arm, "corrupted", key) for key in ("low", "high")]
+        for arm in ("masked-label", "finetuned")
+    )
+    better, worst, told, low, high = label
+    assert f"accuracy {better} points better ({low} to {high}), {worst} at severity 5" in page
+    assert f"(AUROC +{told})" in page
+    better, worst, told, low, high = tuned
+    assert f"+{better} ({low} to {high}), +{worst}, calibration error less 29 %" in page
+    assert f"AUROC +{told}." in page
+    assert f"{better} points better under corruption (95 % interval {low} to {high})" in readme
+    assert f"{worst} at severity 5" in readme
+    errors = [
+        float(summary()[arm, "smooth ECE, corrupted"]["mean"])
+        for arm in ("standard", "masked-label", "finetuned")
+    ]
+    assert round(100 * (1 - errors[2] / errors[0])) == 29
+    assert 0.2 < 1 - errors[1] / errors[0] < 0.3  # "by a quarter"
+    clean = [
+        f"{float(summary()[arm, 'smooth ECE, clean']['mean']):.3f}"
+        for arm in ("standard", "masked-label", "finetuned")
+    ]
+    assert "falls from {} to {} (label) and {} (second half)".format(*clean) in page
+    for arm, told in (("standard", "55"), ("masked-label", "46"), ("finetuned", "43")):
+        assert f"{100 * float(summary()[arm, 'OOD FPR at 95 %']['mean']):.0f}" == told
+    iceless = [
+        statistics.fmean(
+            100 * float(row["difference"])
+            for row in read("by-corruption.csv")
+            if (row["suite"], row["severity"], row["arm"]) == ("corruptions", "all", arm)
+            and row["corruption"] != "frost"
+        )
+        for arm in ("masked-label", "finetuned")
+    ]
+    assert "without frost the gains would be {:.1f} and {:.1f}".format(*iceless) in page
+    second = {(r["arm"], r["measure"]): r for r in read("summary.csv") if r["grid"] == "second"}
+    handled, alone = (
+        100 * float(second[arm, "clean"]["mean"])
+        for arm in ("uniform-batch", "uniform-batch-running")
+    )
+    assert f"from {handled:.1f} to {alone:.1f}" in page
+    faded = {(r["arm"], r["pair"], r["share"]): r for r in read("gate.csv")}
+    for arm, share in (("masked-label", "69 %"), ("anchored", "53 %")):
+        assert f"{100 * float(faded[arm, 'faded', '0.0']['top1']):.0f} %" == share
+        assert share in page
+    first, again = (
+        next(100 * float(r[key]) for r in read("again.csv") if r["measure"] == "corrupted")
+        for key in ("first", "again")
+    )
+    assert f"had {again:.1f} % instead of {first:.1f} %" in page
+
+
+def test_every_table_of_the_page_can_be_made():
+    asked = re.findall(r"<!-- made: (evidence-.+?) -->", (ROOT / "docs/evidence.md").read_text())
+    assert set(asked) == set(measured.PARTS)
+    for make in measured.PARTS.values():
+        lines = make().splitlines()
+        assert len(lines) > 3
+        assert len({line.count(" | ") for line in lines if "---" not in line}) == 1
+
+
+# The scripts --------------------------------------------------------------------------------------
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+def tiny_model() -> kedge.Anchored:
+    torch.manual_seed(0)
+    model = kedge.anchor(Tiny(), init="random", example=torch.rand(2, 3, 8, 8))
+    with torch.no_grad():
+        model.net.norm.running_mean += 0.3  # other than those of any batch
+    return model.set_references(torch.rand(3, 3, 8, 8)).eval()
+
+
+def test_fading_goes_from_the_masked_pair_to_the_one_of_evaluation():
+    model, x = tiny_model(), torch.rand(7, 3, 8, 8)
+    labels = torch.randint(4, (7,))
+    statistics_before = model.net.norm.running_mean.clone()
+    rows = gate.fade_references(model, x, labels)
+    assert torch.equal(model.net.norm.running_mean, statistics_before)
+    assert not any(module.training for module in model.modules())
+    for number in range(3):
+        reference = model.references[number].expand_as(x)
+        for share, masked in ((0.0, True), (1.0, False)):
+            with torch.no_grad():
+                probs = model(x, reference, masked).double().softmax(1)
+            (row,) = [
+                r
+                for r in rows
+                if (r["pair"], r["share"], r.get("reference")) == ("faded", share, number)
+            ]
+            assert row["confidence"] == pytest.approx(float(probs.amax(1).mean()), abs=1e-6)
+            assert row["top1"] == pytest.approx(float((probs.argmax(1) == labels).double().mean()))
+            entropy = -(probs * probs.log()).sum(1).mean() / torch.log(torch.tensor(4.0))
+            assert row["entropy"] == pytest.approx(float(entropy), abs=1e-6)
+
+
+def test_with_the_statistics_of_the_batch_it_is_as_in_training():
+    model, x = tiny_model(), torch.rand(7, 3, 8, 8)
+    rows = gate.fade_references(model, x, torch.zeros(7, dtype=torch.long))
+    (row,) = [r for r in rows if (r["pair"], r["share"], r.get("reference")) == ("batch", 0.0, 1)]
+    model.net.train()
+    with torch.no_grad():
+        reference = model.references[1].expand_as(x)
+        probs = model.net(kedge.pair(x, reference, torch.tensor(True))).double().softmax(1)
+    assert row["confidence"] == pytest.approx(float(probs.amax(1).mean()), abs=1e-6)
+
+
+@pytest.mark.parametrize("grid", evidence.GRIDS, ids=lambda grid: grid.name)
+def test_every_grid_is_a_comparison_that_kedge_takes(grid, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["evidence.py", "--data", "shapes", "--foreign", "x.npz", "--work", str(tmp_path)],
+    )
+    options = evidence.read_options()
+    words = evidence.command(grid, options)
+    _, commands = make_parser()
+    read_words, rest = commands.choices["compare"].parse_known_args(words[1:])
+    assert read_words.seeds == tuple(map(str, grid.seeds))
+    assert rest == ["--data", "shapes", "--epochs", "60"]  # settings of the recipe
+    cells = make_cells(
+        grid.recipe, {"epochs": 60}, parse_arms(read_words.arm), grid.seeds, tmp_path, {}
+    )
+    assert len(cells) == len(grid.arms) * len(grid.seeds)
+
+
+def test_a_part_of_the_grids_can_be_asked_for(monkeypatch):
+    words = ["evidence.py", "--work", "w", "--arms", "anchored,standard", "--seeds", "1,2"]
+    monkeypatch.setattr(sys, "argv", [*words, "--grids", "first", "vit"])
+    (first,) = evidence.choose(evidence.read_options())  # the ViT has seed 0 alone
+    assert (first.name, first.arms, first.seeds) == ("first", ("standard", "anchored"), (1, 2))
