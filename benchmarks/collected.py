@@ -9,6 +9,7 @@
 - `references.csv`: of seed 0, how much the choice of a reference decides, and what five give.
 - `gate.csv`, `gate.svg`: what a faded reference does (`gate.py`).
 - `again.csv`: a cell that was run twice with the same seed.
+- `choosing.csv`: variants, tested on training pictures that were held back.
 - `seconds.csv`: how long each cell took, most of them beside others on the same GPU.
 - Figures of `kedge report` over the first grid.
 """
@@ -49,6 +50,7 @@ FOLDERS = {  # of cells, and the grid they belong to
     "first": "first",
     **dict.fromkeys(("second", "vit", "convnext"), "second"),
     "again": "again",
+    "choosing": "choosing",
 }
 FOREIGN = ("textures", "scenes", "characters")
 MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
@@ -116,12 +118,17 @@ MEASURES: dict[str, Callable[[Cell], float]] = {
 }
 
 
+HELD_MEASURES = (
+    *("clean", "corrupted", "severity 5", "C-bar", "smooth ECE, clean", "smooth ECE, corrupted"),
+)
+
+
 def write_results(work: Path, folder: Path = FOLDER) -> None:
     """Write all files from the cells below `work`."""
     places = [work / name for name in FOLDERS if (work / name).exists()]
     finished = [Cell(run) for run in find_runs(places) if run.cell.get("finished")]
     _check(finished, work)
-    cells = [cell for cell in finished if cell.grid != "again"]
+    cells = [cell for cell in finished if cell.grid in ("first", "second")]
     folder.mkdir(parents=True, exist_ok=True)
     for grid in ("first", "second"):
         rows = [row for cell in cells if cell.grid == grid for row in _compact(cell)]
@@ -131,6 +138,9 @@ def write_results(work: Path, folder: Path = FOLDER) -> None:
     _write(folder / "references.csv", ("arm", "measure", "value", "spread", "five"), _spread(cells))
     _write(folder / "seconds.csv", ("arm", "seed", "network", "train", "evaluate"), _time(cells))
     _write(folder / "again.csv", ("arm", "seed", "measure", "first", "again"), _repeat(finished))
+    chosen = [cell for cell in finished if cell.grid == "choosing"]
+    if chosen:
+        _write(folder / "choosing.csv", _SUMMARY, _summarise(chosen, HELD_MEASURES, "finetuned"))
     faded = _fade(cells)
     _write(folder / "gate.csv", ("network", "arm", "seed", *_FADED), faded)
     if faded:
@@ -157,7 +167,8 @@ def _check(cells: Sequence[Cell], work: Path) -> None:
             suite: len([row for row in rows if row["suite"] == suite])
             for suite in ("clean", "corruptions", "cbar", "shift")
         }
-        whole = {"clean": 1, "corruptions": 5 * len(CORRUPTIONS), "cbar": 5 * len(CBAR), "shift": 1}
+        whole = {"clean": 1, "corruptions": 5 * len(CORRUPTIONS), "cbar": 5 * len(CBAR)}
+        whole["shift"] = 0 if cell.grid == "choosing" else 1
         limited = {row["limit"] for row in rows} - {"", None}
         if counts != whole or limited:
             raise SystemExit(
@@ -198,14 +209,17 @@ _SUMMARY = (
 )
 
 
-def _summarise(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _summarise(
+    cells: Sequence[Cell], measures: Sequence[str] = tuple(MEASURES), baseline: str = "standard"
+) -> list[dict[str, Any]]:
     lines = []
     for (grid, network, arm), own in _arms(cells).items():
-        for measure, compute in MEASURES.items():
+        for measure in measures:
+            compute = MEASURES[measure]
             values = {cell.seed: compute(cell) for cell in own}
             about = {"grid": grid, "network": network, "arm": arm, "measure": measure}
-            others = [] if arm == "standard" else ["standard"]
-            others += [CONTROLS[arm]] if arm in CONTROLS else []
+            others = [] if arm == baseline else [baseline]
+            others += [CONTROLS[arm]] if arm in CONTROLS and baseline == "standard" else []
             for other in others or [""]:
                 base = _of_arm(cells, network, other)
                 found = _numbers(values, {seed: compute(cell) for seed, cell in base.items()})

@@ -7,6 +7,8 @@
 - The second: what masking whole batches towards uniform does to BatchNorm, handled or not; a share
   of masked batches that falls; a small ViT and a ConvNeXt. One seed.
 - One cell of the first grid again, same seed: what a GPU does by itself.
+- Variants of the best arm, trained without the last 5,000 pictures and tested on those: whether
+  something is better, without a look at the test set.
 - For each model that reads pairs, what a faded reference does to it (`gate.py`).
 
 Every cell is trained, evaluated and measured, and leaves its rows; weights are removed. A finished
@@ -28,12 +30,15 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from kedge.cli import main as kedge_command
 from kedge.data.sources import load_sets
 from kedge.run_folder import read_cell
 
 FOREIGN = ("textures", "scenes", "characters")
 SUITES = "clean,corruptions,cbar,calibration,ood,shift"
+HELD_SUITES = "clean,corruptions,cbar,calibration"
 WEIGHTS = ("model", "checkpoint.pt", "checkpoint-before.pt", "first", "tensorboard")
 UNIFORM = "protocol=masked,target=uniform"
 
@@ -48,6 +53,7 @@ class Grid:
         arms: As `--arm` takes them.
         seeds: Of each.
         references: That models are asked from.
+        held: Whether the last training pictures take the place of the test set.
     """
 
     name: str
@@ -55,6 +61,7 @@ class Grid:
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
     references: int = 1
+    held: bool = False
 
 
 FIRST = (
@@ -71,6 +78,7 @@ GRIDS = (
         (
             f"uniform-batch:{UNIFORM}",
             f"uniform-batch-running:{UNIFORM},protocol.batchnorm=running",
+            "label-running:protocol=masked,target=label,protocol.batchnorm=running",
             "label-falling:protocol=masked,target=label,alpha=0.5,protocol.alpha_end=0",
         ),
         (0,),
@@ -82,20 +90,37 @@ GRIDS = (
         (0,),
     ),
     Grid("convnext", "cifar10-convnext", ("standard", "masked-label"), (0,)),
+    Grid(
+        "choosing",
+        "cifar10-resnet18",
+        (
+            "finetuned",
+            "earlier:protocol=masked,target=label,first=0.25",
+            "more-masked:protocol=masked,target=label,first=0.5,alpha=0.5",
+            "by-sample:protocol=masked,target=label,first=0.5,protocol.scope=sample",
+            "augmented:protocol=masked,target=label,first=0.5,protocol.references=augmented",
+        ),
+        (0, 1, 2),
+        held=True,
+    ),
 )
+HELD = 5000
 
 
 def command(grid: Grid, options: argparse.Namespace) -> list[str]:
     """The words after `kedge` that run a grid."""
-    words = ["compare", "--recipe", grid.recipe, "--data", options.data]
-    words += ["--epochs", str(options.epochs)]
+    data = f"pack:{options.work / 'held.npz'}" if grid.held else options.data
+    words = ["compare", "--recipe", grid.recipe, "--data", data, "--epochs", str(options.epochs)]
     for arm in grid.arms:
         words += ["--arm", arm]
     words += ["--seeds", ",".join(map(str, grid.seeds))]
-    words += ["--suite", SUITES + (",references" if grid.references > 1 else "")]
-    for name in FOREIGN:
-        words += ["--ood", f"{name}=pack:{options.foreign}#{name}"]
-    words += ["--shift", f"shift=pack:{options.foreign}#shift"]
+    if grid.held:
+        words += ["--suite", HELD_SUITES]
+    else:
+        words += ["--suite", SUITES + (",references" if grid.references > 1 else "")]
+        for name in FOREIGN:
+            words += ["--ood", f"{name}=pack:{options.foreign}#{name}"]
+        words += ["--shift", f"shift=pack:{options.foreign}#shift"]
     words += ["--references", str(grid.references), "--output", str(options.work / grid.name)]
     words += ["--device", options.device]
     if options.jobs:
@@ -109,6 +134,8 @@ def command(grid: Grid, options: argparse.Namespace) -> list[str]:
 
 def run_grid(grid: Grid, options: argparse.Namespace) -> int:
     """Train, evaluate and measure the cells of a grid; what is left of each are its rows."""
+    if grid.held:
+        hold_back(options.data, options.work / "held.npz")
     words = command(grid, options)
     print("kedge", shlex.join(words), flush=True)
     code = kedge_command(words)
@@ -120,13 +147,39 @@ def run_grid(grid: Grid, options: argparse.Namespace) -> int:
     if finished:
         from gate import measure_gate
 
-        test = load_sets(options.data).test
+        test = load_sets(words[words.index("--data") + 1]).test
         assert test is not None
         for run in finished:
             measure_gate(run, test, options.device)
             for name in WEIGHTS if not options.keep else ():
                 _remove(run / name)
     return code
+
+
+def hold_back(data: str, file: Path) -> None:
+    """A pack whose test set are the last training pictures of another, as they are encoded."""
+    kind, _, where = data.partition(":")
+    if kind != "pack":
+        sys.exit(f"evidence.py: expected --data pack:FILE.npz to hold pictures back, found {data}.")
+    if file.exists():
+        return
+    with np.load(where, allow_pickle=False) as pack:
+        offsets, labels = pack["train_offsets"], pack["train_labels"]
+        cut = len(labels) - HELD
+        if cut <= 0:
+            sys.exit(
+                f"evidence.py: expected more than {HELD} training pictures, found {len(labels)}."
+            )
+        arrays = {"class_names": pack["class_names"]}
+        for name, part in (("train", slice(0, cut)), ("test", slice(cut, len(labels)))):
+            start, stop = int(offsets[part.start]), int(offsets[part.stop])
+            arrays[f"{name}_bytes"] = pack["train_bytes"][start:stop]
+            arrays[f"{name}_offsets"] = offsets[part.start : part.stop + 1] - start
+            arrays[f"{name}_labels"] = labels[part]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(".part.npz")
+    np.savez(beside, **arrays)
+    beside.replace(file)
 
 
 def choose(options: argparse.Namespace) -> list[Grid]:

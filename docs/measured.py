@@ -17,6 +17,7 @@ FIRST = {
 SECOND = {
     "uniform-batch": "masked, uniform, by batch",
     "uniform-batch-running": "the same, BatchNorm left alone",
+    "label-running": "masked, label, BatchNorm left alone",
     "label-falling": "masked, label, alpha from 0.5 to 0",
 }
 # Measure: title, factor, digits.
@@ -61,7 +62,7 @@ def describe_second_grid() -> str:
     found = _by_arm(row for row in _read("summary") if row["network"] == "resnet18")
     lines = [_head("ResNet-18, seed 0", [title for title, _, _ in SHOWN.values()])]
     for arm, title in (FIRST | SECOND).items():
-        if arm in ("finetuned", "continued"):
+        if arm in ("finetuned", "continued") or arm not in found:
             continue
         cells = []
         for measure, (_, factor, digits) in SHOWN.items():

@@ -5,8 +5,10 @@ import re
 import statistics
 import sys
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -246,7 +248,8 @@ def test_every_grid_is_a_comparison_that_kedge_takes(grid, monkeypatch, tmp_path
     _, commands = make_parser()
     read_words, rest = commands.choices["compare"].parse_known_args(words[1:])
     assert read_words.seeds == tuple(map(str, grid.seeds))
-    assert rest == ["--data", "shapes", "--epochs", "60"]  # settings of the recipe
+    data = f"pack:{tmp_path}/held.npz" if grid.held else "shapes"
+    assert rest == ["--data", data, "--epochs", "60"]  # settings of the recipe
     cells = make_cells(
         grid.recipe, {"epochs": 60}, parse_arms(read_words.arm), grid.seeds, tmp_path, {}
     )
@@ -258,3 +261,26 @@ def test_a_part_of_the_grids_can_be_asked_for(monkeypatch):
     monkeypatch.setattr(sys, "argv", [*words, "--grids", "first", "vit"])
     (first,) = evidence.choose(evidence.read_options())  # the ViT has seed 0 alone
     assert (first.name, first.arms, first.seeds) == ("first", ("standard", "anchored"), (1, 2))
+
+
+def test_what_is_held_back_is_the_end_of_the_training_set(tmp_path, monkeypatch):
+    files = [bytes([number]) * (number + 1) for number in range(9)]
+    np.savez(
+        tmp_path / "pack.npz",
+        train_bytes=np.frombuffer(b"".join(files), dtype=np.uint8),
+        train_offsets=np.cumsum([0] + [len(file) for file in files]),
+        train_labels=np.arange(9),
+        class_names=np.array(["a"]),
+        test_bytes=np.zeros(3, dtype=np.uint8),
+    )
+    monkeypatch.setattr(evidence, "HELD", 4)
+    evidence.hold_back(f"pack:{tmp_path / 'pack.npz'}", tmp_path / "new" / "held.npz")
+    with np.load(tmp_path / "new" / "held.npz") as held:
+        for name, expected in (("train", files[:5]), ("test", files[5:])):
+            where, contents = held[f"{name}_offsets"], held[f"{name}_bytes"]
+            found = [contents[a:b].tobytes() for a, b in pairwise(where)]
+            assert found == expected
+        assert held["test_labels"].tolist() == [5, 6, 7, 8]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["held.npz"]
+    with pytest.raises(SystemExit, match="expected --data pack:FILE.npz"):
+        evidence.hold_back("cifar10", tmp_path / "other.npz")

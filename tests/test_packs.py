@@ -15,6 +15,12 @@ from kedge.data.packs import load_pack
 from kedge.errors import DataError, OptionError
 
 
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    """Every test begins with no pack kept."""
+    monkeypatch.setattr(packs, "_kept", {})
+
+
 def draw(n: int, height: int = 6, width: int = 4, seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return list(rng.integers(0, 256, (n, height, width, 3), dtype=np.uint8))
@@ -144,7 +150,38 @@ def test_packs_beyond_the_memory_limit_are_decoded_when_read(tmp_path, monkeypat
     monkeypatch.setattr(packs, "MEMORY_LIMIT", size)
     assert load_pack(file).train.in_memory
     monkeypatch.setattr(packs, "MEMORY_LIMIT", size - 1)
+    monkeypatch.setattr(packs, "_kept", {})
     assert not load_pack(file).train.in_memory
+
+
+def test_a_pack_is_decoded_once_until_its_file_changes(tmp_path, monkeypatch):
+    file = write(tmp_path, good())
+    first = load_pack(file)
+    split_alone = load_pack(f"{file}#train")
+    with monkeypatch.context() as patched:
+        patched.setattr(packs, "decode", None)
+        assert load_pack(file) is first
+        assert load_pack(str(tmp_path / "." / "pack.npz")) is first
+        assert load_pack(f"{file}#train") is split_alone
+    write(tmp_path, good(4))
+    assert len(load_pack(file).train) == 4
+
+
+def test_what_is_kept_has_a_limit_and_the_oldest_goes_first(tmp_path, monkeypatch):
+    files = []
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        files.append(write(tmp_path / name, good()))
+    size = 3 * 3 * 6 * 4
+    monkeypatch.setattr(packs, "KEPT_BYTES", 2 * size)
+    a, b, c = map(load_pack, files[:3])
+    assert load_pack(files[1]) is b
+    assert load_pack(files[2]) is c
+    assert load_pack(files[0]) is not a
+    monkeypatch.setattr(packs, "MEMORY_LIMIT", 0)
+    kept = dict(packs._kept)
+    assert load_pack(files[3]) is not load_pack(files[3])  # opened, not decoded
+    assert packs._kept == kept
 
 
 def test_readers_survive_pickling(tmp_path, monkeypatch):

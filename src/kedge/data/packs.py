@@ -21,6 +21,10 @@ from kedge.errors import DataError, OptionError
 
 MEMORY_LIMIT = 4 * 2**30  # bytes of decoded pictures; larger packs are decoded when read
 HEADERS = 500  # looked at, spread over the pack, before the decoding of all is begun
+KEPT_BYTES = 2**30  # of decoded pictures that stay in memory, for who asks for the same pack again
+
+Key = tuple[str, int, int, str | None]
+_kept: dict[Key, Sets] = {}  # the oldest first
 
 
 class PackReader:
@@ -54,11 +58,16 @@ class PackReader:
 def load_pack(where: str) -> Sets:
     """The sets of a pack: its splits `train` and `test`, or of `FILE.npz#SPLIT` that, to test on.
 
-    Pictures that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`.
+    Pictures that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`. A run asks
+    for its data several times, to train, to test, for references: what was decoded is kept.
     """
     file, split = _parse(where)
     if not file.is_file():
         raise DataError(f"expected a pack at {file}, found no such file. Check the path.")
+    state = file.stat()
+    key = (str(file.resolve()), state.st_mtime_ns, state.st_size, split)
+    if key in _kept:
+        return _kept[key]
     if not zipfile.is_zipfile(file):
         raise DataError(
             f"expected a .npz file of plain arrays, found {file}, which is none, or only a part of"
@@ -67,12 +76,29 @@ def load_pack(where: str) -> Sets:
     try:
         # Opened here: numpy leaves the files of broken archives open.
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as pack:
-            return _load_splits(file, pack, split)
+            found = _load_splits(file, pack, split)
     except DataError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
         raise DataError(f"cannot read {file}: {reason}. Make or copy it again.") from error
+    _keep(key, found)
+    return found
+
+
+def _keep(key: Key, sets: Sets) -> None:
+    """Keep what was decoded; where it gets too much, forget what was kept first."""
+    if _decoded_bytes(sets) > KEPT_BYTES:
+        return
+    _kept[key] = sets
+    while sum(map(_decoded_bytes, _kept.values())) > KEPT_BYTES:
+        del _kept[next(iter(_kept))]
+
+
+def _decoded_bytes(sets: Sets) -> int:
+    sources = [images.source for images in (sets.train, sets.test) if images is not None]
+    # What is decoded when it is read is not kept: it was quick to open.
+    return sum(s.nbytes if isinstance(s, Tensor) else KEPT_BYTES + 1 for s in sources)
 
 
 def _load_splits(file: Path, pack: np.lib.npyio.NpzFile, split: str | None) -> Sets:
