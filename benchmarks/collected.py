@@ -9,6 +9,7 @@
 - `references.csv`: of seed 0, how much the choice of a reference decides, and what five give.
 - `gate.csv`, `gate.svg`: what a faded reference does (`gate.py`).
 - `again.csv`: a cell that was run twice with the same seed.
+- `finetune.csv`: what the study `finetune` found.
 - `choosing.csv`: variants, tested on training pictures that were held back.
 - `seconds.csv`: how long each cell took, most of them beside others on the same GPU.
 - Figures of `kedge report` over the first grid.
@@ -141,6 +142,9 @@ def write_results(work: Path, folder: Path = FOLDER) -> None:
     chosen = [cell for cell in finished if cell.grid == "choosing"]
     if chosen:
         _write(folder / "choosing.csv", _SUMMARY, _summarise(chosen, HELD_MEASURES, "finetuned"))
+    study = work / "finished" / "study.csv"
+    if study.exists():
+        (folder / "finetune.csv").write_bytes(study.read_bytes())
     faded = _fade(cells)
     _write(folder / "gate.csv", ("network", "arm", "seed", *_FADED), faded)
     if faded:

@@ -7,6 +7,7 @@
 - The second: what masking whole batches towards uniform does to BatchNorm, handled or not; a share
   of masked batches that falls; a small ViT and a ConvNeXt. One seed.
 - One cell of the first grid again, same seed: what a GPU does by itself.
+- `kedge study finetune`: a finished network, tuned for a sixth of its epochs, masked or as it was.
 - Variants of the best arm, trained without the last 5,000 pictures and tested on those: whether
   something is better, without a look at the test set.
 - For each model that reads pairs, what a faded reference does to it (`gate.py`).
@@ -105,6 +106,7 @@ GRIDS = (
     ),
 )
 HELD = 5000
+FINISHED = "finished"  # the study's folder
 
 
 def command(grid: Grid, options: argparse.Namespace) -> list[str]:
@@ -129,6 +131,20 @@ def command(grid: Grid, options: argparse.Namespace) -> list[str]:
         words += ["--limit", str(options.limit)]
     if "standard" not in grid.arms:
         words += ["--baseline", grid.arms[0].partition(":")[0]]
+    return words
+
+
+def study_command(options: argparse.Namespace) -> list[str]:
+    """The words after `kedge` for networks that are finished before they are tuned."""
+    words = ["study", "finetune", "--recipe", "cifar10-resnet18", "--data", options.data]
+    words += ["--base-epochs", str(options.epochs), "--tuning-epochs", str(options.epochs // 6)]
+    words += ["--tuning-lr", "0.01", "--soup", "1.0", "--greedy", "false"]
+    words += ["--seeds", "0,1,2", "--suite", HELD_SUITES, "--references", "1"]
+    words += ["--output", str(options.work / FINISHED), "--device", options.device]
+    if options.jobs:
+        words += ["--jobs", str(options.jobs)]
+    if options.limit:
+        words += ["--limit", str(options.limit)]
     return words
 
 
@@ -218,9 +234,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--data", help="CIFAR-10, as kedge takes it")
     parser.add_argument("--foreign", help="a pack: textures, scenes, characters, shift")
     parser.add_argument("--work", type=Path, required=True, help="folder of the cells")
-    parser.add_argument(
-        "--grids", nargs="*", choices=[grid.name for grid in GRIDS], help="which; default: all"
-    )
+    names = [*(grid.name for grid in GRIDS), FINISHED]
+    parser.add_argument("--grids", nargs="*", choices=names, help="which; default: all")
     parser.add_argument("--arms", help="only these, comma-separated")
     parser.add_argument("--seeds", help="only these, comma-separated")
     parser.add_argument("--epochs", type=int, default=60)
@@ -242,10 +257,15 @@ def main() -> int:
         return 0
     if not options.data or not options.foreign:
         sys.exit("evidence.py: expected --data and --foreign, or --write")
-    grids = choose(options)
-    if not grids:
+    codes = [run_grid(grid, options) for grid in choose(options)]
+    part = options.arms or options.seeds
+    if FINISHED in (options.grids or ([] if part else [FINISHED])):
+        words = study_command(options)
+        print("kedge", shlex.join(words), flush=True)
+        codes.append(kedge_command(words))
+    if not codes:
         sys.exit("evidence.py: no grid has these arms and seeds: see --help for the grids.")
-    return max(run_grid(grid, options) for grid in grids)
+    return max(codes)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from scipy import stats
 from torch import nn
 
 import kedge
+from kedge.cli import main as kedge_command
 from kedge.cli import make_parser
 from kedge.corruptions.making import list_corruptions
 from kedge.grid.arms import parse_arms
@@ -254,6 +255,15 @@ def test_every_grid_is_a_comparison_that_kedge_takes(grid, monkeypatch, tmp_path
         grid.recipe, {"epochs": 60}, parse_arms(read_words.arm), grid.seeds, tmp_path, {}
     )
     assert len(cells) == len(grid.arms) * len(grid.seeds)
+
+
+def test_finished_networks_are_a_study_that_kedge_takes(monkeypatch, tmp_path, capsys):
+    words = ["evidence.py", "--data", "shapes", "--foreign", "x.npz", "--work", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
+    assert kedge_command([*evidence.study_command(evidence.read_options()), "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "12 cells" in told
+    assert "tuned-masked-label-lr0.01" in told
 
 
 def test_a_part_of_the_grids_can_be_asked_for(monkeypatch):
