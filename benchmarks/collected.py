@@ -57,10 +57,8 @@ FOREIGN = ("textures", "scenes", "characters")
 MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
 CONTROLS = {"finetuned": "continued"}
 KEPT = ("top1", "nll", "ece", "smooth_ece", "auroc", "fpr_at_95_tpr_in")
-COLUMNS = (
-    *("network", "arm", "seed", "suite", "set", "corruption", "severity", "inference", "k"),
-    *("metric", "count", "value", "std"),
-)
+PLACE = ("suite", "set", "corruption", "severity", "inference", "count")
+COLUMNS = ("network", "arm", "seed", *PLACE, *KEPT, "top1_std")
 FIGURES = ("corruptions.svg", "severity.svg", "severity-difference.svg")
 HIGHEST = 5
 
@@ -196,15 +194,20 @@ def _among(value: Any, wanted: Any) -> bool:
 
 
 def _compact(cell: Cell) -> Iterable[dict[str, Any]]:
+    """A line for each set, corruption and severity; `top1_std` is over references."""
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in cell.run.rows:
-        if row["metric"] not in KEPT or row["score"] not in ("", "energy"):
+        fits = row["metric"] in KEPT and row["score"] in ("", "energy") and row["scaling"] == ""
+        if not fits or not _whole_or_one(row):
             continue
-        if not _whole_or_one(row):
-            continue
-        about = {"network": cell.network, "arm": cell.arm, "seed": cell.seed}
-        values = {key: _rounded(row[key]) for key in COLUMNS if key not in about}
-        values["set"] = row["set"] if row["suite"] in ("ood", "shift") else ""
-        yield about | values
+        place = {key: row[key] for key in PLACE}
+        place["set"] = row["set"] if row["suite"] in ("ood", "shift") else ""
+        about = {"network": cell.network, "arm": cell.arm, "seed": cell.seed, **place}
+        line = lines.setdefault(tuple(place.values()), about)
+        line[row["metric"]] = _rounded(row["value"])
+        if row["metric"] == "top1":
+            line["top1_std"] = _rounded(row["std"])
+    return lines.values()
 
 
 _SUMMARY = (

@@ -136,7 +136,7 @@ def describe_gate_of_shapes() -> str:
     """Hidden pairs of small networks, with BatchNorm as in evaluation and as in training."""
     with open(RESULTS.parent / "gate-shapes-cpu.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    lines = [_head("shapes, small ResNet", ["shown", "hidden", "hidden, statistics of the batch"])]
+    lines = [_head("shapes", ["shown", "hidden", "hidden, statistics of the batch"])]
     for arm in dict.fromkeys(row["arm"] for row in rows):
         cells = []
         for pair, share in (("faded", 1.0), ("faded", 0.0), ("batch", 0.0)):
@@ -145,9 +145,11 @@ def describe_gate_of_shapes() -> str:
                 if (row["arm"], row["pair"], float(row["share"])) == (arm, pair, share):
                     seeds.setdefault(row["seed"], []).append(float(row["confidence"]))
             means = [statistics.fmean(each) for each in seeds.values()]
-            cells.append(
-                f"{statistics.fmean(means):.2f}{_KEEP}±{_KEEP}{statistics.stdev(means):.2f}"
-            )
+            if len(means) > 1:
+                mean, spread = statistics.fmean(means), statistics.stdev(means)
+                cells.append(f"{mean:.2f}{_KEEP}±{_KEEP}{spread:.2f}")
+            else:
+                cells.append(f"{means[0]:.2f}" if means else "")
         lines.append(_row(arm, cells))
     return "\n".join(lines)
 

@@ -45,9 +45,9 @@ def values(suite: str, metric: str, **where: str) -> dict[str, dict[int, float]]
     """By arm and seed, the mean over the rows of the first grid that fit, one reference."""
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in read("first-grid.csv"):
-        fits = (row["suite"], row["metric"]) == (suite, metric) and row["inference"] != "marginal"
+        fits = row["suite"] == suite and row["inference"] != "marginal"
         if fits and all(row[key] == wanted for key, wanted in where.items()):
-            found[row["arm"]][int(row["seed"])].append(float(row["value"]))
+            found[row["arm"]][int(row["seed"])].append(float(row[metric]))
     return {a: {s: statistics.fmean(v) for s, v in seeds.items()} for a, seeds in found.items()}
 
 
@@ -57,7 +57,7 @@ def values(suite: str, metric: str, **where: str) -> dict[str, dict[int, float]]
 def test_every_arm_of_the_first_grid_has_three_seeds_and_every_corruption():
     seen = defaultdict(set)
     for row in read("first-grid.csv"):
-        if row["metric"] == "top1" and row["inference"] != "marginal" and row["corruption"]:
+        if row["top1"] and row["inference"] != "marginal" and row["corruption"]:
             seen[row["arm"], row["seed"]].add((row["corruption"], row["severity"]))
     assert {arm for arm, _ in seen} == set(measured.FIRST)
     assert len(seen) == 18
