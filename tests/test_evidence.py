@@ -18,6 +18,7 @@ import kedge
 from kedge.cli import main as kedge_command
 from kedge.cli import make_parser
 from kedge.corruptions.making import list_corruptions
+from kedge.errors import OptionError
 from kedge.grid.arms import parse_arms
 from kedge.grid.cells import make_cells
 
@@ -260,6 +261,11 @@ def test_every_grid_is_a_comparison_that_kedge_takes(grid, monkeypatch, tmp_path
 def test_finished_networks_are_a_study_that_kedge_takes(monkeypatch, tmp_path, capsys):
     words = ["evidence.py", "--data", "shapes", "--foreign", "x.npz", "--work", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
+
+    def refuse(cells, **options):
+        raise OptionError("no time for times")
+
+    monkeypatch.setattr("kedge.grid.estimating.estimate", refuse)
     assert kedge_command([*evidence.study_command(evidence.read_options()), "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "12 cells" in told
