@@ -1,0 +1,196 @@
+"""What is written of the evidence's cells: made-up cells with numbers that are known."""
+
+import csv
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kedge.corruptions.making import list_corruptions
+from kedge.rows import make_row, read_rows, write_rows
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import collected  # noqa: E402
+
+C, CBAR = (list_corruptions(kind, "cifar") for kind in ("c", "cbar"))
+FIRST = ("standard", "masked-label", "finetuned", "continued")
+
+
+def accuracy(arm: str, seed: int, corruption: str = "", severity: int = 0) -> float:
+    """Some number for each, of which means and differences can be told."""
+    gain = {"standard": 0.0, "masked-label": 0.03, "finetuned": 0.05, "continued": 0.01}.get(arm, 0)
+    harm = 0.04 * severity + (0.002 * len(corruption) if corruption else 0)
+    return 0.9 + gain - harm + 0.004 * (-1) ** seed * (seed + len(arm) % 3)
+
+
+def make_cell(
+    folder: Path, arm: str, seed: int, *, limit: int | str = "", epochs: int = 60, k: int = 1
+) -> Path:
+    cell = folder / f"{arm}-seed{seed}-abcdef"
+    cell.mkdir(parents=True)
+    anchored = arm not in ("standard", "continued")
+    first = {"model": cell.name, "network": "kedge:resnet18", "seed": seed, "weights": "w"}
+    asked = {"inference": "single", "k": 1} if anchored else {"inference": "single"}
+    common = {**first, "data": "d", "limit": limit, "precision": "float32", "count": 100}
+    rows = []
+
+    def add(suite: str, metric: str, value: float, **more: object) -> None:
+        told = {**common, "suite": suite, "metric": metric, **more}
+        rows.append(make_row(**{**told, **asked, "value": value}))
+        if k > 1:
+            other = {"inference": "marginal", "k": k, "value": value + 0.01, "std": ""}
+            rows.append(make_row(**{**told, **other}))
+
+    def judge(suite: str, value: float, **more: object) -> None:
+        spread = {"std": 0.001} if k > 1 else {}
+        for metric in ("top1", "nll", "ece", "smooth_ece"):
+            add(suite, metric, value if metric == "top1" else 1 - value, **more, **spread)
+        add(suite, "smooth_ece", 0.5, scaling="temperature", **more)  # not to be counted
+
+    judge("clean", accuracy(arm, seed))
+    judge("shift", accuracy(arm, seed) - 0.1, set="shift")
+    for suite, names in (("corruptions", C), ("cbar", CBAR)):
+        for name in names:
+            for severity in range(1, 6):
+                judge(
+                    suite, accuracy(arm, seed, name, severity), corruption=name, severity=severity
+                )
+        judge(suite, 0.123, corruption=f"mean of {len(names)}", severity="all")
+    for number, name in enumerate((*collected.FOREIGN, *collected.MADE)):
+        for score in ("energy", "entropy"):
+            worse = 0.2 if score == "entropy" else 0.0
+            add("ood", "auroc", accuracy(arm, seed) - 0.01 * number - worse, set=name, score=score)
+            add("ood", "fpr_at_95_tpr_in", 0.4 + 0.01 * seed + worse, set=name, score=score)
+    write_rows(cell, rows)
+    recipe = {"network": {"name": "kedge:resnet18"}, "epochs": epochs, "seed": seed}
+    (cell / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    about = {"arm": arm, "seed": seed, "finished": True, "seconds": {"train": 1.0, "evaluate": 2.0}}
+    (cell / "cell.json").write_text(json.dumps(about))
+    return cell
+
+
+@pytest.fixture
+def work(tmp_path) -> Path:
+    for arm in FIRST:
+        make_cell(tmp_path / "first-references", arm, 0, k=5 if arm == "masked-label" else 1)
+        for seed in (1, 2):
+            make_cell(tmp_path / "first", arm, seed)
+    make_cell(tmp_path / "second", "uniform-batch", 0)
+    make_cell(tmp_path / "again", "standard", 2)
+    for seed in range(3):
+        for arm in ("finetuned", "earlier"):
+            make_cell(tmp_path / "choosing", arm, seed)
+            folder = tmp_path / "choosing" / f"{arm}-seed{seed}-abcdef"
+            kept = [row for row in read_rows(folder) if row["suite"] not in ("shift", "ood")]
+            write_rows(folder, kept)
+    return tmp_path
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_means_and_differences_are_those_of_the_cells(work, tmp_path):
+    collected.write_results(work, tmp_path / "out")
+    rows = read(tmp_path / "out" / "summary.csv")
+    found = {(r["grid"], r["arm"], r["measure"], r["against"]): r for r in rows}
+
+    def by_seed(arm: str, names: tuple[str, ...], severities: tuple[int, ...]) -> list[float]:
+        return [
+            statistics.fmean(accuracy(arm, seed, n, s) for n in names for s in severities)
+            for seed in range(3)
+        ]
+
+    everything = (1, 2, 3, 4, 5)
+    base = by_seed("standard", C, everything)
+    for arm, against in (("masked-label", "standard"), ("finetuned", "continued")):
+        other = base if against == "standard" else by_seed("continued", C, everything)
+        row, own = found["first", arm, "corrupted", against], by_seed(arm, C, everything)
+        assert [float(v) for v in row["by_seed"].split()] == pytest.approx(own, abs=1e-5)
+        assert float(row["mean"]) == pytest.approx(statistics.fmean(own), abs=1e-5)
+        assert float(row["spread"]) == pytest.approx(statistics.stdev(own), abs=1e-5)
+        gain = statistics.fmean(own) - statistics.fmean(other)
+        assert float(row["difference"]) == pytest.approx(gain, abs=2e-5)
+        assert float(row["low"]) < gain < float(row["high"])
+    worst = found["first", "finetuned", "severity 5", "standard"]
+    expected = statistics.fmean(by_seed("finetuned", C, (5,)))
+    assert float(worst["mean"]) == pytest.approx(expected, abs=1e-5)
+    error = found["first", "standard", "smooth ECE, corrupted", ""]
+    assert float(error["mean"]) == pytest.approx(1 - statistics.fmean(base), abs=1e-5)
+    told = found["first", "standard", "OOD AUROC", ""]  # of three sets, by energy
+    clean = statistics.fmean(accuracy("standard", seed) for seed in range(3))
+    assert float(told["mean"]) == pytest.approx(clean - 0.01, abs=1e-5)
+    alone = found["second", "uniform-batch", "clean", "standard"]  # against the same seed
+    gain = accuracy("uniform-batch", 0) - accuracy("standard", 0)
+    assert float(alone["difference"]) == pytest.approx(gain, abs=1e-5)
+    assert (alone["seeds"], alone["low"]) == ("0", "")
+    assert {r["grid"] for r in rows} == {"first", "second"}
+
+
+def test_rows_corruptions_references_and_repeats_are_written(work, tmp_path):
+    collected.write_results(work, tmp_path / "out")
+    first = read(tmp_path / "out" / "first-grid.csv")
+    one = [r for r in first if (r["arm"], r["seed"], r["inference"]) == ("standard", "1", "single")]
+    assert len(one) == 1 + 1 + 5 * len(C) + 5 * len(CBAR) + 6
+    fog = next(r for r in one if (r["corruption"], r["severity"]) == ("fog", "3"))
+    assert float(fog["top1"]) == pytest.approx(accuracy("standard", 1, "fog", 3), abs=1e-5)
+    assert float(fog["smooth_ece"]) == pytest.approx(1 - float(fog["top1"]), abs=2e-5)
+    several = {r["measure"]: r for r in read(tmp_path / "out" / "references.csv")}
+    assert {r["arm"] for r in several.values()} == {"masked-label"}
+    assert float(several["corrupted"]["spread"]) == 0.001
+    five = float(several["clean"]["five"]) - float(several["clean"]["value"])
+    assert five == pytest.approx(0.01, abs=1e-5)
+    repeated = read(tmp_path / "out" / "again.csv")
+    assert {(r["arm"], r["seed"]) for r in repeated} == {("standard", "2")}
+    assert all(r["first"] == r["again"] for r in repeated)
+    chosen = {(r["arm"], r["measure"]): r for r in read(tmp_path / "out" / "choosing.csv")}
+    assert chosen["earlier", "corrupted"]["against"] == "finetuned"
+    assert chosen["finetuned", "corrupted"]["against"] == ""
+    by = {
+        (r["corruption"], r["severity"], r["arm"]): r
+        for r in read(tmp_path / "out" / "by-corruption.csv")
+    }
+    own = [accuracy("finetuned", seed, "snow", 5) for seed in range(3)]
+    mean = float(by["snow", "5", "finetuned"]["mean"])
+    assert mean == pytest.approx(statistics.fmean(own), abs=1e-5)
+    assert not by["snow", "all", "standard"]["difference"]
+    for name in collected.FIGURES:
+        assert (tmp_path / "out" / name).read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda work: make_cell(work / "first", "masked-label", 7, limit=20), "limited"),
+        (lambda work: make_cell(work / "second", "tried", 0, epochs=2), "one budget"),
+        (lambda work: make_cell(work / "first", "standard", 0), "expected one cell"),
+    ],
+)
+def test_cells_that_were_only_tried_are_refused_and_nothing_is_written(work, tmp_path, spoil, told):
+    spoil(work)
+    with pytest.raises(SystemExit, match=told):
+        collected.write_results(work, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cell_that_is_not_evaluated_in_full_is_refused(work, tmp_path):
+    cell = work / "first" / "standard-seed1-abcdef"
+    write_rows(cell, [row for row in read_rows(cell) if row["corruption"] != "fog"])
+    with pytest.raises(SystemExit, match="Finish or remove it"):
+        collected.write_results(work, tmp_path / "out")
+    about = json.loads((cell / "cell.json").read_text())
+    (cell / "cell.json").write_text(json.dumps({**about, "finished": False}))
+    collected.write_results(work, tmp_path / "out")  # what is not finished is left out
+    seeds = {r["seed"] for r in read(tmp_path / "out" / "first-grid.csv") if r["arm"] == "standard"}
+    assert seeds == {"0", "2"}
+
+
+def test_an_empty_folder_is_told_and_nothing_is_written(tmp_path):
+    with pytest.raises(SystemExit, match="expected finished cells of the first grid"):
+        collected.write_results(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
