@@ -157,7 +157,10 @@ def write_results(work: Path, folder: Path = FOLDER) -> None:
 def _check(cells: Sequence[Cell], work: Path) -> None:
     """Refuse cells that were only tried, or not evaluated in full, and to write nothing."""
     if not any(cell.grid == "first" for cell in cells):
-        raise SystemExit(f"collected.py: expected finished cells of the first grid in {work}.")
+        raise SystemExit(
+            f"collected.py: expected finished cells of the first grid in {work}; run it"
+            " without --write first."
+        )
     seen = set()
     for cell in cells:
         key = (cell.grid, cell.network, cell.arm, cell.seed)

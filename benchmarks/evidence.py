@@ -18,10 +18,10 @@ cell is not run again, so the grids may be spread over several sittings: `--grid
 
     python benchmarks/evidence.py --work evidence --write
 
-puts rows, tables and figures into `results/cifar10/` (`collected.py`). A cell takes about three
-minutes on an H200, all of them about 80, less with `--jobs 3` under NVIDIA's MPS. `--foreign` is a
-pack with the splits textures, scenes, characters (other things) and shift (the same classes from
-elsewhere).
+puts rows, tables and figures into `results/cifar10/` (`collected.py`), and docs/measured.py renews
+the tables of the pages. A cell takes about three minutes on an H200, all of them over two hours,
+less with `--jobs 3` under NVIDIA's MPS. `--foreign` is a pack with the splits textures, scenes,
+characters (other things) and shift (the same classes from elsewhere).
 """
 
 import argparse
@@ -238,13 +238,37 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--grids", nargs="*", choices=names, help="which; default: all")
     parser.add_argument("--arms", help="only these, comma-separated")
     parser.add_argument("--seeds", help="only these, comma-separated")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=60, help="of every cell (60)")
     parser.add_argument("--limit", type=int, help="pictures of each set, to try the script")
     parser.add_argument("--jobs", type=int, help="cells at once")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--keep", action="store_true", help="weights too")
     parser.add_argument("--write", action="store_true", help="nothing is run: write the results")
     return parser.parse_args()
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse what would only be found out after hours."""
+    known = {arm.partition(":")[0] for grid in GRIDS for arm in grid.arms}
+    unknown = set((options.arms or "").split(",")) - known - {""}
+    if unknown:
+        sys.exit(f"evidence.py: no arm {sorted(unknown)[0]!r}. Arms: {', '.join(sorted(known))}.")
+    if not options.data:
+        sys.exit("evidence.py: expected --data, as in --data pack:cifar10.npz; or --write.")
+    kind, _, where = options.data.partition(":")
+    grids = choose(options)
+    if kind == "pack" and not Path(where).is_file():
+        sys.exit(f"evidence.py: expected a pack at {where}, found none. Check --data.")
+    if kind != "pack" and any(grid.held for grid in grids):
+        sys.exit(
+            "evidence.py: expected --data pack:FILE.npz for the grid choosing, found"
+            f" {options.data}. Or name others: --grids first-references first."
+        )
+    if any(not grid.held for grid in grids) and not Path(options.foreign or "").is_file():
+        sys.exit(
+            "evidence.py: expected a pack of foreign pictures, --foreign FILE.npz, found"
+            f" {options.foreign or 'none'}."
+        )
 
 
 def main() -> int:
@@ -255,8 +279,7 @@ def main() -> int:
 
         write_results(options.work)
         return 0
-    if not options.data or not options.foreign:
-        sys.exit("evidence.py: expected --data and --foreign, or --write")
+    check(options)
     codes = [run_grid(grid, options) for grid in choose(options)]
     part = options.arms or options.seeds
     if FINISHED in (options.grids or ([] if part else [FINISHED])):

@@ -18,7 +18,6 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import measured
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -229,7 +228,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "comparisons": describe_comparisons,
     "recipes": describe_recipes,
     "settings": describe_settings,
-    **measured.PARTS,
 }
 
 

@@ -1,6 +1,13 @@
-"""Tables of `docs/evidence.md`, from the files in `benchmarks/results/cifar10/`."""
+"""Tables of `docs/evidence.md`, from the files in `benchmarks/results/cifar10/`.
+
+    python docs/measured.py     # puts them into that page and into the README, where they stand
+
+They stand there as text, so that they are seen wherever the page is read; a test holds them to the
+files.
+"""
 
 import csv
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -211,3 +218,18 @@ def _head(first: str, titles: Sequence[str]) -> str:
 
 def _row(first: str, cells: Sequence[str]) -> str:
     return f"| {' | '.join([first, *cells])} |"
+
+
+def renew(text: str) -> str:
+    """A page with each table that follows a line `<!-- table: NAME -->` made anew."""
+    return re.sub(
+        r"<!-- table: ([\w-]+) -->\n\n(?:\|.*\n)*\n*",
+        lambda found: f"<!-- table: {found[1]} -->\n\n{PARTS[found[1]]()}\n\n",
+        text,
+    )
+
+
+if __name__ == "__main__":
+    for page in ("docs/evidence.md", "README.md"):
+        file = Path(__file__).parent.parent / page
+        file.write_text(renew(file.read_text(encoding="utf-8")), encoding="utf-8")

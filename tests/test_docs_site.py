@@ -379,8 +379,7 @@ def test_the_words_are_those_of_the_house():
 
 
 @pytest.fixture
-def made(monkeypatch) -> ModuleType:
-    monkeypatch.syspath_prepend(DOCS)  # as mkdocs does
+def made() -> ModuleType:
     spec = importlib.util.spec_from_file_location("made", DOCS / "made.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

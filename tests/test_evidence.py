@@ -110,8 +110,12 @@ def test_the_mean_detection_is_that_of_the_three_foreign_sets():
 # What the pages say -------------------------------------------------------------------------------
 
 
-def test_the_table_in_the_readme_is_the_measured_one():
-    assert measured.describe_first_grid() in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
+def test_the_tables_of_a_page_are_the_measured_ones(page):
+    text = (ROOT / page).read_text()
+    assert measured.renew(text) == text, "python docs/measured.py makes them anew"
+    assert "<!-- table: evidence-first -->" in text
+    assert measured.renew(text.replace("| standard | 93.5", "| standard | 99.9")) == text
 
 
 def test_the_numbers_in_sentences_are_those_of_the_summary():
@@ -175,7 +179,7 @@ def test_the_numbers_in_sentences_are_those_of_the_summary():
 
 
 def test_every_table_of_the_page_can_be_made():
-    asked = re.findall(r"<!-- made: (evidence-.+?) -->", (ROOT / "docs/evidence.md").read_text())
+    asked = re.findall(r"<!-- table: (evidence-.+?) -->", (ROOT / "docs/evidence.md").read_text())
     assert set(asked) == set(measured.PARTS)
     for make in measured.PARTS.values():
         lines = make().splitlines()
@@ -300,3 +304,11 @@ def test_what_is_held_back_is_the_end_of_the_training_set(tmp_path, monkeypatch)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["held.npz"]
     with pytest.raises(SystemExit, match="expected --data pack:FILE.npz"):
         evidence.hold_back("cifar10", tmp_path / "other.npz")
+
+
+def test_bold_is_what_differs_for_certain_in_either_direction():
+    row = {"difference": "-0.03", "low": "-0.05", "high": "-0.01"}
+    assert measured._difference(row, 100, 1, interval=False) == "**−3.0**"
+    assert measured._difference(row | {"high": "0.01"}, 100, 1, interval=False) == "−3.0"
+    row = {"difference": "0.0001", "low": "-0.01", "high": "0.02"}
+    assert measured._difference(row, 100, 1) == "0.0<br>−1.0\u00a0to\u00a0+2.0"

@@ -160,7 +160,7 @@ def test_rows_corruptions_references_and_repeats_are_written(work, tmp_path):
     assert mean == pytest.approx(statistics.fmean(own), abs=1e-5)
     assert not by["snow", "all", "standard"]["difference"]
     for name in collected.FIGURES:
-        assert (tmp_path / "out" / name).read_text().startswith("<svg")
+        assert (tmp_path / "out" / name).read_text().startswith("<?xml")
 
 
 @pytest.mark.parametrize(
