@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from scipy import stats
 
 from kedge.corruptions.making import list_corruptions
 from kedge.rows import make_row, read_rows, write_rows
@@ -116,7 +117,11 @@ def test_means_and_differences_are_those_of_the_cells(work, tmp_path):
         assert float(row["spread"]) == pytest.approx(statistics.stdev(own), abs=1e-5)
         gain = statistics.fmean(own) - statistics.fmean(other)
         assert float(row["difference"]) == pytest.approx(gain, abs=2e-5)
-        assert float(row["low"]) < gain < float(row["high"])
+        a, b = (statistics.variance(each) / 3 for each in (own, other))
+        freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 2)  # Welch and Satterthwaite
+        reach = stats.t.ppf(0.975, freedom) * (a + b) ** 0.5
+        assert float(row["low"]) == pytest.approx(gain - reach, abs=2e-5)
+        assert float(row["high"]) == pytest.approx(gain + reach, abs=2e-5)
     worst = found["first", "finetuned", "severity 5", "standard"]
     expected = statistics.fmean(by_seed("finetuned", C, (5,)))
     assert float(worst["mean"]) == pytest.approx(expected, abs=1e-5)
