@@ -116,19 +116,9 @@ def command(grid: Grid, options: argparse.Namespace) -> list[str]:
     for arm in grid.arms:
         words += ["--arm", arm]
     words += ["--seeds", ",".join(map(str, grid.seeds))]
-    if grid.held:
-        words += ["--suite", HELD_SUITES]
-    else:
-        words += ["--suite", SUITES + (",references" if grid.references > 1 else "")]
-        for name in FOREIGN:
-            words += ["--ood", f"{name}=pack:{options.foreign}#{name}"]
-        words += ["--shift", f"shift=pack:{options.foreign}#shift"]
-    words += ["--references", str(grid.references), "--output", str(options.work / grid.name)]
-    words += ["--device", options.device]
-    if options.jobs:
-        words += ["--jobs", str(options.jobs)]
-    if options.limit:
-        words += ["--limit", str(options.limit)]
+    words += ["--suite", HELD_SUITES] if grid.held else test_words(options, grid.references)
+    words += ["--references", str(grid.references)]
+    words += run_words(options, grid.name)
     if "standard" not in grid.arms:
         words += ["--baseline", grid.arms[0].partition(":")[0]]
     return words
@@ -139,8 +129,21 @@ def study_command(options: argparse.Namespace) -> list[str]:
     words = ["study", "finetune", "--recipe", "cifar10-resnet18", "--data", options.data]
     words += ["--base-epochs", str(options.epochs), "--tuning-epochs", str(options.epochs // 6)]
     words += ["--tuning-lr", "0.01", "--soup", "1.0", "--greedy", "false"]
-    words += ["--seeds", "0,1,2", "--suite", HELD_SUITES, "--references", "1"]
-    words += ["--output", str(options.work / FINISHED), "--device", options.device]
+    words += ["--seeds", "0,1,2", *test_words(options, 1), "--references", "1"]
+    return words + run_words(options, FINISHED)
+
+
+def test_words(options: argparse.Namespace, references: int) -> list[str]:
+    """What models are tested on, among it foreign and shifted pictures."""
+    words = ["--suite", SUITES + (",references" if references > 1 else "")]
+    for name in FOREIGN:
+        words += ["--ood", f"{name}=pack:{options.foreign}#{name}"]
+    return [*words, "--shift", f"shift=pack:{options.foreign}#shift"]
+
+
+def run_words(options: argparse.Namespace, folder: str) -> list[str]:
+    """Where cells go, and on what they run."""
+    words = ["--output", str(options.work / folder), "--device", options.device]
     if options.jobs:
         words += ["--jobs", str(options.jobs)]
     if options.limit:
