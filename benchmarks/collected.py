@@ -9,7 +9,9 @@
 - `references.csv`: of seed 0, how much the choice of a reference decides, and what five give.
 - `gate.csv`, `gate.svg`: what a faded reference does (`gate.py`).
 - `again.csv`: a cell that was run twice with the same seed.
-- `finetune.csv`: what the study `finetune` found.
+- `finetune.csv`: likewise of `kedge study finetune`, networks that were finished before they were
+  tuned, over the one that was tuned as long without masks; also with the logits divided by a
+  temperature that was fitted on training pictures set aside.
 - `choosing.csv`: variants, tested on training pictures that were held back.
 - `seconds.csv`: how long each cell took, most of them beside others on the same GPU.
 - Figures of `kedge report` over the first grid.
@@ -18,7 +20,7 @@
 import csv
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +54,12 @@ FOLDERS = {  # of cells, and the grid they belong to
     **dict.fromkeys(("second", "vit", "convnext"), "second"),
     "again": "again",
     "choosing": "choosing",
+    "finished": "finished",
 }
 FOREIGN = ("textures", "scenes", "characters")
 MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
+# By grid: what arms are compared with, and those that have a control of their own.
+AGAINST = {"choosing": "finetuned", "finished": "tuned-standard-lr0.01"}
 CONTROLS = {"finetuned": "continued"}
 KEPT = ("top1", "nll", "ece", "smooth_ece", "auroc", "fpr_at_95_tpr_in")
 PLACE = ("suite", "set", "corruption", "severity", "inference", "count")
@@ -80,6 +85,7 @@ class Cell:
         *,
         rows: Sequence[Row] | None = None,
         of: str = "value",
+        scaling: str = "",
         **where: Any,
     ) -> float:
         """Of what the rows of a suite say, over corruptions and severities, or sets."""
@@ -89,7 +95,7 @@ class Cell:
             if row["suite"] == suite
             and row["metric"] == metric
             and row["score"] in ("", "energy")
-            and row["scaling"] == ""
+            and row["scaling"] == scaling
             and _whole_or_one(row)
             and all(_among(row[key], wanted) for key, wanted in where.items())
         ]
@@ -108,6 +114,7 @@ MEASURES: dict[str, Callable[[Cell], float]] = {
     "smooth ECE, C-bar": lambda cell: cell.mean("cbar", "smooth_ece"),
     "smooth ECE, shift": lambda cell: cell.mean("shift", "smooth_ece"),
     "ECE, corrupted": lambda cell: cell.mean("corruptions", "ece"),
+    "NLL, corrupted": lambda cell: cell.mean("corruptions", "nll"),
     "OOD AUROC": lambda cell: cell.mean("ood", "auroc", set=FOREIGN),
     "OOD FPR at 95 %": lambda cell: cell.mean("ood", "fpr_at_95_tpr_in", set=FOREIGN),
     **{
@@ -117,9 +124,21 @@ MEASURES: dict[str, Callable[[Cell], float]] = {
 }
 
 
-HELD_MEASURES = (
-    *("clean", "corrupted", "severity 5", "C-bar", "smooth ECE, clean", "smooth ECE, corrupted"),
-)
+HELD_MEASURES = {
+    name: MEASURES[name]
+    for name in (
+        *("clean", "corrupted", "severity 5", "C-bar"),
+        *("smooth ECE, clean", "smooth ECE, corrupted"),
+    )
+}
+# Of cells that set training pictures aside, to fit a temperature on.
+TEMPERED_MEASURES: dict[str, Callable[[Cell], float]] = MEASURES | {
+    f"{title}, {where}, temperature": lambda cell, suite=suite, metric=metric: cell.mean(  # type: ignore[misc]
+        suite, metric, scaling="temperature"
+    )
+    for where, suite in (("clean", "clean"), ("corrupted", "corruptions"))
+    for title, metric in (("smooth ECE", "smooth_ece"), ("ECE", "ece"), ("NLL", "nll"))
+}
 
 
 def write_results(work: Path, folder: Path = FOLDER) -> None:
@@ -132,17 +151,18 @@ def write_results(work: Path, folder: Path = FOLDER) -> None:
     for grid in ("first", "second"):
         rows = [row for cell in cells if cell.grid == grid for row in _compact(cell)]
         _write(folder / f"{grid}-grid.csv", COLUMNS, rows)
-    _write(folder / "summary.csv", _SUMMARY, _summarise(cells))
+    _write(folder / "summary.csv", _SUMMARY, _summarise(cells, MEASURES))
     _write(folder / "by-corruption.csv", _BY_CORRUPTION, _by_corruption(cells))
     _write(folder / "references.csv", ("arm", "measure", "value", "spread", "five"), _spread(cells))
     _write(folder / "seconds.csv", ("arm", "seed", "network", "train", "evaluate"), _time(cells))
     _write(folder / "again.csv", ("arm", "seed", "measure", "first", "again"), _repeat(finished))
-    chosen = [cell for cell in finished if cell.grid == "choosing"]
-    if chosen:
-        _write(folder / "choosing.csv", _SUMMARY, _summarise(chosen, HELD_MEASURES, "finetuned"))
-    study = work / "finished" / "study.csv"
-    if study.exists():
-        (folder / "finetune.csv").write_bytes(study.read_bytes())
+    for grid, file, measures in (
+        ("choosing", "choosing.csv", HELD_MEASURES),
+        ("finished", "finetune.csv", TEMPERED_MEASURES),
+    ):
+        own = [cell for cell in finished if cell.grid == grid]
+        if own:
+            _write(folder / file, _SUMMARY, _summarise(own, measures))
     faded = _fade(cells)
     _write(folder / "gate.csv", ("network", "arm", "seed", *_FADED), faded)
     if faded:
@@ -180,7 +200,9 @@ def _check(cells: Sequence[Cell], work: Path) -> None:
                 f"collected.py: expected {whole} of all pictures in {cell.run.folder}, found"
                 f" {counts}{', limited' if limited else ''}. Finish or remove it."
             )
-    budgets = {cell.run.recipe["epochs"] + cell.run.epochs_before for cell in cells}
+    # Finished networks are tuned for more epochs than they had, and compared with each other.
+    compared = [cell for cell in cells if cell.grid != "finished"]
+    budgets = {cell.run.recipe["epochs"] + cell.run.epochs_before for cell in compared}
     if len(budgets) > 1:
         raise SystemExit(f"collected.py: expected one budget, found epochs {sorted(budgets)}.")
 
@@ -220,12 +242,12 @@ _SUMMARY = (
 
 
 def _summarise(
-    cells: Sequence[Cell], measures: Sequence[str] = tuple(MEASURES), baseline: str = "standard"
+    cells: Sequence[Cell], measures: Mapping[str, Callable[[Cell], float]]
 ) -> list[dict[str, Any]]:
     lines = []
     for (grid, network, arm), own in _arms(cells).items():
-        for measure in measures:
-            compute = MEASURES[measure]
+        baseline = AGAINST.get(grid, "standard")
+        for measure, compute in measures.items():
             values = {cell.seed: compute(cell) for cell in own}
             about = {"grid": grid, "network": network, "arm": arm, "measure": measure}
             others = [] if arm == baseline else [baseline]
@@ -349,6 +371,14 @@ def _time(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 _FADED = ("pair", "share", "top1", "confidence", "entropy")
+_DRAWN = {  # of the faded ones, by network and arm: enough to see, and to tell apart
+    ("resnet18", "anchored"): "ResNet-18, anchored",
+    ("resnet18", "masked-label"): "ResNet-18, masked, label",
+    ("resnet18", "masked-uniform"): "ResNet-18, masked, uniform, by sample",
+    ("resnet18", "uniform-batch"): "ResNet-18, masked, uniform, by batch",
+    ("vit_tiny_patch16_224", "masked-label"): "small ViT, masked, label",
+    ("vit_tiny_patch16_224", "uniform-batch"): "small ViT, masked, uniform, by batch",
+}
 
 
 def _fade(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -375,13 +405,13 @@ def _fade(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 def _draw_gate(faded: Sequence[dict[str, Any]]) -> str:
     """The mean confidence over the share of the reference that is shown."""
     curves: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in faded:
-        if line["pair"] == "faded":
-            network = "" if line["network"] == "resnet18" else f"{line['network'][:3]}, "
-            curves[f"{network}{line['arm']}"][line["share"]].append(line["confidence"])
+    for (network, arm), name in _DRAWN.items():
+        for line in faded:
+            if (line["pair"], line["network"], line["arm"]) == ("faded", network, arm):
+                curves[name][line["share"]].append(line["confidence"])
     dashes: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
     styles = {
-        name: Style(f"arm-{number % 7}", dashes[number % 4], "osD^vPX"[number % 7])
+        name: Style(f"arm-{number}", dashes[number % 4], "osD^vP"[number])
         for number, name in enumerate(curves)
     }
     with drawing():

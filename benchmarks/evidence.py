@@ -8,6 +8,7 @@
   of masked batches that falls; a small ViT and a ConvNeXt. One seed.
 - One cell of the first grid again, same seed: what a GPU does by itself.
 - `kedge study finetune`: a finished network, tuned for a sixth of its epochs, masked or as it was.
+  5,000 training pictures are set aside, so that a temperature can be fitted.
 - Variants of the best arm, trained without the last 5,000 pictures and tested on those: whether
   something is better, without a look at the test set.
 - For each model that reads pairs, what a faded reference does to it (`gate.py`).
@@ -126,7 +127,8 @@ def command(grid: Grid, options: argparse.Namespace) -> list[str]:
 
 def study_command(options: argparse.Namespace) -> list[str]:
     """The words after `kedge` for networks that are finished before they are tuned."""
-    words = ["study", "finetune", "--recipe", "cifar10-resnet18", "--data", options.data]
+    words = ["study", "finetune", "--size", "paper", "--recipe", "cifar10-resnet18"]
+    words += ["--data", options.data, "--data.validation", str(HELD)]  # to fit a temperature on
     words += ["--base-epochs", str(options.epochs), "--tuning-epochs", str(options.epochs // 6)]
     words += ["--tuning-lr", "0.01", "--soup", "1.0", "--greedy", "false"]
     words += ["--seeds", "0,1,2", *test_words(options, 1), "--references", "1"]

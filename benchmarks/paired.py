@@ -134,7 +134,7 @@ def write(name: str, rows: list[Ratio]) -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.csv"
     with open(path, "w", newline="") as file:
-        table = csv.DictWriter(file, fieldnames=list(asdict(rows[0])))
+        table = csv.DictWriter(file, fieldnames=list(asdict(rows[0])), lineterminator="\n")
         table.writeheader()
         table.writerows(asdict(row) for row in rows)
     print(f"written: benchmarks/results/{path.name}")

@@ -173,7 +173,7 @@ def whole_runs(recipe: str, settings: dict[str, Any], device: torch.device) -> N
 def write_runs(name: str, rows: list[dict[str, Any]]) -> None:
     """The table of whole runs."""
     with open(RESULTS / f"{name}.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, fieldnames=list(rows[0]))
+        table = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
 

@@ -38,6 +38,13 @@ SHOWN = {
     "OOD AUROC": ("OOD AUROC %", 100, 1),
 }
 COMPARED = ("masked-label", "finetuned")
+NETWORKS = {"vit_tiny_patch16_224": "small ViT", "convnext_pico": "ConvNeXt"}
+FINISHED = {
+    "base": "standard, finished: 60 epochs",
+    "tuned-standard-lr0.01": "10 epochs more, standard",
+    "tuned-masked-label-lr0.01": "10 epochs more, masked, label",
+    "scratch-masked-label": "masked, label, from scratch: 70 epochs",
+}
 _KEEP = "\u00a0"  # a space where no line is broken
 Line = dict[str, str]
 
@@ -49,6 +56,20 @@ def describe_first_grid() -> str:
     for arm, title in FIRST.items():
         cells = [_spread(found[arm][measure], *SHOWN[measure][1:]) for measure in SHOWN]
         lines.append(_row(title, cells))
+    return "\n".join(lines)
+
+
+def describe_most_important() -> str:
+    """For the README: from scratch, from the middle, and of a finished network, few columns."""
+    shown = ("clean", "corrupted", "severity 5", "smooth ECE, corrupted", "OOD AUROC")
+    lines = [_head("training", [SHOWN[measure][0] for measure in shown])]
+    for found, arms, before in (
+        (_by_arm(_first()), ("standard", "masked-label", "finetuned"), ""),
+        (_by_arm(_read("finetune")), tuple(FINISHED)[1:3], "a finished network, "),
+    ):
+        for arm in arms:
+            cells = [_spread(found[arm][measure], *SHOWN[measure][1:]) for measure in shown]
+            lines.append(_row(before + (FIRST | FINISHED)[arm], cells))
     return "\n".join(lines)
 
 
@@ -77,6 +98,39 @@ def describe_second_grid() -> str:
             cells.append(f"{factor * value:.{digits}f}")
         lines.append(_row(title, cells))
     return "\n".join(lines)
+
+
+def describe_other_networks() -> str:
+    """A ViT and a ConvNeXt, one seed."""
+    rows = _read("summary")
+    lines = [_head("seed 0", [title for title, _, _ in SHOWN.values()])]
+    for network, name in NETWORKS.items():
+        found = _by_arm(row for row in rows if row["network"] == network)
+        for arm, title in (FIRST | SECOND).items():
+            if arm in found:
+                cells = [
+                    f"{factor * float(found[arm][measure]['mean']):.{digits}f}"
+                    for measure, (_, factor, digits) in SHOWN.items()
+                ]
+                lines.append(_row(f"{name}: {title}", cells))
+    return "\n".join(lines)
+
+
+def describe_finished() -> str:
+    """Networks whose training was over, tuned; also with a temperature."""
+    shown = {
+        **{key: SHOWN[key] for key in SHOWN if key != "OOD AUROC"},
+        "smooth ECE, corrupted, temperature": ("the same, with a temperature", 1, 3),
+        "OOD AUROC": SHOWN["OOD AUROC"],
+    }
+    found = _by_arm(_read("finetune"))
+    lines = [_head("training", [title for title, _, _ in shown.values()])]
+    for arm, title in FINISHED.items():
+        cells = [_spread(found[arm][measure], *shown[measure][1:]) for measure in shown]
+        lines.append(_row(title, cells))
+    masked = found["tuned-masked-label-lr0.01"]
+    cells = [_difference(masked[measure], *shown[measure][1:]) for measure in shown]
+    return "\n".join([*lines, _row("10 epochs more: masked less standard", cells)])
 
 
 def describe_corruptions() -> str:
@@ -126,7 +180,7 @@ def describe_gate() -> str:
         own = [row for row in rows if (row["network"], row["arm"]) == (network, arm)]
         title = (FIRST | SECOND).get(arm, arm)
         if network != "resnet18":
-            title = f"{network}: {title}"
+            title = f"{NETWORKS[network]}: {title}"
         seeds = ", ".join(dict.fromkeys(row["seed"] for row in own))
         cells = []
         for share in shares:
@@ -162,9 +216,12 @@ def describe_gate_of_shapes() -> str:
 
 
 PARTS = {
+    "evidence-short": describe_most_important,
     "evidence-first": describe_first_grid,
     "evidence-differences": describe_differences,
     "evidence-second": describe_second_grid,
+    "evidence-networks": describe_other_networks,
+    "evidence-finished": describe_finished,
     "evidence-corruptions": describe_corruptions,
     "evidence-references": describe_references,
     "evidence-gate": describe_gate,

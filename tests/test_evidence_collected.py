@@ -50,7 +50,8 @@ def make_cell(
         spread = {"std": 0.001} if k > 1 else {}
         for metric in ("top1", "nll", "ece", "smooth_ece"):
             add(suite, metric, value if metric == "top1" else 1 - value, **more, **spread)
-        add(suite, "smooth_ece", 0.5, scaling="temperature", **more)  # not to be counted
+        for metric in ("nll", "ece", "smooth_ece"):  # not to be counted but for themselves
+            add(suite, metric, (1 - value) / 2, scaling="temperature", **more)
 
     judge("clean", accuracy(arm, seed))
     judge("shift", accuracy(arm, seed) - 0.1, set="shift")
@@ -88,6 +89,9 @@ def work(tmp_path) -> Path:
             folder = tmp_path / "choosing" / f"{arm}-seed{seed}-abcdef"
             kept = [row for row in read_rows(folder) if row["suite"] not in ("shift", "ood")]
             write_rows(folder, kept)
+        make_cell(tmp_path / "finished", "base", seed)
+        for arm in ("tuned-standard-lr0.01", "tuned-masked-label-lr0.01"):
+            make_cell(tmp_path / "finished", arm, seed, epochs=70)
     return tmp_path
 
 
@@ -135,6 +139,30 @@ def test_means_and_differences_are_those_of_the_cells(work, tmp_path):
     assert float(alone["difference"]) == pytest.approx(gain, abs=1e-5)
     assert (alone["seeds"], alone["low"]) == ("0", "")
     assert {r["grid"] for r in rows} == {"first", "second"}
+
+
+def test_finished_networks_are_compared_with_the_one_tuned_as_long(work, tmp_path):
+    collected.write_results(work, tmp_path / "out")
+    found = {(r["arm"], r["measure"]): r for r in read(tmp_path / "out" / "finetune.csv")}
+    control, tuned = "tuned-standard-lr0.01", "tuned-masked-label-lr0.01"
+
+    def mean(arm: str) -> float:
+        return statistics.fmean(
+            accuracy(arm, seed, name, s) for seed in range(3) for name in C for s in range(1, 6)
+        )
+
+    assert found[control, "corrupted"]["against"] == ""
+    assert {found[arm, "clean"]["against"] for arm in ("base", tuned)} == {control}
+    gain = float(found[tuned, "corrupted"]["difference"])
+    assert gain == pytest.approx(mean(tuned) - mean(control), abs=2e-5)
+    plain, tempered = (
+        float(found[tuned, f"smooth ECE, corrupted{how}"]["mean"]) for how in ("", ", temperature")
+    )
+    assert plain == pytest.approx(1 - mean(tuned), abs=1e-5)
+    assert tempered == pytest.approx((1 - mean(tuned)) / 2, abs=1e-5)
+    clean = statistics.fmean(accuracy("base", seed) for seed in range(3))
+    told = float(found["base", "NLL, clean, temperature"]["mean"])
+    assert told == pytest.approx((1 - clean) / 2, abs=1e-5)
 
 
 def test_rows_corruptions_references_and_repeats_are_written(work, tmp_path):
