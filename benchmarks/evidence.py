@@ -97,7 +97,7 @@ GRIDS = (
         "cifar10-resnet18",
         (
             "finetuned",
-            "earlier:protocol=masked,target=label,first=0.25",
+            "running:protocol=masked,target=label,first=0.5,protocol.batchnorm=running",
             "more-masked:protocol=masked,target=label,first=0.5,alpha=0.5",
             "by-sample:protocol=masked,target=label,first=0.5,protocol.scope=sample",
             "augmented:protocol=masked,target=label,first=0.5,protocol.references=augmented",

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import yaml
 
+from kedge.cli import main
 from kedge.errors import OptionError, RecipeError
 from kedge.training.recipe import Protocol, Recipe
 from kedge.training.recipe_files import load_recipe, make_recipe, settings, shipped, to_yaml
@@ -275,3 +276,38 @@ def test_a_group_may_be_given_by_its_name_alone():
     assert (recipe.protocol.name, recipe.schedule.name, recipe.data.name) == (
         *("standard", "constant", "digits"),
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"name": "standard"}, None),
+        ({"name": "anchored"}, "anchored on clean training pictures, none masked"),
+        (
+            {"name": "masked", "target": "label"},
+            "anchored on clean training pictures, masked in 25 % of the batches, target label",
+        ),
+        (
+            {"name": "masked", "target": "uniform", "scope": "sample", "references": "batch"},
+            "anchored on the pictures of the batch, masked in 25 % of the samples, target uniform",
+        ),
+        (
+            {"name": "masked", "target": "label", "alpha": 0.5, "alpha_end": 0.0}
+            | {"batchnorm": "running", "references": "augmented", "reference_set": 1000},
+            "anchored on 1,000 augmented training pictures, masked in 50 to 0 % of the batches,"
+            " target label; BatchNorm's statistics stay as training leaves them",
+        ),
+        (
+            {"name": "masked", "target": "label", "every": 4},
+            "anchored on clean training pictures, masked every 4 steps, target label",
+        ),
+    ],
+)
+def test_a_protocol_tells_what_the_network_is_shown(settings, told):
+    assert Protocol(**settings).describe() == told
+
+
+def test_a_run_tells_its_protocol_before_it_begins(tmp_path, capsys):
+    words = ["train", "--recipe", "shapes-small", "--epochs", "1", "--data.limit", "32"]
+    assert main([*words, "--output", str(tmp_path / "run"), "--protocol.batchnorm", "running"]) == 0
+    assert "masked in 25 % of the batches, target label; BatchNorm" in capsys.readouterr().out

@@ -115,7 +115,8 @@ def train(
         title = f"{recipe.protocol.name}, seed {recipe.seed}"
         show = chosen(show, quiet or not processes.first)
         with show(title, run.steps, run.done, "step") as display:
-            for line in (material.description, run.described, told):
+            protocol = run.recipe.protocol.describe()
+            for line in (material.description, run.described, protocol, told):
                 if line is not None:
                     display.say(line)
             finished = _train(run, folder, display)

@@ -191,7 +191,8 @@ class Protocol:
     batchnorm: str = setting(
         "settled",
         "its statistics after masking whole batches: settled, estimated again on unmasked pairs; or"
-        " running, as training left them and as in the authors' code, which can ruin a network",
+        " running, as training left them and as in the authors' code, which ruins a network that is"
+        " masked towards uniform",
         among=("settled", "running"),
     )
     references: str = setting(
@@ -227,6 +228,26 @@ class Protocol:
         if self.every is not None:
             return 1 / self.every
         return self.alpha if self.alpha_end is None else (self.alpha + self.alpha_end) / 2
+
+    def describe(self) -> str | None:
+        """One line on what the network is shown; none of standard training."""
+        if not self.anchored:
+            return None
+        many = "" if self.reference_set is None else f"{self.reference_set:,} "
+        drawn = f"{many}{self.references} training pictures"
+        told = f"anchored on {'the pictures of the batch' if self.references == 'batch' else drawn}"
+        if self.name == "anchored":
+            return f"{told}, none masked"
+        what = "batches" if self.scope == "batch" else "samples"
+        if self.every is not None:
+            share = f"every {self.every} steps"
+        elif self.alpha_end is None:
+            share = f"in {100 * self.alpha:g} % of the {what}"
+        else:
+            share = f"in {100 * self.alpha:g} to {100 * self.alpha_end:g} % of the {what}"
+        told = f"{told}, masked {share}, target {self.target}"
+        left = self.batchnorm == "running" and self.scope == "batch"
+        return told + ("; BatchNorm's statistics stay as training leaves them" if left else "")
 
 
 @dataclass(frozen=True)
