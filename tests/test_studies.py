@@ -113,6 +113,20 @@ def test_a_dry_run_shows_cells_and_time_and_makes_nothing(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_that_few_pictures_are_looked_at_is_told_unless_asked_for(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(cells, **options):
+        raise OptionError("no time for times")
+
+    monkeypatch.setattr("kedge.grid.estimating.estimate", refuse)
+    words = ["study", "alpha", "--dry-run"]
+    for more, told in (([], True), (["--limit", "50"], False), (["--size", "paper"], False)):
+        assert main([*words, *more]) == 0
+        line = "size small: models are evaluated on at most 400 pictures of each set"
+        assert (line in capsys.readouterr().out) == told
+
+
 def test_the_time_of_data_that_are_elsewhere_is_not_known(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["study", "alpha", "--size", "paper", "--dry-run"]) == 0

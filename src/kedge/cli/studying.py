@@ -117,6 +117,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         evaluation=read_evaluation(options),
     )
     output = options.output or Path("studies") / _name(plan, options.recipe)
+    limit = plan.evaluation.get("limit")
+    if limit is not None and options.limit is None and not options.quiet:
+        print(
+            f"size {plan.size}: models are evaluated on at most {limit:,} pictures of each set;"
+            " --limit N for others"
+        )
     if options.dry_run:
         from kedge.studies.running import plan_cells
 
@@ -177,7 +183,10 @@ def _describe_sizes(study: Study) -> str:
         size = study.sizes[name]
         changed = ", ".join(f"{key} {_spell(value)}" for key, value in size.settings.items())
         own = ", ".join(f"{_flag(key)} {_spell(value)}" for key, value in size.options.items())
-        parts = [f"recipe {size.recipe}", changed, own, f"seeds {_spell(size.seeds)}", size.remark]
+        limit = size.evaluation.get("limit")
+        looked = f"evaluated on {limit} pictures of each set" if limit is not None else ""
+        parts = [f"recipe {size.recipe}", changed, own, f"seeds {_spell(size.seeds)}", looked]
+        parts.append(size.remark)
         lines += textwrap.wrap(
             f"{name:6} " + "; ".join(part for part in parts if part),
             80,
