@@ -345,6 +345,30 @@ def test_compiled_training_equals_eager(pictures, tmp_path):
     assert torch.allclose(eager, compiled, atol=1e-4, rtol=1e-4)
 
 
+def test_arms_and_seeds_in_one_process_are_all_compiled_and_seeds_once(
+    pictures, tmp_path, monkeypatch
+):
+    from torch._dynamo.utils import counters
+
+    compile_it = torch.compile
+    monkeypatch.setattr(  # what is compiled how often is the same, and nothing takes minutes
+        torch, "compile", lambda what, **options: compile_it(what, **options, backend="eager")
+    )
+    torch.compiler.reset()
+    made = []
+    shares = [0.1 * number for number in range(1, 11)]  # more than torch allows by itself
+    for number, (alpha, seed) in enumerate([*((a, 0) for a in shares), (0.1, 1), (0.2, 2)]):
+        counters.clear()
+        recipe = small(pictures, epochs=1, execution="compiled", protocol__alpha=alpha, seed=seed)
+        train(recipe, tmp_path / str(number), quiet=True)
+        made.append(counters["frames"]["total"])
+        assert counters["frames"]["ok"] == made[-1], "something was left uncompiled"
+        assert not counters["unimplemented"]
+    assert all(made[:10])
+    assert made[10:] == [0, 0]
+    torch.compiler.reset()
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("resident", ["auto", "never"])
 def test_a_damaged_picture_is_told_by_name_in_one_line(pictures, tmp_path, workers, resident):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from kedge.data.chance import Stream, key, sample_keys
+from kedge.data.chance import Stream, key, root, sample_keys
 from kedge.data.images import ImageSet
 from kedge.data.transforms import Shift, gather
 from kedge.errors import KedgeError
@@ -134,6 +134,7 @@ class Resident:
         self.pixels, self.labels, self.shift, self.cut = pixels, labels, shift, cut
         self.samples = len(pixels)
         self._seed, self._repeats = seed, repeats
+        self._root = root(seed, pixels.device)
         self._order = torch.zeros(self.samples, dtype=torch.long, device=pixels.device)
         self._cursor = torch.zeros((), dtype=torch.long, device=pixels.device)
         self._epoch = torch.zeros((), dtype=torch.long, device=pixels.device)
@@ -151,7 +152,7 @@ class Resident:
         """The samples of a pass, augmented."""
         place = torch.arange(self.cut.size, device=self.pixels.device) + self.cut.start(number)
         drawn = self._order.index_select(0, self._cursor + place)
-        keys = sample_keys(self._seed, self._epoch, drawn)
+        keys = sample_keys(self._root, self._epoch, drawn)
         numbers = drawn % self.samples
         images = gather(self.pixels, numbers, *self.shift.draw(keys))
         return Batch(images, self.labels.index_select(0, numbers), keys)

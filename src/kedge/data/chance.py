@@ -50,13 +50,21 @@ def key(*numbers: int) -> int:
     return value
 
 
-def sample_keys(seed: int, epoch: Tensor | int, numbers: Tensor) -> Tensor:
-    """A key for each sample: what is drawn from it depends on (seed, epoch, number) alone.
+def root(seed: int, device: torch.device) -> Tensor:
+    """A seed as `sample_keys` takes it, too, on the device.
 
-    Equal to `key(seed, epoch, number)`, as int64.
+    A compiled function takes a plain number for a constant, and is compiled again for another.
     """
     # `full` fills on the device; a tensor made from a number would be copied, and waited for.
-    start = torch.full((), _signed(key(seed) + _GOLDEN), device=numbers.device)
+    return torch.full((), _signed(key(seed) + _GOLDEN), device=device)
+
+
+def sample_keys(seed: int | Tensor, epoch: Tensor | int, numbers: Tensor) -> Tensor:
+    """A key for each sample: what is drawn from it depends on (seed, epoch, number) alone.
+
+    Equal to `key(seed, epoch, number)`, as int64. In place of the seed, its `root` may be given.
+    """
+    start = seed if isinstance(seed, Tensor) else root(seed, numbers.device)
     return _scramble(_scramble(start + epoch) + numbers + _signed(_GOLDEN))
 
 

@@ -24,7 +24,7 @@ class Draws:
         protocol: Which references, and how often they are masked.
         pool: Pictures to draw from, `(n, height, width, 3)`; None: the batch's own.
         shift: How references are augmented, if they are.
-        seed: Of the run.
+        seed: Of the run, or its `root`.
         rank: Of this process.
         steps: Of the run, over which alpha moves where it does.
     """
@@ -32,7 +32,7 @@ class Draws:
     protocol: Protocol
     pool: Tensor | None
     shift: Shift | None
-    seed: int
+    seed: int | Tensor
     rank: int = 0
     steps: int = 1
 

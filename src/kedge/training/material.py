@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kedge.data.batches import Batches, Cut, Resident, Streamed, read_all
-from kedge.data.chance import key
+from kedge.data.chance import key, root
 from kedge.data.folders import FileReader, list_pictures
 from kedge.data.images import ImageSet
 from kedge.data.mixing_pictures import make_mixing_pictures
@@ -297,8 +297,9 @@ def _draws(
     steps: int,
 ) -> Draws:
     protocol, device = recipe.protocol, processes.device
+    seed = root(recipe.seed, device)
     if protocol.references == "batch":
-        return Draws(protocol, None, None, recipe.seed, processes.rank, steps)
+        return Draws(protocol, None, None, seed, processes.rank, steps)
     count = protocol.reference_set
     if count is not None and count > len(train):
         raise OptionError(
@@ -321,7 +322,7 @@ def _draws(
         else:
             pool = _pixels(train.part(chosen), plain, _workers(recipe)).to(device)
     moves = replace(shift, reference=True) if protocol.references == "augmented" else None
-    return Draws(protocol, pool, moves, recipe.seed, processes.rank, steps)
+    return Draws(protocol, pool, moves, seed, processes.rank, steps)
 
 
 def _normalisation(

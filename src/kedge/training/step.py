@@ -26,6 +26,7 @@ from kedge.training.draws import Draws
 from kedge.training.recipe import Recipe
 
 EAGER_STEPS = 3  # before capture: they compile, and allocate what the graph will use
+VARIANTS = 64  # of a compiled function that torch keeps in a process
 
 
 @dataclass
@@ -87,6 +88,7 @@ class Step:
         self._prepare: Any = self._prepare_samples
         self._account: Any = self._keep_account
         if execution != "eager":
+            _allow_variants()
             self._forward = torch.compile(model, dynamic=False)
             self._prepare = torch.compile(self._prepare_samples, dynamic=False)
             self._account = torch.compile(self._keep_account, dynamic=False)
@@ -192,6 +194,17 @@ class Step:
         with torch.cuda.graph(graph):
             self._work()
         return graph
+
+
+def _allow_variants() -> None:
+    """Have torch compile for as many settings as a process meets.
+
+    A process that runs one arm after another needs a variant for each. At its own limit, eight,
+    torch goes on uncompiled, with nothing but a warning.
+    """
+    from torch._dynamo import config  # loading it takes seconds, which eager runs do not need
+
+    config.recompile_limit = max(config.recompile_limit, VARIANTS)
 
 
 def _targets_of(recipe: Recipe) -> ReferenceMasking | None:
