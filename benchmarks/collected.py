@@ -56,6 +56,7 @@ FOLDERS = {  # of cells, and the grid they belong to
     "choosing": "choosing",
     "finished": "finished",
 }
+ICELESS = tuple(name for name in CORRUPTIONS if name != "frost")  # Kedge's is drawn, not a photo
 FOREIGN = ("textures", "scenes", "characters")
 MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
 # By grid: what arms are compared with, and those that have a control of their own.
@@ -105,6 +106,7 @@ class Cell:
 MEASURES: dict[str, Callable[[Cell], float]] = {
     "clean": lambda cell: cell.mean("clean", "top1"),
     "corrupted": lambda cell: cell.mean("corruptions", "top1"),
+    "corrupted, without frost": lambda cell: cell.mean("corruptions", "top1", corruption=ICELESS),
     "severity 5": lambda cell: cell.mean("corruptions", "top1", severity=HIGHEST),
     "C-bar": lambda cell: cell.mean("cbar", "top1"),
     "C-bar, severity 5": lambda cell: cell.mean("cbar", "top1", severity=HIGHEST),
@@ -133,7 +135,7 @@ HELD_MEASURES = {
 }
 # Of cells that set training pictures aside, to fit a temperature on.
 TEMPERED_MEASURES: dict[str, Callable[[Cell], float]] = MEASURES | {
-    f"{title}, {where}, temperature": lambda cell, suite=suite, metric=metric: cell.mean(  # type: ignore[misc]
+    f"{title}, {where}, temperature": lambda cell, suite=suite, metric=metric: cell.mean(
         suite, metric, scaling="temperature"
     )
     for where, suite in (("clean", "clean"), ("corrupted", "corruptions"))
@@ -200,11 +202,15 @@ def _check(cells: Sequence[Cell], work: Path) -> None:
                 f"collected.py: expected {whole} of all pictures in {cell.run.folder}, found"
                 f" {counts}{', limited' if limited else ''}. Finish or remove it."
             )
-    # Finished networks are tuned for more epochs than they had, and compared with each other.
-    compared = [cell for cell in cells if cell.grid != "finished"]
-    budgets = {cell.run.recipe["epochs"] + cell.run.epochs_before for cell in compared}
-    if len(budgets) > 1:
-        raise SystemExit(f"collected.py: expected one budget, found epochs {sorted(budgets)}.")
+    budgets: dict[str, set[int]] = defaultdict(set)
+    for cell in cells:  # a network that is finished is tuned for more epochs than it had
+        own = f" of {cell.arm}" if cell.grid == "finished" else ""
+        budgets[own].add(cell.run.recipe["epochs"] + cell.run.epochs_before)
+    for own, found in budgets.items():
+        if len(found) > 1:
+            raise SystemExit(
+                f"collected.py: expected one budget{own}, found epochs {sorted(found)}."
+            )
 
 
 def _whole_or_one(row: Row) -> bool:

@@ -11,11 +11,11 @@
   5,000 training pictures are set aside, so that a temperature can be fitted.
 - Variants of the best arm, trained without the last 5,000 pictures and tested on those: whether
   something is better, without a look at the test set.
-- For each model that reads pairs, what a faded reference does to it (`gate.py`).
+- For each model of a grid that reads pairs, what a faded reference does to it (`gate.py`).
 
-Every cell is trained, evaluated and measured, and leaves its rows; weights are removed. A finished
-cell is not run again, so the grids may be spread over several sittings: `--grids`, `--arms` and
-`--seeds` choose a part. Afterwards
+Every cell is trained, evaluated and measured, and leaves its rows; weights are removed, but for the
+study's. A finished cell is not run again, so the grids may be spread over several sittings:
+`--grids`, `--arms` and `--seeds` choose a part. Afterwards
 
     python benchmarks/evidence.py --work evidence --write
 
@@ -131,7 +131,7 @@ def study_command(options: argparse.Namespace) -> list[str]:
     words += ["--data", options.data, "--data.validation", str(HELD)]  # to fit a temperature on
     words += ["--base-epochs", str(options.epochs), "--tuning-epochs", str(options.epochs // 6)]
     words += ["--tuning-lr", "0.01", "--soup", "1.0", "--greedy", "false"]
-    words += ["--seeds", "0,1,2", *test_words(options, 1), "--references", "1"]
+    words += ["--seeds", options.seeds or "0,1,2", *test_words(options, 1), "--references", "1"]
     return words + run_words(options, FINISHED)
 
 
@@ -224,6 +224,11 @@ def choose(options: argparse.Namespace) -> list[Grid]:
     return chosen
 
 
+def studies(options: argparse.Namespace) -> bool:
+    """Whether the study of finished networks was asked for; it has arms of its own."""
+    return FINISHED in (options.grids or ([] if options.arms else [FINISHED]))
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
@@ -269,7 +274,8 @@ def check(options: argparse.Namespace) -> None:
             "evidence.py: expected --data pack:FILE.npz for the grid choosing, found"
             f" {options.data}. Or name others: --grids first-references first."
         )
-    if any(not grid.held for grid in grids) and not Path(options.foreign or "").is_file():
+    tested = studies(options) or any(not grid.held for grid in grids)
+    if tested and not Path(options.foreign or "").is_file():
         sys.exit(
             "evidence.py: expected a pack of foreign pictures, --foreign FILE.npz, found"
             f" {options.foreign or 'none'}."
@@ -286,8 +292,7 @@ def main() -> int:
         return 0
     check(options)
     codes = [run_grid(grid, options) for grid in choose(options)]
-    part = options.arms or options.seeds
-    if FINISHED in (options.grids or ([] if part else [FINISHED])):
+    if studies(options):
         words = study_command(options)
         print("kedge", shlex.join(words), flush=True)
         codes.append(kedge_command(words))

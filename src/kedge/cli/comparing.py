@@ -69,7 +69,7 @@ def add(commands: Any, name: str) -> None:
         "--output", metavar="FOLDER", type=Path, help="default: comparisons/, by recipe and data"
     )
     add_argument("--title", metavar="TEXT", help="of the report")
-    add_evaluation(parser, limit="400 of shapes, else all", references="5")
+    add_evaluation(parser, suites="as there", limit="400 of shapes, else all", references="5")
     add_place(parser)
 
 

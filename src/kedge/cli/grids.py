@@ -10,11 +10,16 @@ from kedge.errors import KedgeError
 PLACE = ("jobs", "engine", "cpus", "gpus", "address", "device", "quiet")
 
 
-def add_evaluation(parser: argparse.ArgumentParser, *, limit: str, references: str) -> None:
-    """What is evaluated; `limit` and `references` say what they are by default."""
+def add_evaluation(
+    parser: argparse.ArgumentParser, *, suites: str, limit: str, references: str
+) -> None:
+    """What is evaluated; `suites`, `limit` and `references` say what they are by default."""
     add_argument = parser.add_argument_group("evaluation, as in kedge evaluate").add_argument
     add_argument(
-        "--suite", metavar="SUITES", type=read_names, help="comma-separated; default as there"
+        "--suite",
+        metavar="SUITES",
+        type=read_names,
+        help=f"comma-separated; default: {suites}",
     )
     add_argument(
         "--limit",

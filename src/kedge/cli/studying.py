@@ -81,7 +81,8 @@ def _add_study(studies: Any, study: Study) -> None:
     add_argument(
         "--output", metavar="FOLDER", type=Path, help="default: studies/, by name, size and data"
     )
-    add_evaluation(parser, limit="by size", references="by size")
+    suites = ",".join(study.sizes["small"].evaluation.get("suites", ())) or "as there"
+    add_evaluation(parser, suites=suites, limit="by size", references="by size")
     own = [each for each in fields(study.options) if f"--{_flag(each.name)}" not in parser.options]
     if own:
         group = parser.add_argument_group("of this study")
