@@ -413,6 +413,28 @@ def test_finished_networks_are_a_study_that_kedge_takes(monkeypatch, tmp_path, c
     assert "tuned-masked-label-lr0.01" in told
 
 
+@pytest.mark.parametrize("grid", ["finished", "vit"])
+def test_that_foreign_pictures_are_missing_is_told_before_anything_runs(
+    grid, monkeypatch, tmp_path
+):
+    (tmp_path / "c.npz").touch()
+    words = ["evidence.py", "--data", f"pack:{tmp_path / 'c.npz'}", "--work", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*words, "--grids", grid])
+    with pytest.raises(SystemExit, match="expected a pack of foreign pictures"):
+        evidence.main()
+
+
+def test_the_study_is_for_the_seeds_asked_for_and_has_no_arms_to_choose(monkeypatch, tmp_path):
+    words = ["evidence.py", "--data", "shapes", "--foreign", "x.npz", "--work", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*words, "--seeds", "1,2"])
+    options = evidence.read_options()
+    assert evidence.studies(options)
+    asked = evidence.study_command(options)
+    assert asked[asked.index("--seeds") + 1] == "1,2"
+    monkeypatch.setattr(sys, "argv", [*words, "--arms", "standard"])
+    assert not evidence.studies(evidence.read_options())
+
+
 def test_a_part_of_the_grids_can_be_asked_for(monkeypatch):
     words = ["evidence.py", "--work", "w", "--arms", "anchored,standard", "--seeds", "1,2"]
     monkeypatch.setattr(sys, "argv", [*words, "--grids", "first", "vit"])

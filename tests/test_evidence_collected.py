@@ -129,6 +129,10 @@ def test_means_and_differences_are_those_of_the_cells(work, tmp_path):
     worst = found["first", "finetuned", "severity 5", "standard"]
     expected = statistics.fmean(by_seed("finetuned", C, (5,)))
     assert float(worst["mean"]) == pytest.approx(expected, abs=1e-5)
+    iceless = found["first", "finetuned", "corrupted, without frost", "standard"]
+    others = tuple(name for name in C if name != "frost")
+    expected = statistics.fmean(by_seed("finetuned", others, everything))
+    assert float(iceless["mean"]) == pytest.approx(expected, abs=1e-5)
     error = found["first", "standard", "smooth ECE, corrupted", ""]
     assert float(error["mean"]) == pytest.approx(1 - statistics.fmean(base), abs=1e-5)
     told = found["first", "standard", "OOD AUROC", ""]  # of three sets, by energy
@@ -202,6 +206,7 @@ def test_rows_corruptions_references_and_repeats_are_written(work, tmp_path):
         (lambda work: make_cell(work / "first", "masked-label", 7, limit=20), "limited"),
         (lambda work: make_cell(work / "second", "tried", 0, epochs=2), "one budget"),
         (lambda work: make_cell(work / "first", "standard", 0), "expected one cell"),
+        (lambda work: make_cell(work / "finished", "base", 7, epochs=61), "one budget of base"),
     ],
 )
 def test_cells_that_were_only_tried_are_refused_and_nothing_is_written(work, tmp_path, spoil, told):
