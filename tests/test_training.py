@@ -72,7 +72,10 @@ def test_day_0_predicts_as_the_source_did(pictures, tmp_path, capsys):
     source = read_metrics(tmp_path / "source" / "metrics.jsonl")[-1]
     assert entry["accuracy"] == entry["source_accuracy"] == source["accuracy"]
     assert math.isclose(entry["loss"], source["loss"], rel_tol=1e-5)
-    assert f"day 0: accuracy {100 * source['accuracy']:.2f} % on 4 images" in told
+    assert (
+        f"day 0, before the first step: accuracy {100 * source['accuracy']:.2f} % on 4 images"
+        in told
+    )
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "state_dict", "wrapped", "run", "model"])

@@ -55,7 +55,7 @@ def add(commands: Any, name: str) -> None:
         metavar="FOLDER_OR_FILE",
         type=Path,
         help="start from a trained network: a Kedge folder, .safetensors or a saved state_dict;"
-        " it is anchored exactly",
+        " it is anchored exactly. A run brings its data along",
     )
     parser.add_argument(
         "--resume", metavar="FOLDER", type=Path, help="go on with the run in this folder"
@@ -75,6 +75,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.resume is not None:
         return _resume(options, overrides)
     name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
+    if options.recipe is None and options.start is not None:
+        from kedge.training.inherited import inherit
+
+        overrides = inherit(options.start, overrides)
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)

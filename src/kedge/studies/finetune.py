@@ -84,8 +84,13 @@ def show(results: "Results") -> "Shown":
     notes = (
         "The base is trained once for each seed, and shared by all that is tuned from it. Runs of"
         " a soup differ in their learning rate alone.",
-        "BatchNorm statistics of soups are estimated anew on training samples. Greedy soups were"
-        " chosen on validation pictures; the test set chose nothing.",
+        "BatchNorm statistics of soups are estimated anew on training samples."
+        + (
+            " Greedy soups were chosen on validation pictures."
+            if results.plan.options.greedy
+            else ""
+        )
+        + " The test set chose nothing.",
     )
     return Shown(_tell(results), (figure,), (_tabulate(results, arms),), notes=notes)
 

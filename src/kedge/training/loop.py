@@ -32,6 +32,7 @@ from kedge.standard import Standard
 from kedge.storage import digest_weights, note_on_references, save
 from kedge.training.checkpoint import LAST, load_checkpoint, save_checkpoint
 from kedge.training.distributed import Processes, joined
+from kedge.training.inherited import warn_of_seen
 from kedge.training.interrupts import Interrupts
 from kedge.training.judging import Held, Score, judge
 from kedge.training.material import gather_material
@@ -115,8 +116,9 @@ def train(
         title = f"{recipe.protocol.name}, seed {recipe.seed}"
         show = chosen(show, quiet or not processes.first)
         with show(title, run.steps, run.done, "step") as display:
-            protocol = run.recipe.protocol.describe()
-            for line in (material.description, run.described, protocol, told):
+            seen = None if start is None or resume else warn_of_seen(recipe, Path(start))
+            protocol, plan = recipe.protocol.describe(), _describe_plan(run, folder)
+            for line in (material.description, run.described, protocol, plan, seen, told):
                 if line is not None:
                     display.say(line)
             finished = _train(run, folder, display)
@@ -227,6 +229,15 @@ def _end_epoch(run: Run, clock: _Clock, display: Display, metrics: "Metrics | _N
     clock.leave_out(time.monotonic() - before)
 
 
+def _describe_plan(run: Run, folder: Path) -> str:
+    recipe = run.recipe
+    epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs:g} epochs"
+    return (
+        f"{epochs} of {run.steps_per_epoch:,} steps, batch {recipe.batch}, {recipe.optimiser.name}"
+        f" at {recipe.optimiser.lr:g}, {recipe.schedule.name}, into {folder}"
+    )
+
+
 def _show_day_zero(run: Run, display: Display, metrics: "Metrics | _NoMetrics") -> None:
     """A trained network predicts after anchoring what it did before; show it."""
     held = run.material.validation or run.material.test
@@ -236,8 +247,8 @@ def _show_day_zero(run: Run, display: Display, metrics: "Metrics | _NoMetrics") 
     theirs = _score_source(run, held)
     metrics.write("day 0", 0, **asdict(ours), source_accuracy=theirs.accuracy)
     display.say(
-        f"day 0: accuracy {100 * ours.accuracy:.2f} % on {held.count:,} images of {held.name};"
-        f" before anchoring {100 * theirs.accuracy:.2f} %"
+        f"day 0, before the first step: accuracy {100 * ours.accuracy:.2f} % on {held.count:,}"
+        f" images of {held.name}; the network it starts from {100 * theirs.accuracy:.2f} %"
     )
 
 

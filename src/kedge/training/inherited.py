@@ -1,0 +1,90 @@
+"""What a run takes over from the one whose network it starts from: data, how they are cut, seed.
+
+A network that is tuned on other data than it was trained on, or validated on pictures that it was
+trained on, should be so because somebody asked for it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from kedge.errors import OptionError, RecipeError
+from kedge.training.recipe import Recipe
+from kedge.training.recipe_files import make_recipe, read_yaml
+
+_DATA = (
+    *("name", "root", "size", "resize", "interpolation", "mean", "std"),
+    *("limit", "validation", "validation_from", "label_noise"),
+)
+_CUT = ("limit", "validation", "validation_from")  # by these and the seed
+
+
+def read_source(start: Path) -> Recipe | None:
+    """The recipe of the run in a folder; None where there is none, or none that can be read."""
+    run = start.parent if start.name == "model" else start
+    if not (run / "recipe.yaml").is_file():
+        return None
+    try:
+        return make_recipe(read_yaml(run / "recipe.yaml"), f"the recipe of {run}")
+    except RecipeError:
+        return None
+
+
+def inherit(start: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Settings with those of the run in `start` where nothing was given.
+
+    Args:
+        start: What `--from` names.
+        given: By dotted name; they hold.
+
+    Raises:
+        OptionError: If it is bare weights, and the data are not named; if another network is asked
+            for than the folder has.
+    """
+    if start.is_file() and "data.name" not in given:
+        raise OptionError(
+            f"expected --data with --from {start}, since weights do not say what they were trained"
+            " on: --data imagefolder:pictures, for example."
+        )
+    source = read_source(start)
+    if source is None:
+        return given
+    network = given.get("network.name", source.network.name)
+    if network != source.network.name:
+        raise OptionError(
+            f"expected no --network with --from {start}, which is {source.network.name}, found"
+            f" {network}."
+        )
+    found: dict[str, Any] = {
+        "network.name": source.network.name,
+        "network.arguments": dict(source.network.arguments),
+    }
+    if given.get("data.name", source.data.name) == source.data.name:
+        found |= {f"data.{name}": getattr(source.data, name) for name in _DATA}
+        found["seed"] = source.seed
+    return found | given
+
+
+def warn_of_seen(recipe: Recipe, start: Path) -> str | None:
+    """A line if pictures that are validated on may have been trained on by the source."""
+    source = read_source(start)
+    if source is None or not recipe.data.validation or source.data.name != recipe.data.name:
+        return None
+    ours, theirs = (
+        [getattr(each.data, name) for name in _CUT] + [each.seed] for each in (recipe, source)
+    )
+    if ours == theirs:
+        return None
+    names = [*(f"data.{name}" for name in _CUT), "seed"]
+    cut = ", ".join(
+        f"{name} {_spell(value)}"
+        for name, value, own in zip(names, theirs, ours, strict=True)
+        if value != own
+    )
+    return (
+        f"pictures that are validated on here may have been trained on by {start}, which cut its"
+        f" validation set otherwise ({cut}): accuracy and temperature may flatter"
+    )
+
+
+def _spell(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

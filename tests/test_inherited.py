@@ -1,0 +1,100 @@
+"""A run that starts from another takes over its data, unless somebody asks for others."""
+
+import pytest
+import torch
+import yaml
+
+from kedge.cli import main
+from kedge.errors import OptionError
+from kedge.training.inherited import inherit, warn_of_seen
+from kedge.training.material import cut_sets
+from kedge.training.recipe_files import load_recipe, make_recipe, read_yaml, to_yaml
+
+
+@pytest.fixture
+def source(tmp_path):
+    """The folder of a run, as far as it is looked at."""
+    recipe = load_recipe(
+        "digits-small", {"data.validation": 0.2, "seed": 3, "network.name": "timm:resnet18"}
+    )
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "recipe.yaml").write_text(to_yaml(recipe))
+    return tmp_path / "plain"
+
+
+def test_data_cut_network_and_seed_are_those_of_the_source(source):
+    for start in (source, source / "model"):
+        taken = inherit(start, {"epochs": 2})
+        recipe, theirs = (
+            load_recipe("finetune", taken),
+            make_recipe(read_yaml(source / "recipe.yaml")),
+        )
+        assert (recipe.data.name, recipe.network.name, recipe.seed) == (
+            "digits",
+            "timm:resnet18",
+            3,
+        )
+        assert recipe.epochs == 2
+        assert recipe.protocol.name == "masked"  # of the recipe, as all that is not data
+        ours, before = cut_sets(recipe), cut_sets(theirs)
+        assert torch.equal(ours.validation.rows, before.validation.rows)
+        assert warn_of_seen(recipe, start) is None
+
+
+def test_what_was_asked_for_holds(source):
+    taken = inherit(source, {"data.validation": 0.5, "seed": 4})
+    assert (taken["data.validation"], taken["seed"], taken["data.name"]) == (0.5, 4, "digits")
+    other = inherit(source, {"data.name": "shapes"})
+    assert {"data.validation", "data.size", "seed"} & other.keys() == set()
+    assert other["network.name"] == "timm:resnet18"  # the weights are of it all the same
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"data.validation": 0.1}, "(data.validation 0.2)"),
+        ({"seed": 4}, "(seed 3)"),
+        ({"data.limit": 100, "data.validation_from": "last"}, "data.validation_from random"),
+        ({"data.validation": 0}, None),
+        ({"data.name": "shapes"}, None),
+        ({"epochs": 7, "optimiser.lr": 0.5}, None),
+    ],
+)
+def test_pictures_that_the_source_may_have_seen_are_warned_of(source, changed, told):
+    settings = inherit(source, {}) | changed
+    line = warn_of_seen(load_recipe("finetune", settings), source)
+    assert (line is None) == (told is None)
+    assert told is None or told in line
+
+
+def test_folders_without_a_recipe_give_nothing(tmp_path):
+    assert inherit(tmp_path, {"epochs": 1}) == {"epochs": 1}
+    (tmp_path / "recipe.yaml").write_text("{unreadable: [")
+    assert inherit(tmp_path, {"epochs": 1}) == {"epochs": 1}
+    assert warn_of_seen(load_recipe("finetune"), tmp_path) is None
+
+
+def test_another_network_and_weights_without_data_are_refused(source, tmp_path):
+    with pytest.raises(OptionError, match="which is timm:resnet18, found timm:vit"):
+        inherit(source, {"network.name": "timm:vit"})
+    (tmp_path / "weights.pth").touch()
+    with pytest.raises(OptionError, match="expected --data with --from"):
+        inherit(tmp_path / "weights.pth", {"network.name": "timm:resnet18"})
+    asked = {"data.name": "digits"}
+    assert inherit(tmp_path / "weights.pth", asked) == asked
+
+
+def test_kedge_train_goes_on_with_the_data_of_the_run(tmp_path, capsys):
+    words = ["train", "--data", "digits", "--epochs", "1", "--data.limit", "64"]
+    plain, tuned = str(tmp_path / "plain"), tmp_path / "tuned"
+    assert main([*words, "--protocol", "standard", "--output", plain]) == 0
+    assert "1 epoch of 2 steps, batch 32, sgd at 0.15, cosine, into" in capsys.readouterr().out
+    assert main(["train", "--from", plain, "--epochs", "1", "--output", str(tuned)]) == 0
+    told = capsys.readouterr().out
+    assert "digits: 64 samples" in told
+    assert "may have been trained on" not in told
+    assert "day 0, before the first step: accuracy" in told
+    assert yaml.safe_load((tuned / "recipe.yaml").read_text())["data"]["name"] == "digits"
+    others = ["--epochs", "1", "--data.validation", "0.3", "--output", str(tmp_path / "other")]
+    assert main(["train", "--from", plain, *others]) == 0
+    assert "may have been trained on" in capsys.readouterr().out
