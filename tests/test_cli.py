@@ -74,6 +74,7 @@ def test_print_recipe_shows_the_resolved_one(capsys):
         (["--resume", "/nowhere"], "cannot go on in /nowhere"),
         (["--resume", "x", "--epochs", "3"], "expected --resume alone, found --epochs"),
         (["--from", "/nowhere.pt"], "cannot start from /nowhere.pt"),
+        (["--recipe", "finetune"], "expected --from, a trained network"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, words, told):

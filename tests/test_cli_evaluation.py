@@ -34,6 +34,7 @@ def test_a_run_is_evaluated_on_its_own_data_into_its_own_folder(run, capsys):
     told = capsys.readouterr().out
     for word in ("top-1 %", "smooth ECE", "scaled", "AUROC %", "blobs", "(2 chosen)", "±"):
         assert word in told, word
+    assert "fitted on 4 validation pictures, too few to trust them" in " ".join(told.split())
     rows = read_rows(run)
     assert {row["model"] for row in rows} == {"small"}
     assert {row["protocol"] for row in rows} == {"masked"}

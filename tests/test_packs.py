@@ -13,12 +13,19 @@ from PIL import Image
 from kedge.data import packs
 from kedge.data.packs import load_pack
 from kedge.errors import DataError, OptionError
+from kedge.evaluation.tested import load_test
 
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
     """Every test begins with no pack kept."""
     monkeypatch.setattr(packs, "_kept", {})
+
+
+def test_a_pack_without_a_test_set_says_how_to_add_one(tmp_path):
+    file = "pack:" + write(tmp_path, good())
+    with pytest.raises(DataError, match="Add the arrays test_bytes, test_offsets and test_labels"):
+        load_test(file, trained_on=file)
 
 
 def draw(n: int, height: int = 6, width: int = 4, seed: int = 0) -> list[np.ndarray]:

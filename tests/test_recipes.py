@@ -8,7 +8,14 @@ import yaml
 from kedge.cli import main
 from kedge.errors import OptionError, RecipeError
 from kedge.training.recipe import Protocol, Recipe
-from kedge.training.recipe_files import load_recipe, make_recipe, settings, shipped, to_yaml
+from kedge.training.recipe_files import (
+    load_recipe,
+    make_recipe,
+    read_setting,
+    settings,
+    shipped,
+    to_yaml,
+)
 
 SHIPPED = {
     *("shapes-small", "digits-small", "cifar10-resnet18", "cifar100-resnet18", "cifar100-wrn40-2"),
@@ -311,3 +318,17 @@ def test_a_run_tells_its_protocol_before_it_begins(tmp_path, capsys):
     words = ["train", "--recipe", "shapes-small", "--epochs", "1", "--data.limit", "32"]
     assert main([*words, "--output", str(tmp_path / "run"), "--protocol.batchnorm", "running"]) == 0
     assert "masked in 25 % of the batches, target label; BatchNorm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("data.mean", "0.5,0.5,0.25", [0.5, 0.5, 0.25]),
+        ("data.mean", "[0.5, 0.5, 0.25]", [0.5, 0.5, 0.25]),
+        ("data.std", "none", None),
+        ("schedule.milestones", "0.5", [0.5]),
+        ("epochs", "3", 3),
+    ],
+)
+def test_several_numbers_may_stand_with_and_without_brackets(name, text, value):
+    assert read_setting(name, text) == value

@@ -75,6 +75,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.resume is not None:
         return _resume(options, overrides)
     name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
+    if name == "finetune" and options.start is None and not options.print_recipe:
+        raise OptionError(
+            "expected --from, a trained network, with the recipe finetune, found none: --from"
+            " runs/plain, for example."
+        )
     if options.recipe is None and options.start is not None:
         from kedge.training.inherited import inherit
 

@@ -31,6 +31,8 @@ from kedge.rows import Row
 from kedge.training.distributed import Processes, joined
 from kedge.training.progress import Display, Showing, chosen
 
+FEW = 100  # validation pictures: fewer do not fit a temperature
+
 
 def evaluate(
     model: "nn.Module | Callable[[Tensor], Tensor] | str | os.PathLike[str]",
@@ -242,6 +244,11 @@ def _run(
         if len(todo) < len(units):
             display.say(f"{len(units) - len(todo)} of {len(units)} sets are there already")
         if fitting is not None:
+            if fitting.count < FEW:
+                display.say(
+                    f"temperature and threshold are fitted on {fitting.count} validation pictures,"
+                    " too few to trust them: --validation DATA"
+                )
             recording.fitted(asking.fit(fitting))
         elif recording.calibrates:
             display.say(

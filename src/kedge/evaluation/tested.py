@@ -46,10 +46,16 @@ def load_test(data: Data, root: str | None = None, trained_on: str | None = None
         )
     if sets.test is None:
         raise DataError(
-            f"expected a set to test on in {data_name}, found only one to train on. Put pictures"
-            " to test on into a folder 'test' beside 'train'."
+            f"expected a set to test on in {data_name}, found only one to train on."
+            f" {_say_where_to_add(data_name)}"
         )
     return replace(sets.test, name=data_name) if isinstance(data, str) else sets.test
+
+
+def _say_where_to_add(data: str) -> str:
+    if data.startswith("pack:"):
+        return "Add the arrays test_bytes, test_offsets and test_labels to it."
+    return "Put pictures to test on into a folder 'test' beside 'train'."
 
 
 def _are_same(data: str, other: str | None) -> bool:

@@ -201,14 +201,18 @@ def settings(kind: type = Recipe, prefix: str = "") -> dict[str, dataclasses.Fie
 
 
 def read_setting(dotted: str, text: str) -> Any:
-    """What a text stands for: a text where one is wanted, everything else as YAML."""
+    """What a text stands for: a text where one is wanted, everything else as YAML.
+
+    Several numbers may also stand without brackets, `0.5,0.5,0.5`, as in other commands.
+    """
     known = settings().get(dotted)
     optional = known is not None and isinstance(known.type, types.UnionType)
     if optional and text in ("none", "null"):
         return None
     if known is not None and known.type in (str, str | None):
         return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
-    return _yaml_or_text(text)
+    listed = known is not None and "list[float]" in str(known.type)
+    return _yaml_or_text(f"[{text}]" if listed and not text.strip().startswith("[") else text)
 
 
 def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
