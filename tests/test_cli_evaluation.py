@@ -95,6 +95,8 @@ def test_a_network_by_name_is_evaluated_with_its_weights(pictures, tmp_path, mon
     assert {row["protocol"] for row in rows} == {"standard"}
     assert main(["evaluate", "timm:resnet18", "--data", f"imagefolder:{pictures}"]) == 2
     assert "expected --checkpoint FILE" in capsys.readouterr().err
+    assert main(["evaluate", "net.pth", "--data", f"imagefolder:{pictures}"]) == 2
+    assert "timm:NAME --checkpoint net.pth" in capsys.readouterr().err
 
 
 def test_a_set_written_by_corrupt_scores_as_the_one_made_on_the_fly(run, tmp_path, capsys):

@@ -66,6 +66,8 @@ def test_the_baseline_can_be_named_and_one_arm_has_none(tmp_path):
     found = make_comparison(runs, baseline="masked-label")
     assert names(found) == ["masked-label", "standard"]
     assert found.baseline.name == "masked-label"
+    for folder in (runs[1].folder.name, str(runs[1].folder)):  # where names of arms are made up
+        assert make_comparison(runs, baseline=folder).baseline.name == "masked-label"
     assert make_comparison(runs[:1]).baseline is None
     assert names(make_comparison(runs[:1])) == ["standard"]
     with pytest.raises(OptionError, match=r"baseline to be one of .*'masked-label'.*'masked'"):

@@ -45,7 +45,9 @@ def add(commands: Any, name: str) -> None:
         help="a folder, or a file NAME.html; default: the folder given, or report/ for several",
     )
     parser.add_argument(
-        "--baseline", metavar="ARM", help="differences are to this arm; default: standard training"
+        "--baseline",
+        metavar="ARM",
+        help="differences are to this arm, or to that of this run; default: standard training",
     )
     parser.add_argument("--title", metavar="TEXT", help="of the page")
     parser.add_argument("--quiet", action="store_true", help="show nothing but errors")

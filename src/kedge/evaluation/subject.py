@@ -166,6 +166,11 @@ def make_subject(
                     f" with {given}, which has its own."
                 )
             folder = Path(given)
+            if folder.is_file():
+                raise OptionError(
+                    f"expected a folder or a name such as timm:resnet50, found the file {given}. Of"
+                    f" bare weights say which network they are of: timm:NAME --checkpoint {given}."
+                )
             model, name = load(folder), name or _folder_name(folder)
     else:
         raise OptionError(

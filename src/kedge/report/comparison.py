@@ -87,8 +87,8 @@ def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Compari
 
     Args:
         runs: Any, also from other machines.
-        baseline: The name of an arm. By default that of standard training from scratch; the first
-            if there is none.
+        baseline: The name of an arm, or of the folder of one of its runs. By default that of
+            standard training from scratch; the first if there is none.
 
     Raises:
         DataError: If there are no results in them.
@@ -187,8 +187,11 @@ def _changed(file: Path) -> float:
 
 def _choose_baseline(arms: Sequence[Arm], name: str | None) -> Arm:
     if name is not None:
-        check_option("baseline", name, [arm.name for arm in arms])
-        return next(arm for arm in arms if arm.name == name)
+        by_folder = [arm for arm in arms if any(run.name == Path(name).name for run in arm.runs)]
+        named = [arm for arm in arms if arm.name == name] or by_folder
+        if not named:
+            check_option("baseline", name, [arm.name for arm in arms])
+        return named[0]
     plain = (arm for arm in arms if arm.protocol == "standard" and arm.from_scratch)
     return next(plain, arms[0])
 
