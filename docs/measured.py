@@ -119,7 +119,7 @@ def describe_other_networks() -> str:
 def describe_finished() -> str:
     """Networks whose training was over, tuned; also with a temperature."""
     shown = {
-        **{key: SHOWN[key] for key in SHOWN if key not in ("shift", "OOD AUROC")},
+        **{key: SHOWN[key] for key in SHOWN if key not in ("C-bar", "shift", "OOD AUROC")},
         "smooth ECE, corrupted, temperature": ("the same, with a temperature", 1, 3),
         "OOD AUROC": SHOWN["OOD AUROC"],
     }
