@@ -90,6 +90,8 @@ def test_a_network_by_name_is_evaluated_with_its_weights(pictures, tmp_path, mon
     torch.save(net.state_dict(), "net.pth")
     words = ["timm:resnet18", "--checkpoint", "net.pth", "--data", f"imagefolder:{pictures}"]
     assert main(["evaluate", *words, "--size", "32", "--suite", "clean"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "timm:resnet18 is shown pictures of 32 px, normalised by mean (0.485," in told
     rows = read_rows(tmp_path / "evaluations" / "timm-resnet18")
     assert {row["network"] for row in rows} == {"timm:resnet18"}
     assert {row["protocol"] for row in rows} == {"standard"}

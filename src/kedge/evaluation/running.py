@@ -15,7 +15,7 @@ from kedge.evaluation.asking import Asking
 from kedge.evaluation.classes import ClassMap
 from kedge.evaluation.plan import DEFAULT_SUITES, Choices, Unit, plan, plan_validation
 from kedge.evaluation.recording import Recording
-from kedge.evaluation.subject import Normalisation, make_subject
+from kedge.evaluation.subject import Normalisation, Subject, make_subject
 from kedge.evaluation.summary import read_baseline
 from kedge.evaluation.tested import (
     Data,
@@ -27,6 +27,7 @@ from kedge.evaluation.tested import (
     number_classes,
     own_test,
 )
+from kedge.image_model import image_model_in
 from kedge.rows import Row
 from kedge.training.distributed import Processes, joined
 from kedge.training.progress import Display, Showing, chosen
@@ -175,7 +176,8 @@ def evaluate(
         if "ood" in choices.suites:
             subject.remember_residuals(load_train(data, subject, root), seed)
         held = load_validation(validation, subject, test, root)
-        notes: list[str] = []
+        by_name = isinstance(model, str) and not os.path.exists(model) and ":" in model
+        notes = [_describe_view(subject)] if by_name else []
         units = plan(subject, test.name, test, choices, processes, notes)
         fitting = None if held is None else plan_validation(subject, held, choices, processes)
         common = {
@@ -260,6 +262,17 @@ def _run(
             outcomes = asking.see(unit)
             inside = outcomes if unit is clean else inside
             display.show(asking.seen, recording.add(unit, outcomes, inside, asking.temperatures))
+
+
+def _describe_view(subject: Subject) -> str:
+    """What a network made by name is shown, where nobody may have said it."""
+    told = f"{subject.name} is shown pictures of {subject.size} px"
+    if subject.resize is not None:
+        told += f", the middle of {subject.resize} px"
+    normalise = getattr(image_model_in(subject.model), "normalise", None)
+    if normalise is not None:
+        told += f", normalised by mean {normalise.mean} and std {normalise.std}"
+    return f"{told} (--size, --resize, --mean, --std)"
 
 
 def _place(device: str | None, model: object) -> str:
