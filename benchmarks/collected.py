@@ -1,10 +1,12 @@
 """What the cells of `evidence.py` found, in few small files: `results/cifar10/`.
 
-- `first-grid.csv`, `second-grid.csv`: accuracy, likelihood and calibration error of every cell on
-  every set, and detection by energy.
+- `first-grid.csv`, `second-grid.csv`, `choosing-grid.csv`: accuracy, likelihood and calibration
+  error of every cell on every set, and detection by energy. What follows from them is made anew
+  each time, so cells may come in several sittings: those found now take the place of what was
+  written of the same arm and seed, and the rest stays.
 - `summary.csv`: for each arm what people ask first, seed by seed, and its difference to standard
-  training, for `finetuned` also to its control, with the 95 % interval of Welch's t. Seeds are not
-  paired: on a GPU a seed does not fix a run (`again.csv`).
+  training, for some also to a control, with the 95 % interval of Welch's t. Seeds are not paired:
+  on a GPU a seed does not fix a run (`again.csv`).
 - `by-corruption.csv`: the same for each corruption, over all severities and at the highest.
 - `references.csv`: of seed 0, how much the choice of a reference decides, and what five give.
 - `gate.csv`, `gate.svg`: what a faded reference does (`gate.py`).
@@ -14,7 +16,7 @@
   temperature that was fitted on training pictures set aside.
 - `choosing.csv`: variants, tested on training pictures that were held back.
 - `seconds.csv`: how long each cell took, most of them beside others on the same GPU.
-- Figures of `kedge report` over the first grid.
+- Figures of `kedge report` over the first grid, where all of it is found.
 """
 
 import csv
@@ -51,7 +53,7 @@ CORRUPTIONS, CBAR = (list_corruptions(kind, "cifar") for kind in ("c", "cbar"))
 FOLDERS = {  # of cells, and the grid they belong to
     "first-references": "first",
     "first": "first",
-    **dict.fromkeys(("second", "vit", "convnext"), "second"),
+    **dict.fromkeys(("second", "running", "vit", "convnext", "chosen"), "second"),
     "again": "again",
     "choosing": "choosing",
     "finished": "finished",
@@ -61,7 +63,11 @@ FOREIGN = ("textures", "scenes", "characters")
 MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
 # By grid: what arms are compared with, and those that have a control of their own.
 AGAINST = {"choosing": "finetuned", "finished": "tuned-standard-lr0.01"}
-CONTROLS = {"finetuned": "continued"}
+CONTROLS = {
+    "finetuned": "continued",
+    "label-running": "masked-label",
+    "more-masked-running": "finetuned",
+}
 KEPT = ("top1", "nll", "ece", "smooth_ece", "auroc", "fpr_at_95_tpr_in")
 PLACE = ("suite", "set", "corruption", "severity", "inference", "count")
 COLUMNS = ("network", "arm", "seed", *PLACE, *KEPT, "top1_std")
@@ -72,12 +78,10 @@ HIGHEST = 5
 class Cell:
     """A trained and evaluated model: its rows, and what it is."""
 
-    def __init__(self, run: Run) -> None:
-        self.run, self.arm, self.seed = run, str(run.cell["arm"]), int(run.cell["seed"])
-        self.grid = FOLDERS[run.folder.parent.name]
-        self.network = str(run.recipe["network"]["name"]).partition(":")[2]
-        self.single = [row for row in run.rows if row["inference"] in ("single", "")]
-        self.marginal = [row for row in run.rows if row["inference"] == "marginal"]
+    def __init__(self, grid: str, network: str, arm: str, seed: int, rows: Sequence[Row]) -> None:
+        self.grid, self.network, self.arm, self.seed = grid, network, arm, seed
+        self.single = [row for row in rows if row["inference"] in ("single", "")]
+        self.marginal = [row for row in rows if row["inference"] == "marginal"]
 
     def mean(
         self,
@@ -101,6 +105,16 @@ class Cell:
             and all(_among(row[key], wanted) for key, wanted in where.items())
         ]
         return statistics.fmean(found)
+
+
+class RunCell(Cell):
+    """One whose folder is at hand."""
+
+    def __init__(self, run: Run) -> None:
+        grid, network = FOLDERS[run.folder.parent.name], str(run.recipe["network"]["name"])
+        arm, seed = str(run.cell["arm"]), int(run.cell["seed"])
+        super().__init__(grid, network.partition(":")[2], arm, seed, run.rows)
+        self.run = run
 
 
 MEASURES: dict[str, Callable[[Cell], float]] = {
@@ -130,7 +144,7 @@ HELD_MEASURES = {
     name: MEASURES[name]
     for name in (
         *("clean", "corrupted", "severity 5", "C-bar"),
-        *("smooth ECE, clean", "smooth ECE, corrupted"),
+        *("smooth ECE, clean", "smooth ECE, corrupted", "NLL, corrupted"),
     )
 }
 # Of cells that set training pictures aside, to fit a temperature on.
@@ -144,44 +158,52 @@ TEMPERED_MEASURES: dict[str, Callable[[Cell], float]] = MEASURES | {
 
 
 def write_results(work: Path, folder: Path = FOLDER) -> None:
-    """Write all files from the cells below `work`."""
+    """Write all files, from the cells below `work` and what was written of others before."""
     places = [work / name for name in FOLDERS if (work / name).exists()]
-    finished = [Cell(run) for run in find_runs(places) if run.cell.get("finished")]
-    _check(finished, work)
-    cells = [cell for cell in finished if cell.grid in ("first", "second")]
+    found = [RunCell(run) for run in find_runs(places) if run.cell.get("finished")]
+    _check(found, work)
     folder.mkdir(parents=True, exist_ok=True)
-    for grid in ("first", "second"):
-        rows = [row for cell in cells if cell.grid == grid for row in _compact(cell)]
-        _write(folder / f"{grid}-grid.csv", COLUMNS, rows)
+    for grid in ("first", "second", "choosing"):
+        rows = [row for cell in found if cell.grid == grid for row in _compact(cell)]
+        _add(folder / f"{grid}-grid.csv", COLUMNS, rows, _ONE)
+    cells = [cell for grid in ("first", "second") for cell in _read_cells(folder, grid)]
     _write(folder / "summary.csv", _SUMMARY, _summarise(cells, MEASURES))
     _write(folder / "by-corruption.csv", _BY_CORRUPTION, _by_corruption(cells))
-    _write(folder / "references.csv", ("arm", "measure", "value", "spread", "five"), _spread(cells))
-    _write(folder / "seconds.csv", ("arm", "seed", "network", "train", "evaluate"), _time(cells))
-    _write(folder / "again.csv", ("arm", "seed", "measure", "first", "again"), _repeat(finished))
-    for grid, file, measures in (
-        ("choosing", "choosing.csv", HELD_MEASURES),
-        ("finished", "finetune.csv", TEMPERED_MEASURES),
-    ):
-        own = [cell for cell in finished if cell.grid == grid]
-        if own:
-            _write(folder / file, _SUMMARY, _summarise(own, measures))
-    faded = _fade(cells)
-    _write(folder / "gate.csv", ("network", "arm", "seed", *_FADED), faded)
+    held = _read_cells(folder, "choosing")
+    _write(folder / "choosing.csv", _SUMMARY, _summarise(held, HELD_MEASURES))
+    tuned = [cell for cell in found if cell.grid == "finished"]
+    if tuned:
+        _write(folder / "finetune.csv", _SUMMARY, _summarise(tuned, TEMPERED_MEASURES))
+    own = [cell for cell in found if cell.grid in ("first", "second")]
+    columns = ("arm", "measure", "value", "spread", "five")
+    _add(folder / "references.csv", columns, _spread(own), ("arm",))
+    _add(folder / "seconds.csv", (*_ONE, "train", "evaluate"), _time(own), _ONE)
+    columns = ("arm", "seed", "measure", "first", "again")
+    _add(folder / "again.csv", columns, _repeat(found, cells), ("arm", "seed"))
+    _add(folder / "gate.csv", (*_ONE, *_FADED), _fade(own), _ONE)
+    faded = _read(folder / "gate.csv")
     if faded:
         (folder / "gate.svg").write_text(_draw_gate(faded), encoding="utf-8")
-    first = [str(cell.run.folder) for cell in cells if cell.grid == "first"]
-    if kedge_command(["report", *first, "--output", str(work / "page"), "--quiet"]):
+    _draw_first([cell for cell in found if cell.grid == "first"], cells, work / "page", folder)
+
+
+def _draw_first(found: Sequence[RunCell], cells: Sequence[Cell], page: Path, folder: Path) -> None:
+    """Figures of the first grid; a part of it would draw others."""
+    if len(found) < len([cell for cell in cells if cell.grid == "first"]):
+        print("Figures are as they were: not all cells of the first grid are here.")
+        return
+    runs = [str(cell.run.folder) for cell in found]
+    if kedge_command(["report", *runs, "--output", str(page), "--quiet"]):
         raise SystemExit("collected.py: the report was not written, and figures are as they were.")
     for name in FIGURES:
-        (folder / name).write_bytes((work / "page" / "figures" / name).read_bytes())
+        (folder / name).write_bytes((page / "figures" / name).read_bytes())
 
 
-def _check(cells: Sequence[Cell], work: Path) -> None:
+def _check(cells: Sequence[RunCell], work: Path) -> None:
     """Refuse cells that were only tried, or not evaluated in full, and to write nothing."""
-    if not any(cell.grid == "first" for cell in cells):
+    if not cells:
         raise SystemExit(
-            f"collected.py: expected finished cells of the first grid in {work}; run it"
-            " without --write first."
+            f"collected.py: expected finished cells in {work}; run it without --write first."
         )
     seen = set()
     for cell in cells:
@@ -224,7 +246,10 @@ def _among(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, tuple) else value == wanted
 
 
-def _compact(cell: Cell) -> Iterable[dict[str, Any]]:
+_ONE = ("network", "arm", "seed")  # what a cell is known by
+
+
+def _compact(cell: RunCell) -> Iterable[dict[str, Any]]:
     """A line for each set, corruption and severity; `top1_std` is over references."""
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in cell.run.rows:
@@ -239,6 +264,22 @@ def _compact(cell: Cell) -> Iterable[dict[str, Any]]:
         if row["metric"] == "top1":
             line["top1_std"] = _rounded(row["std"])
     return lines.values()
+
+
+def _read_cells(folder: Path, grid: str) -> list[Cell]:
+    """The cells of a grid, from its lines."""
+    rows: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
+    for line in _read(folder / f"{grid}-grid.csv"):
+        place: Row = {key: line[key] for key in PLACE}
+        if line["severity"]:
+            place["severity"] = int(line["severity"])
+        place |= {"score": "energy" if line["suite"] == "ood" else "", "scaling": ""}
+        rows[line["network"], line["arm"], int(line["seed"])] += [
+            place | {"metric": metric, "value": float(line[metric])}
+            for metric in KEPT
+            if line[metric]
+        ]
+    return [Cell(grid, *key, own) for key, own in rows.items()]
 
 
 _SUMMARY = (
@@ -307,7 +348,7 @@ def _numbers(values: dict[int, float], base: dict[int, float]) -> dict[str, Any]
     return found
 
 
-def _spread(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _spread(cells: Sequence[RunCell]) -> list[dict[str, Any]]:
     """What other references would have given to those asked from several, and all together."""
     lines = []
     for cell in cells:
@@ -341,13 +382,14 @@ def _over_references(cell: Cell, suite: str, metric: str) -> float:
     return float(row["std"])
 
 
-def _repeat(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _repeat(found: Sequence[RunCell], cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Cells that were run a second time, beside the first."""
     lines = []
-    for cell in cells:
+    for cell in found:
         if cell.grid != "again":
             continue
-        first = next((c for c in cells if c.run.name == cell.run.name and c.grid == "first"), None)
+        before = _of_arm([c for c in cells if c.grid == "first"], cell.network, cell.arm)
+        first = before.get(cell.seed)
         if first is None:
             continue
         lines += [
@@ -363,7 +405,7 @@ def _repeat(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return lines
 
 
-def _time(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _time(cells: Sequence[RunCell]) -> list[dict[str, Any]]:
     return [
         {
             "arm": cell.arm,
@@ -387,7 +429,7 @@ _DRAWN = {  # of the faded ones, by network and arm: enough to see, and to tell 
 }
 
 
-def _fade(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+def _fade(cells: Sequence[RunCell]) -> list[dict[str, Any]]:
     """Of each model, the means over references."""
     lines = []
     for cell in cells:
@@ -408,13 +450,13 @@ def _fade(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return lines
 
 
-def _draw_gate(faded: Sequence[dict[str, Any]]) -> str:
+def _draw_gate(faded: Sequence[dict[str, str]]) -> str:
     """The mean confidence over the share of the reference that is shown."""
     curves: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (network, arm), name in _DRAWN.items():
         for line in faded:
             if (line["pair"], line["network"], line["arm"]) == ("faded", network, arm):
-                curves[name][line["share"]].append(line["confidence"])
+                curves[name][float(line["share"])].append(float(line["confidence"]))
     dashes: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
     styles = {
         name: Style(f"arm-{number}", dashes[number % 4], "osD^vP"[number])
@@ -452,6 +494,24 @@ def _of_arm(cells: Sequence[Cell], network: str, arm: str) -> dict[int, Cell]:
 
 def _rounded(value: Any) -> Any:
     return round(value, 5) if isinstance(value, float) else value
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    """The lines of a table; none where it is not there."""
+    if not path.exists():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _add(
+    path: Path, columns: Sequence[str], lines: Iterable[dict[str, Any]], key: Sequence[str]
+) -> None:
+    """Write lines below those of before that are of something else."""
+    new = list(lines)
+    known = {tuple(str(line[name]) for name in key) for line in new}
+    kept = [line for line in _read(path) if tuple(line[name] for name in key) not in known]
+    _write(path, columns, [*kept, *new])
 
 
 def _write(path: Path, columns: Sequence[str], lines: Iterable[dict[str, Any]]) -> None:

@@ -46,6 +46,10 @@ SUITES = "clean,corruptions,cbar,calibration,ood,shift"
 HELD_SUITES = "clean,corruptions,cbar,calibration"
 WEIGHTS = ("model", "checkpoint.pt", "checkpoint-before.pt", "first", "tensorboard")
 UNIFORM = "protocol=masked,target=uniform"
+CHOSEN = (  # of the variants
+    "more-masked-running:protocol=masked,target=label,first=0.5,alpha=0.5"
+    ",protocol.batchnorm=running"
+)
 LABEL_RUNNING = "label-running:protocol=masked,target=label,protocol.batchnorm=running"
 
 
@@ -104,14 +108,14 @@ GRIDS = (
             "finetuned",
             "running:protocol=masked,target=label,first=0.5,protocol.batchnorm=running",
             "more-masked:protocol=masked,target=label,first=0.5,alpha=0.5",
-            "more-masked-running:protocol=masked,target=label,first=0.5,alpha=0.5"
-            ",protocol.batchnorm=running",
+            CHOSEN,
             "by-sample:protocol=masked,target=label,first=0.5,protocol.scope=sample",
             "augmented:protocol=masked,target=label,first=0.5,protocol.references=augmented",
         ),
         (0, 1, 2),
         held=True,
     ),
+    Grid("chosen", "cifar10-resnet18", (CHOSEN,), (0, 1, 2)),
 )
 HELD = 5000
 FINISHED = "finished"  # the study's folder

@@ -38,6 +38,14 @@ SHOWN = {
     "OOD AUROC": ("OOD AUROC %", 100, 1),
 }
 COMPARED = ("masked-label", "finetuned")
+CHOOSING = {
+    "finetuned": "half standard, then masked, label",
+    "running": "the same, BatchNorm left alone",
+    "more-masked": "the same, alpha 0.5",
+    "more-masked-running": "the same, alpha 0.5, BatchNorm left alone",
+    "by-sample": "the same, masked by sample",
+    "augmented": "the same, references augmented like pictures",
+}
 NETWORKS = {"vit_tiny_patch16_224": "small ViT", "convnext_pico": "ConvNeXt"}
 FINISHED = {
     "base": "standard, finished: 60 epochs",
@@ -96,6 +104,39 @@ def describe_second_grid() -> str:
         for measure, (_, factor, digits) in SHOWN.items():
             value = float(found[arm][measure]["by_seed"].split()[0])
             cells.append(f"{factor * value:.{digits}f}")
+        lines.append(_row(title, cells))
+    return "\n".join(lines)
+
+
+def describe_batchnorm() -> str:
+    """Masked towards the label, three seeds: statistics estimated again, and left alone."""
+    rows = [row for row in _read("summary") if row["network"] == "resnet18"]
+    own = [row for row in rows if row["arm"] == "masked-label" and row["against"] == "standard"]
+    left = [row for row in rows if row["arm"] == "label-running"]
+    left = [row for row in left if row["against"] == "masked-label"]
+    lines = [_head("masked, label, by batch", [title for title, _, _ in SHOWN.values()])]
+    for title, found in (
+        ("BatchNorm re-estimated", _by_arm(own)["masked-label"]),
+        ("BatchNorm left alone", _by_arm(left)["label-running"]),
+    ):
+        lines.append(_row(title, [_spread(found[m], *SHOWN[m][1:]) for m in SHOWN]))
+    cells = [_difference(found[m], *SHOWN[m][1:]) for m in SHOWN]
+    return "\n".join([*lines, _row("left alone less re-estimated", cells)])
+
+
+def describe_choosing() -> str:
+    """Variants on pictures held back: means, and differences to the first below them."""
+    shown = {key: SHOWN[key] for key in SHOWN if key not in ("shift", "OOD AUROC")}
+    shown["NLL, corrupted"] = ("NLL, corrupted", 1, 2)
+    found = _by_arm(_read("choosing"))
+    lines = [_head("training", [title for title, _, _ in shown.values()])]
+    for arm, title in CHOOSING.items():
+        cells = []
+        for measure, (_, factor, digits) in shown.items():
+            row = found[arm][measure]
+            cells.append(_spread(row, factor, digits))
+            if row["against"]:
+                cells[-1] += f"<br>{_difference(row, factor, digits, interval=False)}"
         lines.append(_row(title, cells))
     return "\n".join(lines)
 
@@ -220,6 +261,8 @@ PARTS = {
     "evidence-first": describe_first_grid,
     "evidence-differences": describe_differences,
     "evidence-second": describe_second_grid,
+    "evidence-batchnorm": describe_batchnorm,
+    "evidence-choosing": describe_choosing,
     "evidence-networks": describe_other_networks,
     "evidence-finished": describe_finished,
     "evidence-corruptions": describe_corruptions,

@@ -292,24 +292,67 @@ def test_other_networks_are_told_as_they_were_found():
     gate_rows = {(r["network"], r["arm"], r["share"]): r for r in read("gate.csv")}
     shut = gate_rows["vit_tiny_patch16_224", "uniform-batch", "0.1"]
     assert f"{float(shut['confidence']):.2f}" == "0.10"
+
+
+def test_batchnorm_left_alone_is_told_as_it_was_found():
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
     left = [r for r in read("summary.csv") if r["arm"] == "label-running"]
-    alone = {r["measure"]: float(r["mean"]) for r in left}
-    handled = {
-        m: sorted(map(float, summary()["masked-label", m]["by_seed"].split())) for m in alone
-    }
-    for measure, factor, digits, form in (
-        (
-            "corrupted",
-            100,
-            1,
-            "{:.1f} % under corruption where three seeds with BatchNorm re-estimated have",
-        ),
-        ("smooth ECE, corrupted", 1, 3, "calibration ({:.3f}; re-estimated"),
-        ("OOD AUROC", 100, 1, "AUROC ({:.1f};"),
-    ):
-        low, high = (factor * handled[measure][place] for place in (0, -1))
-        text = form.format(factor * alone[measure])
-        assert f"{text} {low:.{digits}f} to {high:.{digits}f}" in page
+    alone = {r["measure"]: r for r in left if r["against"] == "masked-label"}
+    assert {r["seeds"] for r in alone.values()} == {"0 1 2"}
+    error = "smooth ECE, corrupted"
+    means = [float(each["mean"]) for each in (alone[error], summary()["masked-label", error])]
+    assert "the calibration error smaller, {:.3f} against {:.3f}".format(*means) in page
+
+    def settled(measure: str) -> tuple[bool, bool]:
+        """Whether it is lower for certain, or higher."""
+        return float(alone[measure]["high"]) < 0, float(alone[measure]["low"]) > 0
+
+    for measure in ("clean", "corrupted", "severity 5", "C-bar", "shift"):
+        assert settled(measure) == (False, False)  # "accuracy is the same"
+    for where in ("clean", "corrupted", "C-bar", "shift"):
+        assert settled(f"smooth ECE, {where}") == (True, False)  # "everywhere"
+    assert settled("OOD AUROC") == (False, True)
+    seeds = [
+        sorted(100 * float(v) for v in row["by_seed"].split())
+        for row in (alone["OOD AUROC, blobs"], summary()["masked-label", "OOD AUROC, blobs"])
+    ]
+    ends = [f"{each[place]:.0f}" for each in seeds for place in (0, -1)]
+    assert "AUROC {} to {} %, re-estimated {} to {}".format(*ends) in page
+
+
+def test_the_variant_is_chosen_by_the_rule_that_was_set_before():
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
+    found = {(r["arm"], r["measure"]): r for r in read("choosing.csv")}
+    assert {arm for arm, _ in found} == set(measured.CHOOSING)
+    assert {r["seeds"] for r in found.values()} == {"0 1 2"}
+    tried = [
+        arm
+        for arm in measured.CHOOSING
+        if arm == "finetuned" or float(found[arm, "clean"]["difference"]) > -0.005
+    ]
+    best = min(tried, key=lambda arm: float(found[arm, "NLL, corrupted"]["mean"]))
+    assert best == evidence.CHOSEN.partition(":")[0]
+    assert "alpha=0.5" in evidence.CHOSEN
+    assert "batchnorm=running" in evidence.CHOSEN
+    assert "is chosen: `--protocol.alpha 0.5 --protocol.batchnorm running`" in page
+    errors = [float(found[arm, "smooth ECE, corrupted"]["mean"]) for arm in ("finetuned", best)]
+    assert "halve the calibration error, {:.3f} to {:.3f}".format(*errors) in page
+    assert errors[1] / errors[0] == pytest.approx(0.5, abs=0.02)
+    corrupted = [float(found[arm, "corrupted"]["mean"]) for arm in measured.CHOOSING]
+    assert max(corrupted) - min(corrupted) < 0.005  # "within half a point of each other"
+    for arm in ("by-sample", "augmented"):  # "no difference seen"
+        rows = [row for (other, _), row in found.items() if other == arm]
+        assert all(float(row["low"]) < 0 < float(row["high"]) for row in rows)
+
+
+def test_variants_were_tested_on_pictures_held_back():
+    rows = read("choosing-grid.csv")
+    assert {row["count"] for row in rows} == {str(evidence.HELD)}
+    assert {row["suite"] for row in rows} == {"clean", "corruptions", "cbar"}
+    for arm in measured.CHOOSING:
+        for seed in "012":
+            own = [r for r in rows if (r["arm"], r["seed"]) == (arm, seed)]
+            assert len(own) == 1 + 5 * (len(C) + len(CBAR))
 
 
 def test_every_table_of_the_page_can_be_made():

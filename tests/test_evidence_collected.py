@@ -68,6 +68,11 @@ def make_cell(
             add("ood", "auroc", accuracy(arm, seed) - 0.01 * number - worse, set=name, score=score)
             add("ood", "fpr_at_95_tpr_in", 0.4 + 0.01 * seed + worse, set=name, score=score)
     write_rows(cell, rows)
+    if arm == "masked-label":
+        lines = ["pair,share,reference,top1,confidence,entropy"]
+        for share in (0.0, 0.5, 1.0):
+            lines += [f"faded,{share},{n},{share},{0.8 * share + 0.1 * n},0.5" for n in (0, 1)]
+        (cell / "gate.csv").write_text("\n".join(lines))
     recipe = {"network": {"name": "kedge:resnet18"}, "epochs": epochs, "seed": seed}
     (cell / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     about = {"arm": arm, "seed": seed, "finished": True, "seconds": {"train": 1.0, "evaluate": 2.0}}
@@ -177,6 +182,11 @@ def test_rows_corruptions_references_and_repeats_are_written(work, tmp_path):
     fog = next(r for r in one if (r["corruption"], r["severity"]) == ("fog", "3"))
     assert float(fog["top1"]) == pytest.approx(accuracy("standard", 1, "fog", 3), abs=1e-5)
     assert float(fog["smooth_ece"]) == pytest.approx(1 - float(fog["top1"]), abs=2e-5)
+    faded = read(tmp_path / "out" / "gate.csv")
+    assert len(faded) == 9
+    half = [r for r in faded if (r["seed"], r["share"]) == ("1", "0.5")]
+    assert [(float(r["confidence"]), float(r["top1"])) for r in half] == [(0.45, 0.5)]  # the mean
+    assert "ResNet-18, masked, label" in (tmp_path / "out" / "gate.svg").read_text()
     several = {r["measure"]: r for r in read(tmp_path / "out" / "references.csv")}
     assert {r["arm"] for r in several.values()} == {"masked-label"}
     assert float(several["corrupted"]["spread"]) == 0.001
@@ -228,7 +238,55 @@ def test_a_cell_that_is_not_evaluated_in_full_is_refused(work, tmp_path):
     assert seeds == {"0", "2"}
 
 
+def test_cells_may_come_in_several_sittings(work, tmp_path, capsys):
+    collected.write_results(work, tmp_path / "at-once")
+    later = tmp_path / "later"
+    for name in ("first", "again", "choosing"):
+        (later / name).parent.mkdir(exist_ok=True)
+        (work / name).rename(later / name)
+    away = later / "first" / "standard-seed2-abcdef"
+    (work / "first").mkdir()
+    away.rename(work / "first" / away.name)
+    out = tmp_path / "in-turns"
+    collected.write_results(work, out)
+    figures = {name: (out / name).read_bytes() for name in collected.FIGURES}
+    assert {r["seeds"] for r in read(out / "summary.csv") if r["arm"] == "finetuned"} == {"0"}
+    collected.write_results(later, out)
+    assert "Figures are as they were" in capsys.readouterr().out
+    assert figures == {name: (out / name).read_bytes() for name in collected.FIGURES}
+    files = sorted(path.name for path in (tmp_path / "at-once").glob("*.csv"))
+    assert files == sorted(path.name for path in out.glob("*.csv"))
+    for name in files:
+        one, two = (
+            sorted(tuple(row.items()) for row in read(folder / name))
+            for folder in (tmp_path / "at-once", out)
+        )
+        assert one, name
+        assert one == two, name
+
+
+def test_a_cell_that_is_run_again_takes_the_place_of_what_was_written(work, tmp_path):
+    collected.write_results(work, tmp_path / "out")
+    before = read(tmp_path / "out" / "first-grid.csv")
+    cell = make_cell(tmp_path / "new" / "first", "standard", 1)
+    rows = [{**r, "value": 0.5} if r["suite"] == "clean" else r for r in read_rows(cell)]
+    write_rows(cell, rows)
+    collected.write_results(tmp_path / "new", tmp_path / "out")
+    after = read(tmp_path / "out" / "first-grid.csv")
+    assert len(after) == len(before)
+    (clean,) = [
+        r["top1"] for r in after if (r["arm"], r["seed"], r["suite"]) == ("standard", "1", "clean")
+    ]
+    assert float(clean) == 0.5
+    row = next(
+        r
+        for r in read(tmp_path / "out" / "summary.csv")
+        if (r["arm"], r["measure"], r["against"]) == ("standard", "clean", "")
+    )
+    assert float(row["by_seed"].split()[1]) == 0.5
+
+
 def test_an_empty_folder_is_told_and_nothing_is_written(tmp_path):
-    with pytest.raises(SystemExit, match="expected finished cells of the first grid"):
+    with pytest.raises(SystemExit, match="expected finished cells in"):
         collected.write_results(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
