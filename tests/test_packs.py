@@ -11,7 +11,9 @@ import torch
 from PIL import Image
 
 from kedge.data import packs
+from kedge.data.decoding import decode
 from kedge.data.packs import load_pack
+from kedge.data.sources import load_whole
 from kedge.errors import DataError, OptionError
 from kedge.evaluation.tested import load_test
 
@@ -164,14 +166,34 @@ def test_packs_beyond_the_memory_limit_are_decoded_when_read(tmp_path, monkeypat
 def test_a_pack_is_decoded_once_until_its_file_changes(tmp_path, monkeypatch):
     file = write(tmp_path, good())
     first = load_pack(file)
-    split_alone = load_pack(f"{file}#train")
     with monkeypatch.context() as patched:
         patched.setattr(packs, "decode", None)
-        assert load_pack(file) is first
-        assert load_pack(str(tmp_path / "." / "pack.npz")) is first
-        assert load_pack(f"{file}#train") is split_alone
+        assert load_pack(file).train.source is first.train.source
+        again = load_pack(str(tmp_path / "." / "pack.npz"), test_only=True)
+        assert again.test is None  # it has none, so what there is was not left out
+        assert again.train.source is first.train.source
+        alone = load_pack(f"{file}#train")
+        assert alone.test.source is first.train.source  # under another name
+        assert (alone.test.name, first.train.name) == ("pack#train", "pack")
     write(tmp_path, good(4))
     assert len(load_pack(file).train) == 4
+
+
+def test_to_be_tested_on_a_pack_is_not_decoded_to_train(tmp_path, monkeypatch):
+    arrays = good() | split("test", list(map(encode, draw(2))), [0, 1])
+    file = write(tmp_path, arrays)
+    decoded = []
+    monkeypatch.setattr(packs, "decode", lambda *given: decoded.append(given[1]) or decode(*given))
+    assert load_pack(file, test_only=True).train is None
+    assert len(decoded) == 2
+    assert all("'test'" in name for name in decoded)
+    for name in (f"pack:{file}", f"pack:{file}#test"):
+        assert len(load_whole(name)) == 2
+        assert len(load_test(name, trained_on=f"pack:{file}")) == 2
+    assert len(decoded) == 2
+    sets = load_pack(file)
+    assert (len(sets.train), len(sets.test)) == (3, 2)
+    assert len(decoded) == 5
 
 
 def test_what_is_kept_has_a_limit_and_the_oldest_goes_first(tmp_path, monkeypatch):
@@ -181,13 +203,14 @@ def test_what_is_kept_has_a_limit_and_the_oldest_goes_first(tmp_path, monkeypatc
         files.append(write(tmp_path / name, good()))
     size = 3 * 3 * 6 * 4
     monkeypatch.setattr(packs, "KEPT_BYTES", 2 * size)
-    a, b, c = map(load_pack, files[:3])
-    assert load_pack(files[1]) is b
-    assert load_pack(files[2]) is c
-    assert load_pack(files[0]) is not a
+    a, b, c = (load_pack(file).train.source for file in files[:3])
+    assert load_pack(files[1]).train.source is b
+    assert load_pack(files[2]).train.source is c
+    assert load_pack(files[0]).train.source is not a
     monkeypatch.setattr(packs, "MEMORY_LIMIT", 0)
     kept = dict(packs._kept)
-    assert load_pack(files[3]) is not load_pack(files[3])  # opened, not decoded
+    one, two = (load_pack(files[3]).train for _ in range(2))  # opened, not decoded
+    assert one.source is not two.source
     assert packs._kept == kept
 
 

@@ -23,8 +23,8 @@ MEMORY_LIMIT = 4 * 2**30  # bytes of decoded pictures; larger packs are decoded 
 HEADERS = 500  # looked at, spread over the pack, before the decoding of all is begun
 KEPT_BYTES = 2**30  # of decoded pictures that stay in memory, for who asks for the same pack again
 
-Key = tuple[str, int, int, str | None]
-_kept: dict[Key, Sets] = {}  # the oldest first
+Key = tuple[str, int, int, str]  # a file as it is now, and a split
+_kept: dict[Key, ImageSet] = {}  # the oldest first
 
 
 class PackReader:
@@ -55,19 +55,21 @@ class PackReader:
         return self.contents[start:stop].numpy().tobytes(), f"picture {number} of {self.name}"
 
 
-def load_pack(where: str) -> Sets:
+def load_pack(where: str, *, test_only: bool = False) -> Sets:
     """The sets of a pack: its splits `train` and `test`, or of `FILE.npz#SPLIT` that, to test on.
 
     Pictures that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`. A run asks
     for its data several times, to train, to test, for references: what was decoded is kept.
+
+    Args:
+        where: The file, with or without a split.
+        test_only: Do not decode what is to be trained on, where there is a split to test on.
     """
     file, split = _parse(where)
     if not file.is_file():
         raise DataError(f"expected a pack at {file}, found no such file. Check the path.")
     state = file.stat()
-    key = (str(file.resolve()), state.st_mtime_ns, state.st_size, split)
-    if key in _kept:
-        return _kept[key]
+    known = (str(file.resolve()), state.st_mtime_ns, state.st_size)
     if not zipfile.is_zipfile(file):
         raise DataError(
             f"expected a .npz file of plain arrays, found {file}, which is none, or only a part of"
@@ -76,39 +78,44 @@ def load_pack(where: str) -> Sets:
     try:
         # Opened here: numpy leaves the files of broken archives open.
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as pack:
-            found = _load_splits(file, pack, split)
+            splits = _wanted(file, pack, split, test_only)
+            found = {name: _load_once((*known, name), file, pack, name) for name in splits}
     except DataError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
         raise DataError(f"cannot read {file}: {reason}. Make or copy it again.") from error
-    _keep(key, found)
-    return found
-
-
-def _keep(key: Key, sets: Sets) -> None:
-    """Keep what was decoded; where it gets too much, forget what was kept first."""
-    if _decoded_bytes(sets) > KEPT_BYTES:
-        return
-    _kept[key] = sets
-    while sum(map(_decoded_bytes, _kept.values())) > KEPT_BYTES:
-        del _kept[next(iter(_kept))]
-
-
-def _decoded_bytes(sets: Sets) -> int:
-    sources = [images.source for images in (sets.train, sets.test) if images is not None]
-    # What is decoded when it is read is not kept: it was quick to open.
-    return sum(s.nbytes if isinstance(s, Tensor) else KEPT_BYTES + 1 for s in sources)
-
-
-def _load_splits(file: Path, pack: np.lib.npyio.NpzFile, split: str | None) -> Sets:
     if split is not None:
-        return Sets(None, _load_split(file, pack, split, f"{file.stem}#{split}"))
+        return Sets(None, replace(found[split], name=f"{file.stem}#{split}"))
+    return Sets(found.get("train"), found.get("test"))
+
+
+def _wanted(
+    file: Path, pack: np.lib.npyio.NpzFile, split: str | None, test_only: bool
+) -> list[str]:
+    if split is not None:
+        return [split]
     present = [name for name in ("train", "test") if f"{name}_bytes" in pack]
     if not present:
         raise _no_split(file, pack, "'train' or 'test'")
-    sets = {name: _load_split(file, pack, name, file.stem) for name in present}
-    return Sets(sets.get("train"), sets.get("test"))
+    return ["test"] if test_only and "test" in present else present
+
+
+def _load_once(key: Key, file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
+    """A split, kept; where that gets too much, what was kept first is forgotten."""
+    if key not in _kept:
+        found = _load_split(file, pack, split)
+        if _decoded_bytes(found) > KEPT_BYTES:
+            return found
+        _kept[key] = found
+        while sum(map(_decoded_bytes, _kept.values())) > KEPT_BYTES:
+            del _kept[next(iter(_kept))]
+    return _kept[key]
+
+
+def _decoded_bytes(images: ImageSet) -> int:
+    # What is decoded when it is read is not kept: it was quick to open.
+    return images.source.nbytes if isinstance(images.source, Tensor) else KEPT_BYTES + 1
 
 
 def _parse(where: str) -> tuple[Path, str | None]:
@@ -123,7 +130,7 @@ def _parse(where: str) -> tuple[Path, str | None]:
     return Path(os.path.expanduser(path)), split
 
 
-def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str, name: str) -> ImageSet:
+def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
     if f"{split}_bytes" not in pack:
         raise _no_split(file, pack, repr(split))
     contents = _array(file, pack, f"{split}_bytes", "u1")
@@ -136,7 +143,9 @@ def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str, name: str) -
         f"{split!r} in {file}", torch.from_numpy(contents), torch.from_numpy(offsets)
     )
     kinds = [str(kind) for kind in names]
-    found = ImageSet.of(name, reader, torch.from_numpy(labels), kinds)  # refused before decoding
+    found = ImageSet.of(
+        file.stem, reader, torch.from_numpy(labels), kinds
+    )  # refused before decoding
     pictures = decode_all(reader)
     return found if pictures is None else replace(found, source=pictures)
 

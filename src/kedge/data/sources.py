@@ -55,13 +55,17 @@ WITH_PATH: dict[str, tuple[str, Callable[[str], Sets]]] = {
 logger = logging.getLogger("kedge")
 
 
-def load_sets(name: str, *, root: str | None = None, download: bool = False) -> Sets:
+def load_sets(
+    name: str, *, root: str | None = None, download: bool = False, test_only: bool = False
+) -> Sets:
     """The sets to train and to test on that a name stands for.
 
     Args:
         name: See the table above.
         root: Where CIFAR is; `$KEDGE_DATA` or `./data` if not given.
         download: Whether to fetch CIFAR if it is not there.
+        test_only: The set to train on is not asked for, and may be left out where it would take
+            long to read.
     """
     kind, colon, path = name.partition(":")
     if kind in WITH_PATH:
@@ -70,7 +74,7 @@ def load_sets(name: str, *, root: str | None = None, download: bool = False) -> 
             raise OptionError(
                 f"expected {kind} with what to read, as in '{written}', found {name!r}."
             )
-        return load(path)
+        return load_pack(path, test_only=test_only) if load is load_pack else load(path)
     if kind not in PLAIN or colon:
         raise OptionError(_describe_unknown(name))
     if kind == "shapes":
@@ -88,7 +92,7 @@ def load_whole(name: str, *, root: str | None = None, download: bool = False) ->
     kind, _, path = name.partition(":")
     if kind == "pictures" and path:
         return load_pictures(path)
-    sets = load_sets(name, root=root, download=download)
+    sets = load_sets(name, root=root, download=download, test_only=True)
     if sets.test is None:
         assert sets.train is not None
         return sets.train

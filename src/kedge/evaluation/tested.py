@@ -35,7 +35,7 @@ def load_test(data: Data, root: str | None = None, trained_on: str | None = None
     if isinstance(data, str):
         if not _are_same(data, trained_on):
             return replace(load_whole(data, root=root), name=data)
-        data_name, sets = data, load_sets(data, root=root)
+        data_name, sets = data, load_sets(data, root=root, test_only=True)
     elif isinstance(data, Sets):
         data_name, sets = "the data", data
     else:
@@ -159,6 +159,8 @@ def load_validation(
     if not subject.recipe or not _are_same(test.name, subject.recipe["data"]["name"]):
         return None
     recipe = make_recipe(subject.recipe)
+    if not recipe.data.validation:
+        return None  # and the pictures it was trained on need not be read
     if root is not None:
         recipe = replace(recipe, data=replace(recipe.data, root=root))
     return cut_sets(recipe).validation
