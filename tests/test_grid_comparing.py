@@ -10,6 +10,7 @@ from grids import SHOWN, HereJobs, cells_of, write_recipe
 from rich.console import Console
 
 from kedge.cli import main
+from kedge.cli.grids import tell_failed
 from kedge.errors import OptionError
 from kedge.grid import compare, comparing, working
 from kedge.grid.running import PROGRESS, run_cell
@@ -107,6 +108,15 @@ def test_without_any_finished_cell_there_is_no_report(pictures, tmp_path, monkey
     assert code == 1
     assert "kedge: failed: bad, seed 0: the loss" in told.err
     assert not (tmp_path / "out" / "report.html").exists()
+
+
+def test_failures_that_are_alike_are_told_once(capsys):
+    tell_failed(["a, seed 0: no: luck.", "b, seed 0: another.", "a, seed 1: no: luck."])
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "kedge: failed: a, seed 0 and 1 more: no: luck.",
+        "kedge: failed: b, seed 0: another.",
+    ]
 
 
 def test_a_dry_run_shows_the_cells_and_makes_nothing(pictures, tmp_path, capsys):
@@ -210,9 +220,11 @@ def test_one_display_shows_the_grid_and_the_time_left(pictures, tmp_path, monkey
         watch.look()
         assert watch._left == pytest.approx(20 * (1 - 0.75) + 20)
         watch.end(cells[1], {"status": "failed", "problem": "no luck."})
+        watch.end(cells[2], {"status": "failed", "problem": "no luck."})
     text = console.export_text()
     assert "1/3 standard, seed 0: done (20 s)" in text
     assert "2/3 anchored, seed 0: failed: no luck." in text
+    assert f"3/3 {cells[2].title}: failed: as anchored, seed 0" in text
 
 
 def test_a_piped_display_is_plain_lines(pictures, tmp_path, capsys):

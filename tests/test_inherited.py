@@ -84,6 +84,26 @@ def test_another_network_and_weights_without_data_are_refused(source, tmp_path):
     assert inherit(tmp_path / "weights.pth", asked) == asked
 
 
+def test_beside_a_recipe_the_network_alone_is_taken_over(source, tmp_path):
+    taken = inherit(source, {"epochs": 1}, data=False)
+    assert set(taken) == {"epochs", "network.name", "network.arguments"}
+    assert load_recipe("shapes-small", taken).network.name == "timm:resnet18"
+    with pytest.raises(OptionError, match="which is timm:resnet18, found kedge:wrn40_2"):
+        inherit(source, {"network.name": "kedge:wrn40_2"}, data=False)
+    (tmp_path / "weights.pth").touch()
+    assert inherit(tmp_path / "weights.pth", {"epochs": 1}, data=False) == {"epochs": 1}
+
+
+def test_what_is_recorded_is_the_network_of_the_run_also_beside_a_recipe(tmp_path):
+    words = ["train", "--recipe", "shapes-small", "--epochs", "1", "--data.limit", "40"]
+    words += ["--batch", "20", "--data.validation", "0"]
+    plain, tuned = tmp_path / "plain", tmp_path / "tuned"
+    small = ["--network.arguments", "{width: 8}", "--protocol", "standard"]
+    assert main([*words, *small, "--output", str(plain)]) == 0
+    assert main([*words, "--from", str(plain), "--output", str(tuned)]) == 0
+    assert read_yaml(tuned / "recipe.yaml")["network"]["arguments"] == {"width": 8}
+
+
 def test_kedge_train_goes_on_with_the_data_of_the_run(tmp_path, capsys):
     words = ["train", "--data", "digits", "--epochs", "1", "--data.limit", "64"]
     plain, tuned = str(tmp_path / "plain"), tmp_path / "tuned"

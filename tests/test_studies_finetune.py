@@ -182,6 +182,16 @@ def test_one_run_is_no_soup(ran):
     assert soups.finish(PLAN, cells, output, device="cpu", show=chosen(None, True)) == []
 
 
+def test_greedy_soups_without_pictures_to_choose_on_are_refused_before_anything_runs(tmp_path):
+    options = {"greedy": True, "soup": [1.0, 2.0]}
+    bare = make_plan(STUDY, "smoke", options=options, settings={"data.validation": 0})
+    with pytest.raises(OptionError, match=r"set aside to choose greedy soups on.*--greedy false"):
+        plan_cells(bare, tmp_path)
+    alone = make_plan(STUDY, "smoke", options=options | {"soup": [1.0]}, settings=bare.settings)
+    for plan in (make_plan(STUDY, "smoke", options=options), alone):
+        assert plan_cells(plan, tmp_path)
+
+
 def test_greedy_soups_are_made_where_they_are_asked_for(ran):
     output, _ = ran
     plan = make_plan(STUDY, "smoke", options={"greedy": True})

@@ -6,7 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kedge.cli.grids import add_evaluation, add_place, read_evaluation, read_place, show_cells
+from kedge.cli.grids import (
+    add_evaluation,
+    add_place,
+    read_evaluation,
+    read_place,
+    show_cells,
+    tell_failed,
+)
 from kedge.cli.reading import read_names, read_numbers
 from kedge.errors import OptionError
 
@@ -111,8 +118,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         command=command,
         **read_place(options),
     )
-    for line in found.failed:
-        print(f"kedge: failed: {line}", file=sys.stderr)
+    tell_failed(found.failed)
     if found.report is not None and not options.quiet:
         from kedge.cli.showing import show_comparison
 

@@ -1,6 +1,8 @@
 """Options that all commands share which train and evaluate many models."""
 
 import argparse
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,17 @@ def add_evaluation(
         "--corruption-files", metavar="FOLDER", help="published files instead of made corruptions"
     )
     add_argument("--cbar-files", metavar="FOLDER", help="likewise, of C-bar")
+
+
+def tell_failed(lines: Iterable[str]) -> None:
+    """What failed, `title: problem`, to stderr; those with the same problem in one line."""
+    alike: dict[str, list[str]] = {}
+    for line in lines:
+        title, _, problem = line.partition(": ")
+        alike.setdefault(problem, []).append(title)
+    for problem, titles in alike.items():
+        more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+        print(f"kedge: failed: {titles[0]}{more}: {problem}", file=sys.stderr)
 
 
 def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:

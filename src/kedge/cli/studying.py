@@ -15,6 +15,7 @@ from kedge.cli.grids import (
     read_evaluation,
     read_place,
     show_cells,
+    tell_failed,
 )
 from kedge.cli.parser import suggest
 from kedge.cli.reading import read_names, read_numbers
@@ -134,8 +135,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
     command = ["kedge", *options.words]
     found = run_study(plan, output, command=command, **read_place(options))
-    for line in found.failed:
-        print(f"kedge: failed: {line}", file=sys.stderr)
+    tell_failed(found.failed)
     if found.shown is not None and not options.quiet:
         from kedge.cli.showing import show_study
 

@@ -80,10 +80,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             "expected --from, a trained network, with the recipe finetune, found none: --from"
             " runs/plain, for example."
         )
-    if options.recipe is None and options.start is not None:
+    if options.start is not None:
         from kedge.training.inherited import inherit
 
-        overrides = inherit(options.start, overrides)
+        overrides = inherit(options.start, overrides, data=options.recipe is None)
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)

@@ -156,7 +156,15 @@ def _array(file: Path, pack: np.lib.npyio.NpzFile, key: str, kinds: str) -> npt.
         raise DataError(
             f"expected an array {key!r} in {file}, found {', '.join(pack.files)}. Add it."
         )
-    array: npt.NDArray[np.generic] = pack[key]
+    try:
+        array: npt.NDArray[np.generic] = pack[key]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            f"expected {key!r} in {file} as a row of plain values, found Python objects, which are"
+            " not read from files. Write it again as np.array(values, dtype=str) or whole numbers."
+        ) from None
     fits = array.dtype == np.uint8 if kinds == "u1" else array.dtype.kind in kinds
     if array.ndim != 1 or not fits:
         what = {"u1": "uint8", "iu": "whole numbers", "U": "unicode strings"}[kinds]

@@ -45,6 +45,7 @@ class Watch:
         self._bars: dict[Path, TaskID] = {}
         self._progress: Progress | None = None
         self._whole = TaskID(0)
+        self._problems: dict[str, str] = {}  # and the title of the first cell that had it
         self._began = self._last_line = time.monotonic()
 
     def __enter__(self) -> "Watch":
@@ -86,7 +87,10 @@ class Watch:
             took = f"{self._ended[cell.folder]:.0f} s"
             self.say(f"{count} {cell.title}: {in_short(cell)} ({took}){self._left_words()}")
         elif result["status"] == "failed":
-            self.say(f"{count} {cell.title}: failed: {result['problem']}")
+            problem = str(result["problem"])
+            first = self._problems.setdefault(problem, cell.title)
+            told = problem if first == cell.title else f"as {first}"
+            self.say(f"{count} {cell.title}: failed: {told}")
 
     def look(self) -> None:
         """Bring the display up to date with what cells have written."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kedge.errors import OptionError
 from kedge.grid.arms import KNOWN, Arm
 from kedge.studies.study import Size, Study, Treatment
-from kedge.training.recipe import setting
+from kedge.training.recipe import Recipe, setting
 
 if TYPE_CHECKING:
     from kedge.report.tables import TextTable
@@ -66,6 +66,16 @@ def treat(options: Options, settings: Mapping[str, Any]) -> Sequence[Treatment]:
             own = {"factor": factor, "soup": factor in options.soup}
             found.append(Treatment(arm, {"way": "tuned", "protocol": protocol, **own}))
     return found
+
+
+def check(options: Options, recipes: Sequence[Recipe]) -> None:
+    """Refuse greedy soups where nothing is set aside to choose them on."""
+    several = len(set(options.soup)) > 1
+    if options.greedy and several and not all(recipe.data.validation for recipe in recipes):
+        raise OptionError(
+            "expected training pictures set aside to choose greedy soups on, found none. Cut some"
+            " off (--data.validation 0.1), or leave greedy soups out (--greedy false)."
+        )
 
 
 def show(results: "Results") -> "Shown":
@@ -170,6 +180,7 @@ STUDY = Study(
     treat=treat,
     show=show,
     finish="kedge.studies.soups:finish",
+    check=check,
     sizes={
         "small": Size("shapes-compare", evaluation={**_SHOWN, "limit": 400}),
         "smoke": Size(

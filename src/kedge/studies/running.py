@@ -67,6 +67,8 @@ def plan_cells(plan: Plan, output: Path) -> list[Cell]:
     check_cells(cells)
     if study.needs is not None:
         check_places(study.needs(plan.options))
+    if study.check is not None:
+        study.check(plan.options, [phase.recipe for cell in cells for phase in cell.phases])
     return cells
 
 

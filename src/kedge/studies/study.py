@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kedge.errors import OptionError, check_option
 from kedge.grid.arms import KNOWN, Arm
+from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import load_recipe, read_options
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Study:
         passes: From the options to the pictures that `measure` shows to a cell's network, for
             estimates of time.
         needs: From the options to data, by name, that are read beside those trained on.
+        check: From the options and the recipes of all cells: refuses what would fail at the end.
         unsaid: What the paper leaves open, and what was taken.
     """
 
@@ -97,6 +99,7 @@ class Study:
     finish: str | None = None
     passes: Callable[[Any], int] | None = None
     needs: Callable[[Any], Sequence[str]] | None = None
+    check: Callable[[Any, Sequence[Recipe]], None] | None = None
     unsaid: tuple[str, ...] = ()
 
 

@@ -29,18 +29,20 @@ def read_source(start: Path) -> Recipe | None:
         return None
 
 
-def inherit(start: Path, given: dict[str, Any]) -> dict[str, Any]:
+def inherit(start: Path, given: dict[str, Any], *, data: bool = True) -> dict[str, Any]:
     """Settings with those of the run in `start` where nothing was given.
 
     Args:
         start: What `--from` names.
         given: By dotted name; they hold.
+        data: Also data, their cut and the seed, not the network alone: where no recipe is named
+            that says them.
 
     Raises:
         OptionError: If it is bare weights, and the data are not named; if another network is asked
             for than the folder has.
     """
-    if start.is_file() and "data.name" not in given:
+    if data and start.is_file() and "data.name" not in given:
         raise OptionError(
             f"expected --data with --from {start}, since weights do not say what they were trained"
             " on: --data imagefolder:pictures, for example."
@@ -58,7 +60,7 @@ def inherit(start: Path, given: dict[str, Any]) -> dict[str, Any]:
         "network.name": source.network.name,
         "network.arguments": dict(source.network.arguments),
     }
-    if given.get("data.name", source.data.name) == source.data.name:
+    if data and given.get("data.name", source.data.name) == source.data.name:
         found |= {f"data.{name}": getattr(source.data, name) for name in _DATA}
         found["seed"] = source.seed
     return found | given
