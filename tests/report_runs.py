@@ -148,6 +148,13 @@ def _measure(suite: str, values: dict, inside: dict) -> list[dict]:
         {"metric": "top1", "value": correct.double().mean().item()},
         {"metric": "nll", "value": float(values["nll"].astype(float).mean())},
         {"metric": "smooth_ece", "value": metrics.smooth_ece(confidence, correct)},
-        {"metric": "smooth_ece", "value": 0.123, "scaling": "temperature"},
+        *(
+            {"metric": metric, "scaling": "temperature", "value": value}
+            for metric, value in (
+                ("smooth_ece", 0.6 * metrics.smooth_ece(confidence, correct)),
+                ("nll", 0.8 * float(values["nll"].astype(float).mean())),
+            )
+        ),
+        {"metric": "smooth_ece", "value": 0.123, "scaling": "another"},
         {"metric": "brier", "value": 0.123},
     ]

@@ -36,6 +36,8 @@ SMALL = {"corruptions": ("fog",), "severities": (5,), "foreign": ()}
 KEYS = {
     *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "clean_smooth_ece"),
     *("corrupted_smooth_ece", "clean_nll", "corrupted_nll", "ood_auroc", "ood_fpr"),
+    *("clean_smooth_ece_temperature", "corrupted_smooth_ece_temperature"),
+    "corrupted_nll_temperature",
 }
 
 
@@ -86,10 +88,13 @@ def test_measures_are_those_agreed_once_from_the_first_reference_and_once_from_a
         ("corrupted_top1", {"suite": "corruptions", "metric": "top1"}),
         ("severity5_top1", {"suite": "corruptions", "metric": "top1", "severity": 5}),
         ("cbar_top1", {"suite": "cbar", "metric": "top1"}),
-        ("clean_smooth_ece", {"suite": "clean", "metric": "smooth_ece"}),
-        ("corrupted_smooth_ece", {"suite": "corruptions", "metric": "smooth_ece"}),
-        ("clean_nll", {"suite": "clean", "metric": "nll"}),
-        ("corrupted_nll", {"suite": "corruptions", "metric": "nll"}),
+        *(
+            (f"{name}_{metric}{key}", {"suite": suite, "metric": metric, "scaling": scaling})
+            for key, scaling in (("", ""), ("_temperature", "temperature"))
+            for name, suite in (("clean", "clean"), ("corrupted", "corruptions"))
+            for metric in ("smooth_ece", "nll")
+            if (name, metric, scaling) != ("clean", "nll", "temperature")
+        ),
         ("ood_auroc", {"suite": "ood", "metric": "auroc", "score": "energy"}),
         ("ood_fpr", {"suite": "ood", "metric": "fpr_at_95_tpr_in", "score": "energy"}),
     ],
@@ -191,10 +196,30 @@ def test_models_that_answer_alike_differ_by_nothing(tmp_path):
     twin = Run("twin", one.folder, one.rows, cell={"arm": "twin", "seed": 0})
     found = summarise(make_comparison([one, twin]))["twin"]
     assert found.keys() == KEYS - {"cbar_top1"}
-    for number in found.values():
+    for key, number in found.items():
         gap = number.difference
-        assert (gap.value, gap.low, gap.high) == (0, 0, 0)
+        if "temperature" in key:  # answers are kept without: there is nothing to resample
+            assert (gap.value, gap.low, gap.high, gap.how) == (
+                0,
+                None,
+                None,
+                "one seed, no interval",
+            )
+        else:
+            assert (gap.value, gap.low, gap.high) == (0, 0, 0)
         assert not gap.tells
+
+
+def test_with_a_temperature_the_interval_is_over_seeds_few_as_they_are(table):
+    ours, theirs = (
+        table[arm]["clean_smooth_ece_temperature"] for arm in ("masked-label", "standard")
+    )
+    gap = ours.difference
+    assert gap.how == "paired t over 2 seeds where logits have a temperature"
+    each = [ours.values[seed] - theirs.values[seed] for seed in (0, 1)]
+    reach = stats.t.ppf(0.975, 1) * np.std(each, ddof=1) / 2**0.5
+    expected = (np.mean(each), np.mean(each) - reach, np.mean(each) + reach)
+    assert (gap.value, gap.low, gap.high) == pytest.approx(expected)
 
 
 def test_with_five_seeds_the_interval_is_students(tmp_path):

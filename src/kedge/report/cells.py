@@ -10,8 +10,12 @@ SINGLE, MARGINAL = "single", "marginal"
 LABELLED = ("clean", "corruptions", "cbar")  # suites of pictures that have labels
 OOD = "ood"
 OOD_SCORE = "energy"
+TEMPERED = ", temperature"  # after the metric, where logits were divided by a fitted temperature
 METRICS = {
-    **{suite: ("top1", "smooth_ece", "nll") for suite in LABELLED},
+    **{
+        suite: ("top1", "smooth_ece", "nll", f"smooth_ece{TEMPERED}", f"nll{TEMPERED}")
+        for suite in LABELLED
+    },
     OOD: ("auroc", "fpr_at_95_tpr_in"),
 }
 
@@ -21,7 +25,7 @@ class Cell(NamedTuple):
 
     Attributes:
         inference: "single", from the first reference, or "marginal", the mean over references.
-        metric: As rows call it.
+        metric: As rows call it, with `TEMPERED` after it where rows say that.
         suite: "clean", "corruptions", "cbar" or "ood".
         set: Of out-of-distribution pictures; else empty.
         corruption: Empty if there is none, as the next is 0.
@@ -39,9 +43,13 @@ class Cell(NamedTuple):
 def cell_of(row: Row) -> Cell | None:
     """What a row is about; None if no report asks for it, as for means over corruptions."""
     suite, metric = str(row["suite"]), str(row["metric"])
+    if row["scaling"] == "temperature":
+        metric += TEMPERED
     if row["inference"] not in (SINGLE, MARGINAL) or metric not in METRICS.get(suite, ()):
         return None
-    if row["scaling"] or (suite == OOD) != (row["score"] == OOD_SCORE):
+    if row["scaling"] not in ("", "temperature"):
+        return None
+    if (suite == OOD) != (row["score"] == OOD_SCORE):
         return None
     corrupted = suite in ("corruptions", "cbar")
     if corrupted != (row["corruption"] in ROWS):

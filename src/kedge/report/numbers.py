@@ -13,7 +13,7 @@ from pathlib import Path
 from kedge.corruptions.making import ROWS, SEVERITIES, list_corruptions
 from kedge.files import write_whole
 from kedge.report.arms import Arm
-from kedge.report.cells import MARGINAL, OOD, SINGLE, Cell
+from kedge.report.cells import MARGINAL, OOD, SINGLE, TEMPERED, Cell
 from kedge.report.comparison import Comparison, RunKey
 from kedge.report.intervals import ENOUGH_SEEDS as ENOUGH_SEEDS
 from kedge.report.intervals import Interval as Interval
@@ -33,7 +33,7 @@ class Measure:
         higher_is_better: Which way is good.
         meaning: What it tells, in a sentence.
         suite: On which pictures it was taken.
-        metric: As rows call it.
+        metric: As cells call it.
         severity: The only one that counts; 0 for all.
         inference: "single", from the first reference, or "marginal", the mean over all.
     """
@@ -73,6 +73,8 @@ Table = dict[str, dict[str, Number]]  # arm, measure; one that cannot be had is 
 _ACCURACY = ("%", 100.0, 1, True)
 _CALIBRATION = ("", 1.0, 3, False)
 _LIKELIHOOD = ("nats", 1.0, 3, False)
+_TEMPERED_ERROR, _SCALED = "smooth_ece_temperature", ", with a temperature"
+_FITTED = "fitted on training pictures that were set aside"
 _SINGLE = (
     Measure(
         *("clean_top1", "clean accuracy", *_ACCURACY),
@@ -106,6 +108,17 @@ _SINGLE = (
         metric="smooth_ece",
     ),
     Measure(
+        *(f"clean_{_TEMPERED_ERROR}", f"clean calibration error{_SCALED}", *_CALIBRATION),
+        f"The same of logits divided by one number, {_FITTED}.",
+        metric=f"smooth_ece{TEMPERED}",
+    ),
+    Measure(
+        *(f"corrupted_{_TEMPERED_ERROR}", f"corrupted calibration error{_SCALED}", *_CALIBRATION),
+        f"The same of logits divided by one number, {_FITTED}: what a simpler cure leaves.",
+        suite="corruptions",
+        metric=f"smooth_ece{TEMPERED}",
+    ),
+    Measure(
         *("clean_nll", "clean surprise", *_LIKELIHOOD),
         "The negative logarithm of the probability given to the true class, mean.",
         metric="nll",
@@ -115,6 +128,12 @@ _SINGLE = (
         "The same on corrupted pictures, mean over corruptions and severities.",
         suite="corruptions",
         metric="nll",
+    ),
+    Measure(
+        *("corrupted_nll_temperature", f"corrupted surprise{_SCALED}", *_LIKELIHOOD),
+        f"The same of logits divided by one number, {_FITTED}.",
+        suite="corruptions",
+        metric=f"nll{TEMPERED}",
     ),
     Measure(
         *("ood_auroc", "OOD detection, AUROC", *_ACCURACY),
@@ -381,7 +400,10 @@ def _difference(
     if found is not None:
         return found
     if len(seeds) > 1 and statistics.stdev(differences) > 1e-12:
-        return t_interval(differences, ", few as they are: no answers by image to compare")
+        # Answers to each image are kept as the network gives them.
+        tempered = any(cell.metric.endswith(TEMPERED) for cell in cells)
+        few = ", few as they are: no answers by image to compare"
+        return t_interval(differences, " where logits have a temperature" if tempered else few)
     # Few seeds may agree by chance, as accuracies have steps: that is not certainty.
     why = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds that agree to the digit"
     return no_interval(statistics.fmean(differences), f"{why}, no interval")

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from kedge.studies.shown import Shown
 
 TUNED = ("standard", "masked-label")
-_MEASURES = ("clean_top1", "corrupted_top1", "severity5_top1", "corrupted_smooth_ece")
+_MEASURES = (
+    *("clean_top1", "corrupted_top1", "severity5_top1", "corrupted_smooth_ece"),
+    "corrupted_smooth_ece_temperature",
+)
 
 
 @dataclass(frozen=True)
