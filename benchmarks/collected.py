@@ -14,6 +14,8 @@
 - `finetune.csv`: likewise of `kedge study finetune`, networks that were finished before they were
   tuned, over the one that was tuned as long without masks; also with the logits divided by a
   temperature that was fitted on training pictures set aside.
+- `tempered.csv`: likewise of the best arm and the variant that was chosen. Of these two all cells
+  must be there at once, as the rows with a temperature are not among those that are written.
 - `choosing.csv`: variants, tested on training pictures that were held back.
 - `seconds.csv`: how long each cell took, most of them beside others on the same GPU.
 - Figures of `kedge report` over the first grid, where all of it is found.
@@ -57,12 +59,16 @@ FOLDERS = {  # of cells, and the grid they belong to
     "again": "again",
     "choosing": "choosing",
     "finished": "finished",
+    "tempered": "tempered",
 }
 ICELESS = tuple(name for name in CORRUPTIONS if name != "frost")  # Kedge's is drawn, not a photo
 FOREIGN = ("textures", "scenes", "characters")
 MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
 # By grid: what arms are compared with, and those that have a control of their own.
-AGAINST = {"choosing": "finetuned", "finished": "tuned-standard-lr0.01"}
+AGAINST = {
+    **dict.fromkeys(("choosing", "tempered"), "finetuned"),
+    "finished": "tuned-standard-lr0.01",
+}
 CONTROLS = {
     "finetuned": "continued",
     "label-running": "masked-label",
@@ -171,9 +177,10 @@ def write_results(work: Path, folder: Path = FOLDER) -> None:
     _write(folder / "by-corruption.csv", _BY_CORRUPTION, _by_corruption(cells))
     held = _read_cells(folder, "choosing")
     _write(folder / "choosing.csv", _SUMMARY, _summarise(held, HELD_MEASURES))
-    tuned = [cell for cell in found if cell.grid == "finished"]
-    if tuned:
-        _write(folder / "finetune.csv", _SUMMARY, _summarise(tuned, TEMPERED_MEASURES))
+    for grid, file in (("finished", "finetune.csv"), ("tempered", "tempered.csv")):
+        tempered = [cell for cell in found if cell.grid == grid]
+        if tempered:
+            _write(folder / file, _SUMMARY, _summarise(tempered, TEMPERED_MEASURES))
     own = [cell for cell in found if cell.grid in ("first", "second")]
     columns = ("arm", "measure", "value", "spread", "five")
     _add(folder / "references.csv", columns, _spread(own), ("arm",))

@@ -13,7 +13,8 @@
   something is better, without a look at the test set. Chosen is, by a rule set before they ran, the
   one with the lowest negative log-likelihood under corruption, which pays for accuracy and for
   honest confidence; unless it loses more than half a point on clean pictures.
-- The chosen one on all pictures, three seeds; and more seeds of BatchNorm left alone.
+- The chosen one on all pictures, three seeds; it and the best arm once more with pictures set aside
+  to fit a temperature on; and more seeds of BatchNorm left alone.
 - For each model of a grid that reads pairs, what a faded reference does to it (`gate.py`).
 
 Every cell is trained, evaluated and measured, and leaves its rows; weights are removed, but for the
@@ -64,6 +65,7 @@ class Grid:
         seeds: Of each.
         references: That models are asked from.
         held: Whether the last training pictures take the place of the test set.
+        aside: How many training pictures are set aside, to fit a temperature on.
     """
 
     name: str
@@ -72,8 +74,10 @@ class Grid:
     seeds: tuple[int, ...]
     references: int = 1
     held: bool = False
+    aside: int = 0
 
 
+HELD = 5000
 FIRST = (
     *("standard", "anchored", "masked-label", "masked-uniform:protocol.scope=sample"),
     *("finetuned", "continued:protocol=standard,first=0.5"),
@@ -116,8 +120,8 @@ GRIDS = (
         held=True,
     ),
     Grid("chosen", "cifar10-resnet18", (CHOSEN,), (0, 1, 2)),
+    Grid("tempered", "cifar10-resnet18", ("finetuned", CHOSEN), (0, 1, 2), aside=HELD),
 )
-HELD = 5000
 FINISHED = "finished"  # the study's folder
 
 
@@ -125,6 +129,8 @@ def command(grid: Grid, options: argparse.Namespace) -> list[str]:
     """The words after `kedge` that run a grid."""
     data = f"pack:{options.work / 'held.npz'}" if grid.held else options.data
     words = ["compare", "--recipe", grid.recipe, "--data", data, "--epochs", str(options.epochs)]
+    if grid.aside:
+        words += ["--data.validation", str(grid.aside)]
     for arm in grid.arms:
         words += ["--arm", arm]
     words += ["--seeds", ",".join(map(str, grid.seeds))]

@@ -3,6 +3,7 @@
 On a GPU, with CIFAR-10 in a pack (about five minutes):
 
     python benchmarks/training.py pack:cifar10.npz
+    python benchmarks/training.py pack:cifar10.npz --only runs    # or steps
 
 - the limit: the same network stepping on one constant batch, compiled and captured in a CUDA graph;
 - Kedge: whole steps (samples drawn and augmented, references, masks, learning rate, losses kept,
@@ -16,9 +17,9 @@ turns (about three minutes):
     python benchmarks/training.py
 """
 
+import argparse
 import csv
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -152,6 +153,8 @@ def whole_runs(recipe: str, settings: dict[str, Any], device: torch.device) -> N
             start = time.perf_counter()
             outcome = train(plan, Path(folder) / "run", quiet=True)
             seconds = time.perf_counter() - start
+            if not outcome.finished:  # interrupted: what was measured is written
+                return
             entries = read_metrics(Path(folder) / "run" / "metrics.jsonl")
         speeds = [e["images_per_second"] for e in entries if e["kind"] == "train"][2:]
         rows.append(
@@ -178,16 +181,16 @@ def write_runs(name: str, rows: list[dict[str, Any]]) -> None:
         table.writerows(rows)
 
 
-def on_a_gpu(data: str) -> None:
-    """Limit, Kedge and the plain script, in turns; then whole runs."""
-    device = torch.device("cuda", 0)
-    name = "cifar10-resnet18"
-    settings = {"data.name": data}
+RECIPE = "cifar10-resnet18"
+
+
+def steps_on_a_gpu(data: str, device: torch.device) -> None:
+    """Limit, Kedge and the plain script, in turns."""
     batch = 128
     contenders = {"limit": constant_step(6, batch)}
     for protocol in PROTOCOLS:
-        plan = {**settings, "protocol.name": protocol}
-        contenders[f"kedge, {protocol}"] = kedge_step(name, plan, device)
+        plan = {"data.name": data, "protocol.name": protocol}
+        contenders[f"kedge, {protocol}"] = kedge_step(RECIPE, plan, device)
     setting = f"resnet18, batch {batch}, bf16, compiled, CUDA graph"
     rows = compare(
         "training", setting, contenders, rounds=30, items=batch, repeats=100, device=device
@@ -204,13 +207,10 @@ def on_a_gpu(data: str) -> None:
     setting = "resnet18, batch 128, plain script: float32, eager, 2 + 2 workers"
     rows += compare("training", setting, against, rounds=6, items=batch, repeats=100, device=device)
     write("training-h200", rows)
-    whole_runs(name, {**settings, "epochs": 15}, device)
 
 
-def on_a_cpu() -> None:
-    """Steps in turns, and whole runs."""
-    device = torch.device("cpu")
-    whole_runs("shapes-small", {}, device)
+def steps_on_a_cpu(device: torch.device) -> None:
+    """Kedge's steps for each protocol, in turns."""
     contenders = {
         f"kedge, {protocol}": kedge_step("shapes-small", {"protocol.name": protocol}, device)
         for protocol in PROTOCOLS
@@ -221,8 +221,27 @@ def on_a_cpu() -> None:
     write("training-cpu", rows)
 
 
+def main() -> None:
+    """Measure and write, on a GPU where there is one."""
+    parser = argparse.ArgumentParser(description="How near training is to the network alone.")
+    parser.add_argument("data", nargs="?", help="on a GPU: CIFAR-10, as kedge takes it")
+    parser.add_argument("--only", choices=("steps", "runs"), help="one part")
+    options = parser.parse_args()
+    cuda = torch.cuda.is_available()
+    if cuda and options.data is None:
+        parser.error("expected CIFAR-10 to train on, as in pack:cifar10.npz")
+    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+    if options.only != "runs":
+        if cuda:
+            steps_on_a_gpu(options.data, device)
+        else:
+            steps_on_a_cpu(device)
+    if options.only != "steps":
+        if cuda:
+            whole_runs(RECIPE, {"data.name": options.data, "epochs": 15}, device)
+        else:
+            whole_runs("shapes-small", {}, device)
+
+
 if __name__ == "__main__":
-    if torch.cuda.is_available():
-        on_a_gpu(sys.argv[1])
-    else:
-        on_a_cpu()
+    main()

@@ -433,7 +433,8 @@ def test_every_grid_is_a_comparison_that_kedge_takes(grid, monkeypatch, tmp_path
     read_words, rest = commands.choices["compare"].parse_known_args(words[1:])
     assert read_words.seeds == tuple(map(str, grid.seeds))
     data = f"pack:{tmp_path}/held.npz" if grid.held else "shapes"
-    assert rest == ["--data", data, "--epochs", "60"]  # settings of the recipe
+    aside = ["--data.validation", str(grid.aside)] if grid.aside else []
+    assert rest == ["--data", data, "--epochs", "60", *aside]  # settings of the recipe
     cells = make_cells(
         grid.recipe, {"epochs": 60}, parse_arms(read_words.arm), grid.seeds, tmp_path, {}
     )

@@ -97,6 +97,8 @@ def work(tmp_path) -> Path:
         make_cell(tmp_path / "finished", "base", seed)
         for arm in ("tuned-standard-lr0.01", "tuned-masked-label-lr0.01"):
             make_cell(tmp_path / "finished", arm, seed, epochs=70)
+        for arm in ("finetuned", "more-masked-running"):
+            make_cell(tmp_path / "tempered", arm, seed)
     return tmp_path
 
 
@@ -172,6 +174,18 @@ def test_finished_networks_are_compared_with_the_one_tuned_as_long(work, tmp_pat
     clean = statistics.fmean(accuracy("base", seed) for seed in range(3))
     told = float(found["base", "NLL, clean, temperature"]["mean"])
     assert told == pytest.approx((1 - clean) / 2, abs=1e-5)
+
+
+def test_the_chosen_variant_is_compared_with_a_temperature_too(work, tmp_path):
+    collected.write_results(work, tmp_path / "out")
+    rows = read(tmp_path / "out" / "tempered.csv")
+    found = {(r["arm"], r["measure"]): r for r in rows}
+    assert {r["against"] for r in rows if r["arm"] == "more-masked-running"} == {"finetuned"}
+    error = found["finetuned", "smooth ECE, corrupted, temperature"]
+    plain = found["finetuned", "smooth ECE, corrupted"]
+    assert float(error["mean"]) == pytest.approx(float(plain["mean"]) / 2, abs=1e-5)
+    grids = {r["grid"] for r in read(tmp_path / "out" / "summary.csv")}
+    assert grids == {"first", "second"}  # these had fewer pictures to learn from
 
 
 def test_rows_corruptions_references_and_repeats_are_written(work, tmp_path):
