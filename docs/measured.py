@@ -114,13 +114,14 @@ def describe_batchnorm() -> str:
     own = [row for row in rows if row["arm"] == "masked-label" and row["against"] == "standard"]
     left = [row for row in rows if row["arm"] == "label-running"]
     left = [row for row in left if row["against"] == "masked-label"]
-    lines = [_head("masked, label, by batch", [title for title, _, _ in SHOWN.values()])]
+    shown = {key: SHOWN[key] for key in SHOWN if key not in ("C-bar", "shift")}
+    lines = [_head("masked, label, by batch", [title for title, _, _ in shown.values()])]
     for title, found in (
         ("BatchNorm re-estimated", _by_arm(own)["masked-label"]),
         ("BatchNorm left alone", _by_arm(left)["label-running"]),
     ):
-        lines.append(_row(title, [_spread(found[m], *SHOWN[m][1:]) for m in SHOWN]))
-    cells = [_difference(found[m], *SHOWN[m][1:]) for m in SHOWN]
+        lines.append(_row(title, [_spread(found[m], *shown[m][1:]) for m in shown]))
+    cells = [_difference(found[m], *shown[m][1:]) for m in shown]
     return "\n".join([*lines, _row("left alone less re-estimated", cells)])
 
 
