@@ -29,11 +29,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from accepted import check_cells, check_fit, check_none_lost
+from evaluated import (
+    CBAR,
+    CORRUPTIONS,
+    FOLDERS,
+    HELD_MEASURES,
+    HIGHEST,
+    MEASURES,
+    TEMPERED_MEASURES,
+    Cell,
+    RunCell,
+    whole_or_one,
+)
 from paired import RESULTS
 from scipy import stats
 
 from kedge.cli import main as kedge_command
-from kedge.corruptions.making import list_corruptions
 from kedge.report.drawing import (
     Style,
     drawing,
@@ -48,22 +60,9 @@ from kedge.report.drawing import (
     to_file,
 )
 from kedge.rows import Row
-from kedge.run_folder import Run, find_runs
+from kedge.run_folder import find_runs
 
 FOLDER = RESULTS / "cifar10"
-CORRUPTIONS, CBAR = (list_corruptions(kind, "cifar") for kind in ("c", "cbar"))
-FOLDERS = {  # of cells, and the grid they belong to
-    "first-references": "first",
-    "first": "first",
-    **dict.fromkeys(("second", "running", "vit", "convnext", "chosen"), "second"),
-    "again": "again",
-    "choosing": "choosing",
-    "finished": "finished",
-    "tempered": "tempered",
-}
-ICELESS = tuple(name for name in CORRUPTIONS if name != "frost")  # Kedge's is drawn, not a photo
-FOREIGN = ("textures", "scenes", "characters")
-MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
 # By grid: what arms are compared with, and those that have a control of their own.
 AGAINST = {
     **dict.fromkeys(("choosing", "tempered"), "finetuned"),
@@ -76,127 +75,91 @@ CONTROLS = {
 }
 KEPT = ("top1", "nll", "ece", "smooth_ece", "auroc", "fpr_at_95_tpr_in")
 PLACE = ("suite", "set", "corruption", "severity", "inference", "count")
-COLUMNS = ("network", "arm", "seed", *PLACE, *KEPT, "top1_std")
+COLUMNS = ("network", "arm", "seed", "epochs", *PLACE, *KEPT, "top1_std")
 FIGURES = ("corruptions.svg", "severity.svg", "severity-difference.svg")
-HIGHEST = 5
-
-
-class Cell:
-    """A trained and evaluated model: its rows, and what it is."""
-
-    def __init__(self, grid: str, network: str, arm: str, seed: int, rows: Sequence[Row]) -> None:
-        self.grid, self.network, self.arm, self.seed = grid, network, arm, seed
-        self.single = [row for row in rows if row["inference"] in ("single", "")]
-        self.marginal = [row for row in rows if row["inference"] == "marginal"]
-
-    def mean(
-        self,
-        suite: str,
-        metric: str,
-        *,
-        rows: Sequence[Row] | None = None,
-        of: str = "value",
-        scaling: str = "",
-        **where: Any,
-    ) -> float:
-        """Of what the rows of a suite say, over corruptions and severities, or sets."""
-        found = [
-            float(row[of])
-            for row in (self.single if rows is None else rows)
-            if row["suite"] == suite
-            and row["metric"] == metric
-            and row["score"] in ("", "energy")
-            and row["scaling"] == scaling
-            and _whole_or_one(row)
-            and all(_among(row[key], wanted) for key, wanted in where.items())
-        ]
-        return statistics.fmean(found)
-
-
-class RunCell(Cell):
-    """One whose folder is at hand."""
-
-    def __init__(self, run: Run) -> None:
-        grid, network = FOLDERS[run.folder.parent.name], str(run.recipe["network"]["name"])
-        arm, seed = str(run.cell["arm"]), int(run.cell["seed"])
-        super().__init__(grid, network.partition(":")[2], arm, seed, run.rows)
-        self.run = run
-
-
-MEASURES: dict[str, Callable[[Cell], float]] = {
-    "clean": lambda cell: cell.mean("clean", "top1"),
-    "corrupted": lambda cell: cell.mean("corruptions", "top1"),
-    "corrupted, without frost": lambda cell: cell.mean("corruptions", "top1", corruption=ICELESS),
-    "severity 5": lambda cell: cell.mean("corruptions", "top1", severity=HIGHEST),
-    "C-bar": lambda cell: cell.mean("cbar", "top1"),
-    "C-bar, severity 5": lambda cell: cell.mean("cbar", "top1", severity=HIGHEST),
-    "shift": lambda cell: cell.mean("shift", "top1"),
-    "smooth ECE, clean": lambda cell: cell.mean("clean", "smooth_ece"),
-    "smooth ECE, corrupted": lambda cell: cell.mean("corruptions", "smooth_ece"),
-    "smooth ECE, C-bar": lambda cell: cell.mean("cbar", "smooth_ece"),
-    "smooth ECE, shift": lambda cell: cell.mean("shift", "smooth_ece"),
-    "ECE, corrupted": lambda cell: cell.mean("corruptions", "ece"),
-    "NLL, corrupted": lambda cell: cell.mean("corruptions", "nll"),
-    "OOD AUROC": lambda cell: cell.mean("ood", "auroc", set=FOREIGN),
-    "OOD FPR at 95 %": lambda cell: cell.mean("ood", "fpr_at_95_tpr_in", set=FOREIGN),
-    **{
-        f"OOD AUROC, {name}": lambda cell, name=name: cell.mean("ood", "auroc", set=name)  # type: ignore[misc]
-        for name in FOREIGN + MADE
-    },
-}
-
-
-HELD_MEASURES = {
-    name: MEASURES[name]
-    for name in (
-        *("clean", "corrupted", "severity 5", "C-bar"),
-        *("smooth ECE, clean", "smooth ECE, corrupted", "NLL, corrupted"),
-    )
-}
-# Of cells that set training pictures aside, to fit a temperature on.
-TEMPERED_MEASURES: dict[str, Callable[[Cell], float]] = MEASURES | {
-    f"{title}, {where}, temperature": lambda cell, suite=suite, metric=metric: cell.mean(
-        suite, metric, scaling="temperature"
-    )
-    for where, suite in (("clean", "clean"), ("corrupted", "corruptions"))
-    for title, metric in (("smooth ECE", "smooth_ece"), ("ECE", "ece"), ("NLL", "nll"))
-}
+Line = dict[str, Any]
+Lines = Sequence[Line]
 
 
 def write_results(work: Path, folder: Path = FOLDER) -> None:
-    """Write all files, from the cells below `work` and what was written of others before."""
+    """Write all files, from the cells below `work` and what was written of others before.
+
+    Everything is made before the first file is written.
+    """
     places = [work / name for name in FOLDERS if (work / name).exists()]
     found = [RunCell(run) for run in find_runs(places) if run.cell.get("finished")]
-    _check(found, work)
-    folder.mkdir(parents=True, exist_ok=True)
-    for grid in ("first", "second", "choosing"):
-        rows = [row for cell in found if cell.grid == grid for row in _compact(cell)]
-        _add(folder / f"{grid}-grid.csv", COLUMNS, rows, _ONE)
-    cells = [cell for grid in ("first", "second") for cell in _read_cells(folder, grid)]
-    _write(folder / "summary.csv", _SUMMARY, _summarise(cells, MEASURES))
-    _write(folder / "by-corruption.csv", _BY_CORRUPTION, _by_corruption(cells))
-    held = _read_cells(folder, "choosing")
-    _write(folder / "choosing.csv", _SUMMARY, _summarise(held, HELD_MEASURES))
+    check_cells(found, work)
+    tables: dict[str, tuple[Sequence[str], Lines]] = {}
+    grids = _merge_grids(found, folder)
+    for grid, lines in grids.items():
+        tables[f"{grid}-grid.csv"] = COLUMNS, lines
+    cells = [cell for grid in ("first", "second") for cell in _cells_of(grid, grids[grid])]
+    tables["summary.csv"] = _SUMMARY, _summarise(cells, MEASURES)
+    tables["by-corruption.csv"] = _BY_CORRUPTION, _by_corruption(cells)
+    held = _cells_of("choosing", grids["choosing"])
+    tables["choosing.csv"] = _SUMMARY, _summarise(held, HELD_MEASURES)
     for grid, file in (("finished", "finetune.csv"), ("tempered", "tempered.csv")):
         tempered = [cell for cell in found if cell.grid == grid]
         if tempered:
-            _write(folder / file, _SUMMARY, _summarise(tempered, TEMPERED_MEASURES))
-    own = [cell for cell in found if cell.grid in ("first", "second")]
-    columns = ("arm", "measure", "value", "spread", "five")
-    _add(folder / "references.csv", columns, _spread(own), ("arm",))
-    _add(folder / "seconds.csv", (*_ONE, "train", "evaluate"), _time(own), _ONE)
-    columns = ("arm", "seed", "measure", "first", "again")
-    _add(folder / "again.csv", columns, _repeat(found, cells), ("arm", "seed"))
-    _add(folder / "gate.csv", (*_ONE, *_FADED), _fade(own), _ONE)
-    faded = _read(folder / "gate.csv")
+            tables[file] = _SUMMARY, _summarise(tempered, TEMPERED_MEASURES)
+            check_none_lost(file, _read(folder / file), tables[file][1])
+    tables |= _beside(found, cells, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, table in tables.items():
+        _write(folder / file, *table)
+    faded = tables["gate.csv"][1]
     if faded:
         (folder / "gate.svg").write_text(_draw_gate(faded), encoding="utf-8")
     _draw_first([cell for cell in found if cell.grid == "first"], cells, work / "page", folder)
 
 
+def _merge_grids(found: Sequence[RunCell], folder: Path) -> dict[str, list[Line]]:
+    """The lines of each grid: of the cells that are here, below those of others before."""
+    before: dict[str, list[Line]] = {}
+    new: dict[str, list[Line]] = {}
+    for grid in ("first", "second", "choosing"):
+        own = [cell for cell in found if cell.grid == grid]
+        before[grid] = _others(_read(folder / f"{grid}-grid.csv"), own)
+        new[grid] = [line for cell in own for line in _compact(cell)]
+    check_fit(before, new)
+    return {grid: [*before[grid], *new[grid]] for grid in before}
+
+
+def _beside(
+    found: Sequence[RunCell], cells: Sequence[Cell], folder: Path
+) -> dict[str, tuple[Sequence[str], list[Line]]]:
+    """What is known of cells by their folders alone; lines of those that are not here stay."""
+    own = [cell for cell in found if cell.grid in ("first", "second")]
+    several = _spread(own)
+    asked = {line["arm"] for line in several} | {  # from several, when it was here before
+        cell.arm for cell in own if not cell.marginal and (cell.grid, cell.seed) == ("first", 0)
+    }
+    told = [line for line in _read(folder / "references.csv") if line["arm"] not in asked]
+    again = _repeat(found, cells)
+    repeated = {(line["arm"], str(line["seed"])) for line in again}
+    for line in _read(folder / "again.csv"):
+        if (line["arm"], line["seed"]) not in repeated:
+            first = _of_arm(cells, "resnet18", line["arm"])[int(line["seed"])]
+            again.append(line | {"first": round(MEASURES[line["measure"]](first), 5)})
+    timed = [*_others(_read(folder / "seconds.csv"), own), *_time(own)]
+    faded = [*_others(_read(folder / "gate.csv"), own), *_fade(own)]
+    return {
+        "references.csv": (("arm", "measure", "value", "spread", "five"), [*told, *several]),
+        "seconds.csv": ((*_ONE, "train", "evaluate"), timed),
+        "again.csv": (("arm", "seed", "measure", "first", "again"), again),
+        "gate.csv": ((*_ONE, *_FADED), faded),
+    }
+
+
+def _others(lines: Iterable[Line], cells: Sequence[Cell]) -> list[Line]:
+    """Lines that are of none of these cells."""
+    own = {(cell.network, cell.arm, str(cell.seed)) for cell in cells}
+    return [line for line in lines if tuple(str(line[name]) for name in _ONE) not in own]
+
+
 def _draw_first(found: Sequence[RunCell], cells: Sequence[Cell], page: Path, folder: Path) -> None:
     """Figures of the first grid; a part of it would draw others."""
-    if len(found) < len([cell for cell in cells if cell.grid == "first"]):
+    if not found or len(found) < len([cell for cell in cells if cell.grid == "first"]):
         print("Figures are as they were: not all cells of the first grid are here.")
         return
     runs = [str(cell.run.folder) for cell in found]
@@ -204,53 +167,6 @@ def _draw_first(found: Sequence[RunCell], cells: Sequence[Cell], page: Path, fol
         raise SystemExit("collected.py: the report was not written, and figures are as they were.")
     for name in FIGURES:
         (folder / name).write_bytes((page / "figures" / name).read_bytes())
-
-
-def _check(cells: Sequence[RunCell], work: Path) -> None:
-    """Refuse cells that were only tried, or not evaluated in full, and to write nothing."""
-    if not cells:
-        raise SystemExit(
-            f"collected.py: expected finished cells in {work}; run it without --write first."
-        )
-    seen = set()
-    for cell in cells:
-        key = (cell.grid, cell.network, cell.arm, cell.seed)
-        if key in seen:
-            raise SystemExit(f"collected.py: expected one cell of {key}, found another in {work}.")
-        seen.add(key)
-        rows = [row for row in cell.single if row["metric"] == "top1" and _whole_or_one(row)]
-        counts = {
-            suite: len([row for row in rows if row["suite"] == suite])
-            for suite in ("clean", "corruptions", "cbar", "shift")
-        }
-        whole = {"clean": 1, "corruptions": 5 * len(CORRUPTIONS), "cbar": 5 * len(CBAR)}
-        whole["shift"] = 0 if cell.grid == "choosing" else 1
-        limited = {row["limit"] for row in rows} - {"", None}
-        if counts != whole or limited:
-            raise SystemExit(
-                f"collected.py: expected {whole} of all pictures in {cell.run.folder}, found"
-                f" {counts}{', limited' if limited else ''}. Finish or remove it."
-            )
-    budgets: dict[str, set[int]] = defaultdict(set)
-    for cell in cells:  # a network that is finished is tuned for more epochs than it had
-        own = f" of {cell.arm}" if cell.grid == "finished" else ""
-        budgets[own].add(cell.run.recipe["epochs"] + cell.run.epochs_before)
-    for own, found in budgets.items():
-        if len(found) > 1:
-            raise SystemExit(
-                f"collected.py: expected one budget{own}, found epochs {sorted(found)}."
-            )
-
-
-def _whole_or_one(row: Row) -> bool:
-    """Whether it is of one corruption at one severity, or of a set without; no mean of others."""
-    if row["suite"] not in ("corruptions", "cbar"):
-        return True
-    return row["corruption"] in (*CORRUPTIONS, *CBAR) and row["severity"] != ""
-
-
-def _among(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, tuple) else value == wanted
 
 
 _ONE = ("network", "arm", "seed")  # what a cell is known by
@@ -261,11 +177,12 @@ def _compact(cell: RunCell) -> Iterable[dict[str, Any]]:
     lines: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in cell.run.rows:
         fits = row["metric"] in KEPT and row["score"] in ("", "energy") and row["scaling"] == ""
-        if not fits or not _whole_or_one(row):
+        if not fits or not whole_or_one(row):
             continue
         place = {key: row[key] for key in PLACE}
         place["set"] = row["set"] if row["suite"] in ("ood", "shift") else ""
-        about = {"network": cell.network, "arm": cell.arm, "seed": cell.seed, **place}
+        about = {"network": cell.network, "arm": cell.arm, "seed": cell.seed}
+        about |= {"epochs": cell.epochs, **place}
         line = lines.setdefault(tuple(place.values()), about)
         line[row["metric"]] = _rounded(row["value"])
         if row["metric"] == "top1":
@@ -273,10 +190,10 @@ def _compact(cell: RunCell) -> Iterable[dict[str, Any]]:
     return lines.values()
 
 
-def _read_cells(folder: Path, grid: str) -> list[Cell]:
+def _cells_of(grid: str, lines: Lines) -> list[Cell]:
     """The cells of a grid, from its lines."""
     rows: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
-    for line in _read(folder / f"{grid}-grid.csv"):
+    for line in lines:
         place: Row = {key: line[key] for key in PLACE}
         if line["severity"]:
             place["severity"] = int(line["severity"])
@@ -284,7 +201,7 @@ def _read_cells(folder: Path, grid: str) -> list[Cell]:
         rows[line["network"], line["arm"], int(line["seed"])] += [
             place | {"metric": metric, "value": float(line[metric])}
             for metric in KEPT
-            if line[metric]
+            if line.get(metric, "") != ""
         ]
     return [Cell(grid, *key, own) for key, own in rows.items()]
 
@@ -457,7 +374,7 @@ def _fade(cells: Sequence[RunCell]) -> list[dict[str, Any]]:
     return lines
 
 
-def _draw_gate(faded: Sequence[dict[str, str]]) -> str:
+def _draw_gate(faded: Lines) -> str:
     """The mean confidence over the share of the reference that is shown."""
     curves: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (network, arm), name in _DRAWN.items():
@@ -503,22 +420,12 @@ def _rounded(value: Any) -> Any:
     return round(value, 5) if isinstance(value, float) else value
 
 
-def _read(path: Path) -> list[dict[str, str]]:
+def _read(path: Path) -> list[Line]:
     """The lines of a table; none where it is not there."""
     if not path.exists():
         return []
     with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
-
-
-def _add(
-    path: Path, columns: Sequence[str], lines: Iterable[dict[str, Any]], key: Sequence[str]
-) -> None:
-    """Write lines below those of before that are of something else."""
-    new = list(lines)
-    known = {tuple(str(line[name]) for name in key) for line in new}
-    kept = [line for line in _read(path) if tuple(line[name] for name in key) not in known]
-    _write(path, columns, [*kept, *new])
 
 
 def _write(path: Path, columns: Sequence[str], lines: Iterable[dict[str, Any]]) -> None:

@@ -200,8 +200,12 @@ def hold_back(data: str, file: Path) -> None:
     kind, _, where = data.partition(":")
     if kind != "pack":
         sys.exit(f"evidence.py: expected --data pack:FILE.npz to hold pictures back, found {data}.")
+    state = Path(where).stat()
+    source = np.array([state.st_size, state.st_mtime_ns])
     if file.exists():
-        return
+        with np.load(file, allow_pickle=False) as held:
+            if "source" in held and (held["source"] == source).all():
+                return
     with np.load(where, allow_pickle=False) as pack:
         offsets, labels = pack["train_offsets"], pack["train_labels"]
         cut = len(labels) - HELD
@@ -209,7 +213,7 @@ def hold_back(data: str, file: Path) -> None:
             sys.exit(
                 f"evidence.py: expected more than {HELD} training pictures, found {len(labels)}."
             )
-        arrays = {"class_names": pack["class_names"]}
+        arrays = {"class_names": pack["class_names"], "source": source}
         for name, part in (("train", slice(0, cut)), ("test", slice(cut, len(labels)))):
             start, stop = int(offsets[part.start]), int(offsets[part.stop])
             arrays[f"{name}_bytes"] = pack["train_bytes"][start:stop]

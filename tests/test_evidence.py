@@ -301,23 +301,30 @@ def test_batchnorm_left_alone_is_told_as_it_was_found():
     assert {r["seeds"] for r in alone.values()} == {"0 1 2"}
     error = "smooth ECE, corrupted"
     means = [float(each["mean"]) for each in (alone[error], summary()["masked-label", error])]
-    assert "the calibration error smaller, {:.3f} against {:.3f}".format(*means) in page
+    assert "the calibration error is smaller, {:.3f} against {:.3f}".format(*means) in page
 
     def settled(measure: str) -> tuple[bool, bool]:
         """Whether it is lower for certain, or higher."""
         return float(alone[measure]["high"]) < 0, float(alone[measure]["low"]) > 0
 
     for measure in ("clean", "corrupted", "severity 5", "C-bar", "shift"):
-        assert settled(measure) == (False, False)  # "accuracy is the same"
+        assert settled(measure) == (False, False)  # "no difference in accuracy is seen"
+    shifted = [100 * float(alone["shift"][key]) for key in ("difference", "low", "high")]
+    told = "on the shifted set it is {:.1f} ({:.1f} to +{:.1f})".format(*shifted)
+    assert told.replace("-", "−") in page
     for where in ("clean", "corrupted", "C-bar", "shift"):
-        assert settled(f"smooth ECE, {where}") == (True, False)  # "everywhere"
+        assert settled(f"smooth ECE, {where}") == (True, False)
     assert settled("OOD AUROC") == (False, True)
-    seeds = [
-        sorted(100 * float(v) for v in row["by_seed"].split())
-        for row in (alone["OOD AUROC, blobs"], summary()["masked-label", "OOD AUROC, blobs"])
-    ]
-    ends = [f"{each[place]:.0f}" for each in seeds for place in (0, -1)]
-    assert "AUROC {} to {} %, re-estimated {} to {}".format(*ends) in page
+    for kind, form in (("blobs", "{} % (blobs; re-estimated {} to {})"), ("noise", "{} % (noise;")):
+        ours, theirs = (
+            sorted(100 * float(v) for v in row["by_seed"].split())
+            for row in (
+                alone[f"OOD AUROC, {kind}"],
+                summary()["masked-label", f"OOD AUROC, {kind}"],
+            )
+        )
+        ends = [f"{value:.0f}" for value in (ours[0], theirs[0], theirs[-1])]
+        assert form.format(*ends) in page
 
 
 def test_the_variant_is_chosen_by_the_rule_that_was_set_before():
@@ -334,7 +341,30 @@ def test_the_variant_is_chosen_by_the_rule_that_was_set_before():
     assert best == evidence.CHOSEN.partition(":")[0]
     assert "alpha=0.5" in evidence.CHOSEN
     assert "batchnorm=running" in evidence.CHOSEN
-    assert "is chosen: `--protocol.alpha 0.5 --protocol.batchnorm running`" in page
+    assert evidence.CHOSEN.replace("more-masked-running:", "--arm chosen:") in page
+
+    def gap(arm: str, other: str, measure: str) -> list[float]:
+        ours, theirs = (
+            [float(v) for v in found[each, measure]["by_seed"].split()] for each in (other, arm)
+        )
+        reach = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+        return [statistics.fmean(ours) - statistics.fmean(theirs), reach.low, reach.high]
+
+    error = "smooth ECE, corrupted"
+    told = [*gap(best, "more-masked", error), *gap("running", "finetuned", error)]
+    claim = "by {:.3f} ({:.3f} to {:.3f}) at alpha 0.5, by {:.3f} ({:.3f} to {:.3f}) at 0.25"
+    assert claim.format(*told).replace("-", "−") in page
+    told = gap(best, "more-masked", "NLL, corrupted")
+    claim = "alpha 0.5 alone, is {:.3f} behind ({:.3f} to {:.3f})".format(*told)
+    assert claim.replace("-", "−") in page
+    ranges = [
+        max(values) - min(values)
+        for values in (
+            [100 * float(v) for v in found[arm, "corrupted"]["by_seed"].split()]
+            for arm in measured.CHOOSING
+        )
+    ]
+    assert f"seeds of one arm within {min(ranges):.1f} to {max(ranges):.1f}" in page
     errors = [float(found[arm, "smooth ECE, corrupted"]["mean"]) for arm in ("finetuned", best)]
     assert "halve the calibration error, {:.3f} to {:.3f}".format(*errors) in page
     assert errors[1] / errors[0] == pytest.approx(0.5, abs=0.02)
@@ -505,6 +535,14 @@ def test_what_is_held_back_is_the_end_of_the_training_set(tmp_path, monkeypatch)
             assert found == expected
         assert held["test_labels"].tolist() == [5, 6, 7, 8]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["held.npz"]
+    made = (tmp_path / "new" / "held.npz").stat().st_mtime_ns
+    evidence.hold_back(f"pack:{tmp_path / 'pack.npz'}", tmp_path / "new" / "held.npz")
+    assert (tmp_path / "new" / "held.npz").stat().st_mtime_ns == made
+    with np.load(tmp_path / "pack.npz") as pack:
+        np.savez(tmp_path / "other.npz", **{**pack, "train_labels": np.arange(9)[::-1]})
+    evidence.hold_back(f"pack:{tmp_path / 'other.npz'}", tmp_path / "new" / "held.npz")
+    with np.load(tmp_path / "new" / "held.npz") as held:
+        assert held["test_labels"].tolist() == [3, 2, 1, 0]
     with pytest.raises(SystemExit, match="expected --data pack:FILE.npz"):
         evidence.hold_back("cifar10", tmp_path / "other.npz")
 

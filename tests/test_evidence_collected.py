@@ -16,6 +16,7 @@ from kedge.rows import make_row, read_rows, write_rows
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import collected  # noqa: E402
+import evaluated  # noqa: E402
 
 C, CBAR = (list_corruptions(kind, "cifar") for kind in ("c", "cbar"))
 FIRST = ("standard", "masked-label", "finetuned", "continued")
@@ -29,14 +30,21 @@ def accuracy(arm: str, seed: int, corruption: str = "", severity: int = 0) -> fl
 
 
 def make_cell(
-    folder: Path, arm: str, seed: int, *, limit: int | str = "", epochs: int = 60, k: int = 1
+    folder: Path,
+    arm: str,
+    seed: int,
+    *,
+    limit: int | str = "",
+    epochs: int = 60,
+    k: int = 1,
+    count: int = 100,
 ) -> Path:
     cell = folder / f"{arm}-seed{seed}-abcdef"
     cell.mkdir(parents=True)
     anchored = arm not in ("standard", "continued")
     first = {"model": cell.name, "network": "kedge:resnet18", "seed": seed, "weights": "w"}
     asked = {"inference": "single", "k": 1} if anchored else {"inference": "single"}
-    common = {**first, "data": "d", "limit": limit, "precision": "float32", "count": 100}
+    common = {**first, "data": "d", "limit": limit, "precision": "float32", "count": count}
     rows = []
 
     def add(suite: str, metric: str, value: float, **more: object) -> None:
@@ -62,7 +70,7 @@ def make_cell(
                     suite, accuracy(arm, seed, name, severity), corruption=name, severity=severity
                 )
         judge(suite, 0.123, corruption=f"mean of {len(names)}", severity="all")
-    for number, name in enumerate((*collected.FOREIGN, *collected.MADE)):
+    for number, name in enumerate((*evaluated.FOREIGN, *evaluated.MADE)):
         for score in ("energy", "entropy"):
             worse = 0.2 if score == "entropy" else 0.0
             add("ood", "auroc", accuracy(arm, seed) - 0.01 * number - worse, set=name, score=score)
@@ -240,6 +248,77 @@ def test_cells_that_were_only_tried_are_refused_and_nothing_is_written(work, tmp
     assert not (tmp_path / "out").exists()
 
 
+def spoil_rows(cell: Path, keep) -> Path:
+    write_rows(cell, [row for row in read_rows(cell) if keep(row)])
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("keep", "told"),
+    [
+        (lambda row: row["suite"] != "ood", "0 of ood textures, auroc"),
+        (lambda row: row["set"] != "blobs", "0 of ood blobs, auroc"),
+        (
+            lambda row: (row["metric"], row["corruption"]) != ("smooth_ece", "fog"),
+            "0 of corruptions fog 1, smooth_ece, and 4 more",
+        ),
+        (lambda row: row["suite"] != "shift", "0 of shift, top1"),
+    ],
+)
+def test_whatever_is_missing_is_refused_by_name_and_nothing_changes(work, tmp_path, keep, told):
+    collected.write_results(work, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    spoil_rows(make_cell(tmp_path / "new" / "first", "standard", 1), keep)
+    with pytest.raises(SystemExit, match=told):
+        collected.write_results(tmp_path / "new", tmp_path / "out")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+
+def test_rows_with_a_temperature_are_needed_where_one_is_told_of(work, tmp_path):
+    cell = work / "tempered" / "finetuned-seed1-abcdef"
+    spoil_rows(cell, lambda row: (row["scaling"], row["metric"]) != ("temperature", "ece"))
+    with pytest.raises(SystemExit, match="0 of clean, ece with a temperature"):
+        collected.write_results(work, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            lambda folder: make_cell(folder / "first", "standard", 1, epochs=1),
+            "expected cells of 60 epochs beside those.* found 1 in standard, seed 1",
+        ),
+        (
+            lambda folder: make_cell(folder / "first", "standard", 1, count=7),
+            "expected 100 pictures of clean as in what is written, found 7",
+        ),
+        (
+            lambda folder: make_cell(folder / "second", "standard", 1),
+            "found .'resnet18', 'standard', '1'. in the first and second",
+        ),
+        (
+            lambda folder: make_cell(folder / "finished", "base", 0),
+            "expected all cells of finetune.csv at once.* found none of base, seed 1",
+        ),
+    ],
+)
+def test_cells_that_do_not_fit_to_those_of_before_are_refused(work, tmp_path, make, told):
+    collected.write_results(work, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    make(tmp_path / "new")
+    with pytest.raises(SystemExit, match=told):
+        collected.write_results(tmp_path / "new", tmp_path / "out")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+
+def test_variants_alone_can_be_written(work, tmp_path):
+    for name in ("first", "first-references", "second", "again", "finished", "tempered"):
+        (work / name).rename(tmp_path / f"{name}-away")
+    collected.write_results(work, tmp_path / "out")
+    assert read(tmp_path / "out" / "choosing.csv")
+    assert not read(tmp_path / "out" / "summary.csv")
+
+
 def test_a_cell_that_is_not_evaluated_in_full_is_refused(work, tmp_path):
     cell = work / "first" / "standard-seed1-abcdef"
     write_rows(cell, [row for row in read_rows(cell) if row["corruption"] != "fog"])
@@ -298,6 +377,23 @@ def test_a_cell_that_is_run_again_takes_the_place_of_what_was_written(work, tmp_
         if (r["arm"], r["measure"], r["against"]) == ("standard", "clean", "")
     )
     assert float(row["by_seed"].split()[1]) == 0.5
+
+
+def test_what_is_told_of_a_cell_beside_its_rows_goes_with_it(work, tmp_path):
+    collected.write_results(work, tmp_path / "out")
+    for arm, seed in (("standard", 2), ("masked-label", 0)):
+        cell = make_cell(tmp_path / "new" / "first", arm, seed)
+        (cell / "gate.csv").unlink(missing_ok=True)
+        rows = [{**r, "value": 0.5} if r["suite"] == "clean" else r for r in read_rows(cell)]
+        write_rows(cell, rows)
+    collected.write_results(tmp_path / "new", tmp_path / "out")
+    again = {r["measure"]: r for r in read(tmp_path / "out" / "again.csv")}
+    assert float(again["clean"]["first"]) == 0.5
+    assert float(again["clean"]["again"]) == pytest.approx(accuracy("standard", 2), abs=1e-5)
+    assert not read(tmp_path / "out" / "references.csv")  # it was asked from one, this time
+    seeds = [r["seed"] for r in read(tmp_path / "out" / "gate.csv")]
+    assert set(seeds) == {"1", "2"}
+    assert len(read(tmp_path / "out" / "seconds.csv")) == 13
 
 
 def test_an_empty_folder_is_told_and_nothing_is_written(tmp_path):

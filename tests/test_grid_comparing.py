@@ -111,10 +111,10 @@ def test_without_any_finished_cell_there_is_no_report(pictures, tmp_path, monkey
 
 
 def test_failures_that_are_alike_are_told_once(capsys):
-    tell_failed(["a, seed 0: no: luck.", "b, seed 0: another.", "a, seed 1: no: luck."])
+    tell_failed([*(f"a, seed {n}: no: luck." for n in range(5)), "b, seed 0: another."])
     told = capsys.readouterr().err.splitlines()
     assert told == [
-        "kedge: failed: a, seed 0 and 1 more: no: luck.",
+        "kedge: failed: a, seed 0; a, seed 1; a, seed 2 and 2 more: no: luck.",
         "kedge: failed: b, seed 0: another.",
     ]
 

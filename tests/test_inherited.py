@@ -4,6 +4,7 @@ import pytest
 import torch
 import yaml
 
+import kedge
 from kedge.cli import main
 from kedge.errors import OptionError
 from kedge.training.inherited import inherit, warn_of_seen
@@ -92,15 +93,35 @@ def test_beside_a_recipe_the_network_alone_is_taken_over(source, tmp_path):
         inherit(source, {"network.name": "kedge:wrn40_2"}, data=False)
     (tmp_path / "weights.pth").touch()
     assert inherit(tmp_path / "weights.pth", {"epochs": 1}, data=False) == {"epochs": 1}
+    with pytest.raises(OptionError, match=r"no --network.arguments .* which is \{\}, found .*16"):
+        inherit(source, {"network.arguments": {"width": 16}}, data=False)
 
 
-def test_what_is_recorded_is_the_network_of_the_run_also_beside_a_recipe(tmp_path):
+def test_a_saved_model_says_itself_what_it_is(tmp_path):
+    net = kedge.nets.create("kedge:resnet_small", width=8, num_classes=3)
+    kedge.save(kedge.standard(net.eval(), image_shape=(3, 32, 32)), tmp_path / "saved")
+    expected = {"network.name": "kedge:resnet_small", "network.arguments": {"width": 8}}
+    for data in (True, False):
+        assert inherit(tmp_path / "saved", {"seed": 1}, data=data) == expected | {"seed": 1}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "saved").rename(tmp_path / "run" / "model")
+    (tmp_path / "run" / "recipe.yaml").write_text(to_yaml(load_recipe("digits-small")))
+    assert inherit(tmp_path / "run", {})["network.arguments"] == {"width": 8}
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1))
+    own = torch.nn.Sequential(net, torch.nn.Flatten())
+    kedge.save(kedge.standard(own.eval(), image_shape=(3, 8, 8)), tmp_path / "own")
+    assert inherit(tmp_path / "own", {"seed": 1}, data=False) == {"seed": 1}
+
+
+def test_what_is_recorded_is_the_network_of_the_run_also_beside_a_recipe(tmp_path, capsys):
     words = ["train", "--recipe", "shapes-small", "--epochs", "1", "--data.limit", "40"]
     words += ["--batch", "20", "--data.validation", "0"]
     plain, tuned = tmp_path / "plain", tmp_path / "tuned"
     small = ["--network.arguments", "{width: 8}", "--protocol", "standard"]
     assert main([*words, *small, "--output", str(plain)]) == 0
+    capsys.readouterr()
     assert main([*words, "--from", str(plain), "--output", str(tuned)]) == 0
+    assert f"the network is that of {plain}, kedge:resnet_small with" in capsys.readouterr().out
     assert read_yaml(tuned / "recipe.yaml")["network"]["arguments"] == {"width": 8}
 
 

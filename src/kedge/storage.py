@@ -256,6 +256,12 @@ def load(
     return model.to(device).eval()
 
 
+def read_architecture(folder: Path) -> Architecture | None:
+    """How the network of a saved model is made; None where only somebody's own code can."""
+    found = _read_config(folder).get("architecture")
+    return None if found is None else Architecture(found["name"], dict(found["arguments"]))
+
+
 def _locate(given: str | os.PathLike[str], revision: str | None) -> Path:
     """The folder that a model is in, fetched from the hub if it is not here."""
     folder = Path(given)

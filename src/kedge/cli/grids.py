@@ -9,6 +9,7 @@ from typing import Any
 from kedge.cli.reading import name_sets, read_names, read_numbers, read_pair
 from kedge.errors import KedgeError
 
+SHOWN = 3  # titles of cells that failed alike
 PLACE = ("jobs", "engine", "cpus", "gpus", "address", "device", "quiet")
 
 
@@ -53,8 +54,9 @@ def tell_failed(lines: Iterable[str]) -> None:
         title, _, problem = line.partition(": ")
         alike.setdefault(problem, []).append(title)
     for problem, titles in alike.items():
-        more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-        print(f"kedge: failed: {titles[0]}{more}: {problem}", file=sys.stderr)
+        shown = "; ".join(titles[:SHOWN])
+        more = f" and {len(titles) - SHOWN} more" if len(titles) > SHOWN else ""
+        print(f"kedge: failed: {shown}{more}: {problem}", file=sys.stderr)
 
 
 def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:

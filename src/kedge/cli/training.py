@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.cli.listing import describe
-from kedge.errors import OptionError
+from kedge.errors import OptionError, show
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import (
     SHORT,
@@ -71,7 +71,7 @@ def add(commands: Any, name: str) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Train, or show what would be trained."""
-    overrides = parse_overrides(rest)
+    given = overrides = parse_overrides(rest)
     if options.resume is not None:
         return _resume(options, overrides)
     name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
@@ -83,13 +83,17 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.start is not None:
         from kedge.training.inherited import inherit
 
-        overrides = inherit(options.start, overrides, data=options.recipe is None)
+        overrides = inherit(options.start, given, data=options.recipe is None)
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0
+    if options.recipe is not None and not options.quiet:
+        if load_recipe(name, given).network != recipe.network:
+            own = f"{recipe.network.name} with {show(recipe.network.arguments)}"
+            print(f"the network is that of {options.start}, {own}, not the recipe's")
     from kedge.training.loop import train
 
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)

@@ -7,7 +7,8 @@ trained on, should be so because somebody asked for it.
 from pathlib import Path
 from typing import Any
 
-from kedge.errors import OptionError, RecipeError
+from kedge.errors import OptionError, RecipeError, StorageError
+from kedge.storage import read_architecture
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import make_recipe, read_yaml
 
@@ -39,8 +40,8 @@ def inherit(start: Path, given: dict[str, Any], *, data: bool = True) -> dict[st
             that says them.
 
     Raises:
-        OptionError: If it is bare weights, and the data are not named; if another network is asked
-            for than the folder has.
+        OptionError: If it is bare weights, and the data are not named; if another network, or one
+            with other arguments, is asked for than the folder has.
     """
     if data and start.is_file() and "data.name" not in given:
         raise OptionError(
@@ -48,22 +49,42 @@ def inherit(start: Path, given: dict[str, Any], *, data: bool = True) -> dict[st
             " on: --data imagefolder:pictures, for example."
         )
     source = read_source(start)
+    found = _read_network(start, source)
+    for key, own in found.items():
+        if given.get(key, own) != own:
+            option = "--network" if key == "network.name" else f"--{key}"
+            raise OptionError(
+                f"expected no {option} with --from {start}, which is {_spell(own)}, found"
+                f" {_spell(given[key])}."
+            )
     if source is None:
-        return given
-    network = given.get("network.name", source.network.name)
-    if network != source.network.name:
-        raise OptionError(
-            f"expected no --network with --from {start}, which is {source.network.name}, found"
-            f" {network}."
-        )
-    found: dict[str, Any] = {
-        "network.name": source.network.name,
-        "network.arguments": dict(source.network.arguments),
-    }
+        return found | given
     if data and given.get("data.name", source.data.name) == source.data.name:
         found |= {f"data.{name}": getattr(source.data, name) for name in _DATA}
         found["seed"] = source.seed
     return found | given
+
+
+def _read_network(start: Path, source: Recipe | None) -> dict[str, Any]:
+    """Name and arguments of the network in a folder, as settings; of others than known ones none.
+
+    The model says it better than the recipe of its run, which may have been another's.
+    """
+    folder = start / "model" if (start / "model" / "config.json").is_file() else start
+    try:
+        made = read_architecture(folder)
+    except StorageError:
+        made = None
+    if made is not None:
+        decided = ("num_classes", "in_chans")  # by the data
+        arguments = {key: value for key, value in made.arguments.items() if key not in decided}
+        return {"network.name": made.name, "network.arguments": arguments}
+    if source is None:
+        return {}
+    return {
+        "network.name": source.network.name,
+        "network.arguments": dict(source.network.arguments),
+    }
 
 
 def warn_of_seen(recipe: Recipe, start: Path) -> str | None:

@@ -192,7 +192,7 @@ class Protocol:
         "settled",
         "its statistics after masking whole batches: settled, estimated again on unmasked pairs; or"
         " running, as training left them and as in the authors' code, which ruins a network that is"
-        " masked towards uniform",
+        " masked towards uniform; towards label it may be better calibrated",
         among=("settled", "running"),
     )
     references: str = setting(
