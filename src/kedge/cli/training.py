@@ -90,10 +90,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0
-    if options.recipe is not None and not options.quiet:
-        if load_recipe(name, given).network != recipe.network:
-            own = f"{recipe.network.name} with {show(recipe.network.arguments)}"
-            print(f"the network is that of {options.start}, {own}, not the recipe's")
+    inherited = load_recipe(name, given).network != recipe.network
+    if options.recipe is not None and inherited and not options.quiet:
+        own = f"{recipe.network.name} with {show(recipe.network.arguments)}"
+        print(f"the network is that of {options.start}, {own}, not the recipe's")
     from kedge.training.loop import train
 
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)

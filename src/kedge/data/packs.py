@@ -143,9 +143,8 @@ def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
         f"{split!r} in {file}", torch.from_numpy(contents), torch.from_numpy(offsets)
     )
     kinds = [str(kind) for kind in names]
-    found = ImageSet.of(
-        file.stem, reader, torch.from_numpy(labels), kinds
-    )  # refused before decoding
+    # What is wrong is refused before pictures are decoded.
+    found = ImageSet.of(file.stem, reader, torch.from_numpy(labels), kinds)
     pictures = decode_all(reader)
     return found if pictures is None else replace(found, source=pictures)
 

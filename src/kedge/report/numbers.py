@@ -74,7 +74,7 @@ _ACCURACY = ("%", 100.0, 1, True)
 _CALIBRATION = ("", 1.0, 3, False)
 _LIKELIHOOD = ("nats", 1.0, 3, False)
 _TEMPERED_ERROR, _SCALED = "smooth_ece_temperature", ", with a temperature"
-_FITTED = "fitted on training pictures that were set aside"
+_FITTED = "fitted on pictures that are neither trained nor tested on"
 _SINGLE = (
     Measure(
         *("clean_top1", "clean accuracy", *_ACCURACY),
