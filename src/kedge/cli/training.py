@@ -90,8 +90,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0
-    inherited = load_recipe(name, given).network != recipe.network
-    if options.recipe is not None and inherited and not options.quiet:
+    named = options.recipe is not None
+    if named and not options.quiet and load_recipe(name, given).network != recipe.network:
         own = f"{recipe.network.name} with {show(recipe.network.arguments)}"
         print(f"the network is that of {options.start}, {own}, not the recipe's")
     from kedge.training.loop import train
