@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -22,11 +23,16 @@ from torch import nn
 import kedge
 from kedge import metrics
 from kedge.data.images import ImageSet, Sets
+from kedge.data.sources import load_sets
 from kedge.data.synthetic import SYNTHETIC
 from kedge.errors import DataError, KedgeError, OptionError, OutputError
 from kedge.evaluation import asking
 from kedge.evaluation.pictures import BLOCK, block_generator
+from kedge.evaluation.subject import Subject
+from kedge.evaluation.tested import load_validation
 from kedge.rows import COLUMNS, read_rows
+from kedge.training.material import cut_sets
+from kedge.training.recipe_files import load_recipe
 
 FEW = ("fog", "gaussian_noise")
 
@@ -658,3 +664,18 @@ def test_synthetic_sets_are_what_they_say(generator):
     assert torch.allclose(ours, theirs, rtol=0.1)
     assert float((smooth.double().mean((2, 3)) - scrambled.double().mean((2, 3))).abs().max()) < 1
     assert not torch.equal(smooth, scrambled)
+
+
+@pytest.mark.parametrize("aside", [0, 150])
+def test_pictures_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, monkeypatch):
+    recipe = load_recipe("shapes-small", {"data.validation": aside, "data.limit": None})
+    model = Subject("m", nn.Identity(), 32, None, 10, None, {}, "w", recipe=asdict(recipe))
+    test = load_sets("shapes").test
+    if not aside:  # a training set of gigabytes would be read to look at none of it
+        monkeypatch.setattr("kedge.evaluation.tested.cut_sets", None)
+    held = load_validation(None, model, test)
+    if not aside:
+        assert held is None
+        return
+    assert len(held) == aside
+    assert torch.equal(held.rows, cut_sets(recipe).validation.rows)
