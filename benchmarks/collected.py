@@ -197,7 +197,7 @@ def _cells_of(grid: str, lines: Lines) -> list[Cell]:
         place: Row = {key: line[key] for key in PLACE}
         if line["severity"]:
             place["severity"] = int(line["severity"])
-        place |= {"score": "energy" if line["suite"] == "ood" else "", "scaling": ""}
+        place |= {"score": "", "scaling": ""}  # by energy where it is about detection
         rows[line["network"], line["arm"], int(line["seed"])] += [
             place | {"metric": metric, "value": float(line[metric])}
             for metric in KEPT
