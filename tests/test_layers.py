@@ -34,6 +34,7 @@ ORDER = [
     "predict",
     "folding",
     "nets",
+    "stored_files",
     "storage",
     "data",
     "training",

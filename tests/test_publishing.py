@@ -40,7 +40,8 @@ from kedge.publishing.measured import gather_evaluations
 from kedge.publishing.paths import without_folders
 from kedge.publishing.replacing import describe_cost
 from kedge.rows import make_row, members_of, read_rows
-from kedge.storage import PLAIN_NAMES, digest_weights
+from kedge.storage import digest_weights
+from kedge.stored_files import PLAIN_NAMES
 from kedge.training import train
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")

@@ -29,15 +29,8 @@ from kedge.publishing.measured import Evaluation, gather_evaluations
 from kedge.publishing.paths import without_folders
 from kedge.rows import Row, make_row, read_rows, write_rows
 from kedge.standard import Standard, model_in
-from kedge.storage import (
-    FORMAT,
-    PLAIN_NAMES,
-    Contents,
-    digest_weights,
-    gather,
-    load,
-    write_plain,
-)
+from kedge.storage import digest_weights, gather, load
+from kedge.stored_files import FORMAT, PLAIN_NAMES, Contents, write_plain
 
 CARD, ROWS = "README.md", "rows.csv"
 FILES = frozenset({CARD, ROWS, "config.json", *PLAIN_NAMES.values()})

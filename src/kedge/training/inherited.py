@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.errors import OptionError, RecipeError, StorageError
-from kedge.storage import read_architecture
+from kedge.stored_files import read_architecture
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import make_recipe, read_yaml
 
