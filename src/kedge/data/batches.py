@@ -5,8 +5,6 @@ before a step, and `batch` gives the samples, by operations on the device alone,
 compiled and captured in a CUDA graph.
 """
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from kedge.data.chance import Stream, key, root, sample_keys
 from kedge.data.images import ImageSet
 from kedge.data.transforms import Shift, gather
+from kedge.data.workers import begin_worker, start_workers
 from kedge.errors import KedgeError
 
 View = Callable[[Tensor, int], Tensor]
@@ -198,7 +197,7 @@ class Streamed:
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             prefetch_factor=4 if workers else None,
-            worker_init_fn=_ignore_interrupts,
+            worker_init_fn=begin_worker,
             generator=torch.Generator(),  # else the global one is drawn from
             collate_fn=_collate,
         )
@@ -218,7 +217,7 @@ class Streamed:
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
         self._places.begin(epoch, step)
-        self._iterator = iter(self._loader)
+        self._iterator = start_workers(self._loader)
 
     def load(self) -> None:
         """Copy what the workers made to where the step reads it."""
@@ -233,12 +232,6 @@ class Streamed:
 
     def advance(self) -> None:
         """Nothing: `load` goes on."""
-
-
-def _ignore_interrupts(worker: int) -> None:
-    """Signals to the whole group, such as Ctrl-C, are for the process that trains to act on."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.setpgid(0, 0)
 
 
 class _Places:
@@ -304,9 +297,9 @@ def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -
         sampler=places,
         batch_size=batch,
         num_workers=workers,
-        worker_init_fn=_ignore_interrupts,
+        worker_init_fn=begin_worker,
         generator=torch.Generator(),
         collate_fn=_collate,
     )
-    for values in loader:
+    for values in start_workers(loader):
         yield _checked(values)[0]
