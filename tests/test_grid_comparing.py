@@ -213,16 +213,16 @@ def test_one_display_shows_the_grid_and_the_time_left(pictures, tmp_path, monkey
         # 10 s for half a cell of three: 10 + 20 + 20 are left
         assert watch._left == pytest.approx(50)
         now[0] += 10
-        watch.end(cells[0], {"status": "finished", "seconds": 20.0})
+        watch.end(cells[0], {"status": "finished", "seconds": 24.0})  # 4 of them unseen
         watch.look()
-        assert watch._left == pytest.approx(40)
+        assert watch._left == pytest.approx(48)
         _note(cells[1], number=1, stage="evaluating", done=2)
         watch.look()
-        assert watch._left == pytest.approx(20 * (1 - 0.75) + 20)
+        assert watch._left == pytest.approx(24 * (1 - 0.75) + 24)
         watch.end(cells[1], {"status": "failed", "problem": "no luck."})
         watch.end(cells[2], {"status": "failed", "problem": "no luck."})
     text = console.export_text()
-    assert "1/3 standard, seed 0: done (20 s)" in text
+    assert "1/3 standard, seed 0: done (24 s)" in text
     assert "2/3 anchored, seed 0: failed: no luck." in text
     assert f"3/3 {cells[2].title}: failed: as anchored, seed 0" in text
 

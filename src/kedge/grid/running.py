@@ -50,7 +50,7 @@ def run_cell(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    began = time.time()
+    began = time.monotonic()
     try:
         cell.folder.mkdir(parents=True, exist_ok=True)
         with locked(cell.folder, ".running"):  # another process at the same cell is waited for
@@ -103,7 +103,7 @@ def _run(cell: Cell, device: str, command: list[str] | None, began: float) -> Re
         seconds["measure"] = seconds.get("measure", 0.0) + time.monotonic() - since
     _note_cell(cell, command, seconds, finished=True)
     (cell.folder / PROGRESS).unlink(missing_ok=True)
-    return {"status": "finished", "seconds": round(time.time() - began, 1)}
+    return {"status": "finished", "seconds": round(time.monotonic() - began, 1)}
 
 
 def rename_cell(cell: Cell) -> None:

@@ -78,8 +78,9 @@ class Watch:
 
     def end(self, cell: Cell, result: Result) -> None:
         """A cell ended."""
-        now = time.monotonic()
-        self._ended[cell.folder] = now - self._begun.get(cell.folder, (self._began, 0.0))[0]
+        seen = time.monotonic() - self._begun.get(cell.folder, (self._began, 0.0))[0]
+        # It knows better: until it first says how far it is, it has read its data.
+        self._ended[cell.folder] = float(result.get("seconds") or seen)
         if self._progress is not None and cell.folder in self._bars:
             self._progress.remove_task(self._bars.pop(cell.folder))
         count = f"{len(self._ended)}/{len(self._cells)}"
