@@ -183,6 +183,8 @@ def trained(plan: Recipe, folder: Path, device: str) -> "kedge.Anchored | kedge.
     if not (folder / "model" / "config.json").exists():
         unfinished = (folder / LAST).exists()
         train(None if unfinished else plan, folder, resume=unfinished, device=device, quiet=True)
+        if not (folder / "model" / "config.json").exists():
+            raise SystemExit(f"interrupted: {folder} is not trained to its end; --output keeps it.")
     model = kedge.load(folder, device=device)
     # What it was trained on would be read again for every evaluation; it is given instead.
     model.provenance = {"facts": model.provenance["facts"]}

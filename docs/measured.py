@@ -27,6 +27,8 @@ SECOND = {
     "label-running": "masked, label, BatchNorm left alone",
     "label-falling": "masked, label, alpha from 0.5 to 0",
 }
+CHOSEN = "more-masked-running"
+CHOSEN_TITLE = "half standard, then masked, label, alpha 0.5, BatchNorm left alone"
 # Measure: title, factor, digits.
 SHOWN = {
     "clean": ("clean %", 100, 1),
@@ -71,13 +73,18 @@ def describe_most_important() -> str:
     """For the README: from scratch, from the middle, and of a finished network, few columns."""
     shown = ("clean", "corrupted", "severity 5", "smooth ECE, corrupted", "OOD AUROC")
     lines = [_head("training", [SHOWN[measure][0] for measure in shown])]
+    chosen = (row for row in _read("summary") if row["arm"] == CHOSEN)
+    first = _by_arm(_first()) | _by_arm(chosen)
+    titles = (
+        FIRST | FINISHED | {CHOSEN: "the same, half of the batches masked, BatchNorm left alone"}
+    )
     for found, arms, before in (
-        (_by_arm(_first()), ("standard", "masked-label", "finetuned"), ""),
+        (first, ("standard", "masked-label", "finetuned", CHOSEN), ""),
         (_by_arm(_read("finetune")), tuple(FINISHED)[1:3], "a finished network, "),
     ):
         for arm in arms:
             cells = [_spread(found[arm][measure], *SHOWN[measure][1:]) for measure in shown]
-            lines.append(_row(before + (FIRST | FINISHED)[arm], cells))
+            lines.append(_row(before + titles[arm], cells))
     return "\n".join(lines)
 
 
@@ -140,6 +147,47 @@ def describe_choosing() -> str:
                 cells[-1] += f"<br>{_difference(row, factor, digits, interval=False)}"
         lines.append(_row(title, cells))
     return "\n".join(lines)
+
+
+def describe_chosen() -> str:
+    """The variant that was chosen, on the test set: beside standard and the arm it varies."""
+    own = [row for row in _read("summary") if row["arm"] == CHOSEN]
+    found = _by_arm(_first()) | _by_arm(own)
+    lines = [_head("training", [title for title, _, _ in SHOWN.values()])]
+    for arm, title in (
+        ("standard", FIRST["standard"]),
+        ("finetuned", FIRST["finetuned"]),
+        (CHOSEN, "chosen: alpha 0.5, BatchNorm left alone"),
+    ):
+        lines.append(_row(title, [_spread(found[arm][m], *SHOWN[m][1:]) for m in SHOWN]))
+    for against, title in (("standard", "standard"), ("finetuned", "the second")):
+        less = {row["measure"]: row for row in own if row["against"] == against}
+        cells = [_difference(less[measure], *SHOWN[measure][1:]) for measure in SHOWN]
+        lines.append(_row(f"chosen less {title}", cells))
+    return "\n".join(lines)
+
+
+def describe_tempered() -> str:
+    """Standard, the best arm and the chosen one, where each has a temperature, and where not."""
+    shown = {
+        "clean": SHOWN["clean"],
+        "smooth ECE, clean": ("smooth ECE, clean", 1, 3),
+        "smooth ECE, clean, temperature": ("with a temperature", 1, 3),
+        "smooth ECE, corrupted": SHOWN["smooth ECE, corrupted"],
+        "smooth ECE, corrupted, temperature": ("with a temperature", 1, 3),
+        "NLL, corrupted": ("NLL, corrupted", 1, 2),
+        "NLL, corrupted, temperature": ("with a temperature", 1, 2),
+    }
+    found = _by_arm(_read("finetune")) | _by_arm(_read("tempered"))
+    lines = [_head("training", [title for title, _, _ in shown.values()])]
+    for arm, title in (
+        ("base", "standard"),
+        ("finetuned", FIRST["finetuned"]),
+        (CHOSEN, "chosen: alpha 0.5, BatchNorm left alone"),
+    ):
+        lines.append(_row(title, [_spread(found[arm][m], *shown[m][1:]) for m in shown]))
+    cells = [_difference(found[CHOSEN][measure], *shown[measure][1:]) for measure in shown]
+    return "\n".join([*lines, _row("chosen less the second", cells)])
 
 
 def describe_other_networks() -> str:
@@ -220,7 +268,7 @@ def describe_gate() -> str:
     lines = [_head("training", [f"{100 * float(share):g} % shown" for share in shares])]
     for network, arm in dict.fromkeys((row["network"], row["arm"]) for row in rows):
         own = [row for row in rows if (row["network"], row["arm"]) == (network, arm)]
-        title = (FIRST | SECOND).get(arm, arm)
+        title = (FIRST | SECOND | {CHOSEN: CHOSEN_TITLE})[arm]
         if network != "resnet18":
             title = f"{NETWORKS[network]}: {title}"
         seeds = ", ".join(dict.fromkeys(row["seed"] for row in own))
@@ -264,6 +312,8 @@ PARTS = {
     "evidence-second": describe_second_grid,
     "evidence-batchnorm": describe_batchnorm,
     "evidence-choosing": describe_choosing,
+    "evidence-chosen": describe_chosen,
+    "evidence-tempered": describe_tempered,
     "evidence-networks": describe_other_networks,
     "evidence-finished": describe_finished,
     "evidence-corruptions": describe_corruptions,

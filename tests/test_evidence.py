@@ -375,6 +375,147 @@ def test_the_variant_is_chosen_by_the_rule_that_was_set_before():
         assert all(float(row["low"]) < 0 < float(row["high"]) for row in rows)
 
 
+def test_the_chosen_variant_is_told_as_it_was_found():
+    page, readme = (
+        " ".join((ROOT / f).read_text().split()) for f in ("docs/evidence.md", "README.md")
+    )
+    own = [r for r in read("summary.csv") if r["arm"] == measured.CHOSEN]
+    assert {(r["seeds"], r["grid"]) for r in own} == {("0 1 2", "second")}
+    found = {(r["against"], r["measure"]): r for r in own}
+
+    def points(against: str, measure: str, *keys: str) -> list[float]:
+        return [100 * float(found[against, measure][key]) for key in keys]
+
+    interval = ("difference", "low", "high")
+    better = points("standard", "corrupted", *interval)
+    worst, foreign = (points("standard", m, "difference")[0] for m in ("severity 5", "OOD AUROC"))
+    assert "[+{:.1f} ({:.1f} to {:.1f}), +{:.1f}](#the".format(*better, worst) in page
+    assert f"+{better[0]:.1f} and +{worst:.1f} there with chosen settings" in page
+    others = [points("standard", m, "difference")[0] for m in ("C-bar", "C-bar, severity 5")]
+    assert "+{:.1f} and +{:.1f} there with chosen settings".format(*others) in page
+    assert f"with chosen settings +{foreign:.1f}; anchored" in page
+    error = "smooth ECE, corrupted"
+    plain, varied = (float(summary()[arm, error]["mean"]) for arm in ("standard", "finetuned"))
+    chosen = float(found["standard", error]["mean"])
+    assert f"calibration error less {100 * (1 - chosen / plain):.0f} %" in page
+    assert f"again halved, from {varied:.3f} to {chosen:.3f}" in page
+    assert chosen / varied == pytest.approx(0.5, abs=0.03)
+    ends = [
+        float(row["mean"])
+        for row in (
+            summary()["finetuned", "smooth ECE, clean"],
+            found["standard", "smooth ECE, clean"],
+        )
+    ]
+    assert "on clean pictures from {:.3f} to {:.3f};".format(*ends) in page
+    for measure in ("clean", "corrupted", "severity 5", "C-bar", "shift"):  # "as accurate"
+        row = found["finetuned", measure]
+        assert float(row["low"]) < 0 < float(row["high"])
+    assert "it is as accurate and its confidence [needs no temperature]" in readme
+    told = points("finetuned", "OOD AUROC", *interval)
+    assert "foreign pictures is better by {:.1f} ({:.1f} to {:.1f})".format(*told) in page
+    rates = [
+        100 * float(row["mean"])
+        for row in (
+            summary()["finetuned", "OOD FPR at 95 %"],
+            found["standard", "OOD FPR at 95 %"],
+            summary()["standard", "OOD FPR at 95 %"],
+        )
+    ]
+    assert "falls from {:.0f} to {:.0f} % (standard: {:.0f})".format(*rates) in page
+    blobs = "OOD AUROC, blobs"
+    chosen_blobs, varied_blobs, later = (
+        [f"{100 * float(v):.0f}" for v in row["by_seed"].split()]
+        for row in (
+            found["standard", blobs],
+            summary()["finetuned", blobs],
+            tempered()[measured.CHOSEN, blobs],
+        )
+    )
+    claim = "{}, {} and {} % (the arm it varies: {}, {} and {})"
+    assert claim.format(*chosen_blobs, *varied_blobs) in page
+    assert f"({min(later)} to {max(later)})" in page
+
+
+def tempered() -> dict[tuple[str, str], dict[str, str]]:
+    """Also of the standard network that was finished, with as many pictures set aside."""
+    rows = [r for r in read("finetune.csv") if r["arm"] == "base"]
+    return {(r["arm"], r["measure"]): r for r in [*rows, *read("tempered.csv")]}
+
+
+def test_what_a_temperature_does_beside_the_chosen_variant_is_told_as_it_was_found():
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
+    found, chosen = tempered(), measured.CHOSEN
+    assert {r["seeds"] for r in found.values()} == {"0 1 2"}
+
+    def seeds(arm: str, measure: str) -> list[float]:
+        return [float(v) for v in found[arm, measure]["by_seed"].split()]
+
+    def gap(ours: list[float], theirs: list[float]) -> list[float]:
+        reach = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+        return [statistics.fmean(ours) - statistics.fmean(theirs), reach.low, reach.high]
+
+    def said(form: str, *values: float) -> bool:
+        return form.format(*values).replace("-", "−") in page
+
+    error, cured = "smooth ECE, corrupted", "smooth ECE, corrupted, temperature"
+    without, given = (float(found[chosen, m]["mean"]) for m in (error, cured))
+    other, standard = (float(found[arm, cured]["mean"]) for arm in ("finetuned", "base"))
+    less = gap(seeds(chosen, error), seeds("finetuned", cured))
+    form = "*with* one, {:.3f} against {:.3f} ({:.3f}; {:.3f} to {:.3f})"
+    assert said(form, without, other, *less)
+    assert less[2] < 0
+    assert said("worse under corruption, {:.3f}", given)
+    assert given > without
+    both = [float(found[chosen, cured][key]) for key in ("difference", "low", "high")]
+    assert said("no difference is told: {:.3f} ({:.3f} to +{:.3f}) in calibration", *both)
+    likely = [
+        float(found[chosen, "NLL, corrupted, temperature"][k])
+        for k in ("difference", "low", "high")
+    ]
+    assert said("{:.2f} ({:.2f} to +{:.2f}) in likelihood", *likely)
+    ends = [
+        end
+        for arm in ("finetuned", chosen)
+        for end in gap(seeds(arm, cured), seeds("base", cured))[1:]
+    ]
+    form = "has {:.3f}, the second half {:.3f} ({:.3f} to {:.3f}), the chosen one {:.3f}"
+    assert said(form + " ({:.3f} to {:.3f})", standard, other, *ends[:2], given, *ends[2:])
+    assert said("(less {:.0f} % where both have a temperature)", 100 * (1 - given / standard))
+    assert said("[{:.3f} and {:.3f}](#is", other, given)
+    means = [100 * float(found[arm, "OOD AUROC"]["mean"]) for arm in (chosen, "finetuned")]
+    reach = [100 * float(found[chosen, "OOD AUROC"][key]) for key in ("low", "high")]
+    assert said("without: {:.1f} against {:.1f} (+{:.1f} to +{:.1f})", *means, *reach)
+    lost = [-100 * float(found[chosen, "clean"][key]) for key in ("difference", "high", "low")]
+    assert said("loses {:.1f} points here ({:.1f} to {:.1f})", *lost)
+    (row,) = [
+        r
+        for r in read("summary.csv")
+        if (r["arm"], r["against"], r["measure"]) == (chosen, "finetuned", "clean")
+    ]
+    lost = [100 * float(row[key]) for key in ("difference", "low", "high")]
+    assert said("it had lost {:.1f} ({:.1f} to +{:.1f})", -lost[0], *lost[1:])
+    gains = [
+        100 * value
+        for arm in ("finetuned", chosen)
+        for value in gap(seeds(arm, "corrupted"), seeds("base", "corrupted"))
+    ]
+    form = "is {:.1f} points better ({:.1f} to {:.1f}) in the second half and {:.1f}"
+    assert said(form + " ({:.1f} to {:.1f}) with the chosen settings", *gains)
+
+
+def test_how_long_one_cell_takes_is_told_as_it_was_measured():
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
+    (row,) = read("alone.csv")
+    train, evaluate, whole = (float(row[key]) for key in ("train", "evaluate", "whole"))
+    assert f"training {train:.0f} s, evaluation on 1.5 million pictures {evaluate:.0f} s" in page
+    assert f"the whole command {whole:.0f} s" in page
+    assert train + evaluate < whole < 300  # the aim: five minutes
+    rows = [r for r in read("first-grid.csv") if (r["arm"], r["seed"]) == (row["arm"], row["seed"])]
+    seen = sum(int(r["count"]) for r in rows if r["top1"])
+    assert 1.4e6 < seen < 1.6e6
+
+
 def test_variants_were_tested_on_pictures_held_back():
     rows = read("choosing-grid.csv")
     assert {row["count"] for row in rows} == {str(evidence.HELD)}
