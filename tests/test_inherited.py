@@ -1,13 +1,16 @@
 """A run that starts from another takes over its data, unless somebody asks for others."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import yaml
 
 import kedge
 from kedge.cli import main
-from kedge.errors import OptionError
-from kedge.training.inherited import inherit, warn_of_seen
+from kedge.errors import InstallError, OptionError
+from kedge.training.inherited import find_start, inherit, warn_of_seen
 from kedge.training.material import cut_sets
 from kedge.training.recipe_files import load_recipe, make_recipe, read_yaml, to_yaml
 
@@ -69,9 +72,12 @@ def test_pictures_that_the_source_may_have_seen_are_warned_of(source, changed, t
 
 
 def test_folders_without_a_recipe_give_nothing(tmp_path):
-    assert inherit(tmp_path, {"epochs": 1}) == {"epochs": 1}
+    asked = {"epochs": 1, "data.name": "digits"}
+    assert inherit(tmp_path, asked) == asked
     (tmp_path / "recipe.yaml").write_text("{unreadable: [")
-    assert inherit(tmp_path, {"epochs": 1}) == {"epochs": 1}
+    assert inherit(tmp_path, asked) == asked
+    with pytest.raises(OptionError, match="since it does not say what it was trained on: --data"):
+        inherit(tmp_path, {"epochs": 1})
     assert warn_of_seen(load_recipe("finetune"), tmp_path) is None
 
 
@@ -83,6 +89,17 @@ def test_another_network_and_weights_without_data_are_refused(source, tmp_path):
         inherit(tmp_path / "weights.pth", {"network.name": "timm:resnet18"})
     asked = {"data.name": "digits"}
     assert inherit(tmp_path / "weights.pth", asked) == asked
+
+
+@pytest.mark.parametrize("given", ["weights/net.pth", "me/net.safetensors", "runs/slip", "/a/b/c"])
+def test_slips_in_paths_are_not_asked_for_elsewhere(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # to ask for it would fail
+    (tmp_path / "runs").mkdir()
+    assert find_start(given) == (tmp_path / given).absolute()
+    assert find_start(Path(given)) == (tmp_path / given).absolute()
+    with pytest.raises(InstallError, match="to load me/mine"):
+        find_start("me/mine")
 
 
 def test_beside_a_recipe_the_network_alone_is_taken_over(source, tmp_path):
@@ -101,8 +118,9 @@ def test_a_saved_model_says_itself_what_it_is(tmp_path):
     net = kedge.nets.create("kedge:resnet_small", width=8, num_classes=3)
     kedge.save(kedge.standard(net.eval(), image_shape=(3, 32, 32)), tmp_path / "saved")
     expected = {"network.name": "kedge:resnet_small", "network.arguments": {"width": 8}}
+    asked = {"seed": 1, "data.name": "digits"}
     for data in (True, False):
-        assert inherit(tmp_path / "saved", {"seed": 1}, data=data) == expected | {"seed": 1}
+        assert inherit(tmp_path / "saved", asked, data=data) == expected | asked
     (tmp_path / "run").mkdir()
     (tmp_path / "saved").rename(tmp_path / "run" / "model")
     (tmp_path / "run" / "recipe.yaml").write_text(to_yaml(load_recipe("digits-small")))

@@ -31,6 +31,8 @@ from kedge.data.sources import load_sets
 from kedge.data.views import view_for
 from kedge.errors import DataError, InstallError, OptionError, StorageError
 from kedge.export.pictures import read_some
+from kedge.grid.arms import parse_arms
+from kedge.grid.cells import make_cells
 from kedge.image_model import Threshold
 from kedge.publishing import folder as folders
 from kedge.publishing import publish
@@ -1008,6 +1010,24 @@ def test_a_model_on_the_hub_is_evaluated_by_its_name(tmp_path, monkeypatch, eval
     rows = kedge.evaluate("me/mine", f"imagefolder:{pictures}", ("clean",), quiet=True)
     assert {row["model"] for row in rows} == {"mine"}
     assert {row["weights"] for row in rows} == {digest_weights(kedge.load(evaluated))}
+
+
+def test_a_model_on_the_hub_is_trained_on_by_its_name(
+    tmp_path, monkeypatch, evaluated, pictures, capsys
+):
+    client = Client(monkeypatch, tmp_path, publish(evaluated, tmp_path / "there").folder)
+    words = ["train", "--from", "me/mine@v1", "--epochs", "1", "--quiet", "--output", "tuned"]
+    assert main([*words, "--batch", "4"]) == 2
+    assert "it does not say what it was trained on: --data" in capsys.readouterr().err
+    words += ["--data", f"imagefolder:{pictures}", "--data.validation", "0", "--batch", "4"]
+    size = kedge.load(evaluated).image_shape[-1]
+    assert main([*words, "--data.size", str(size)]) == 0
+    assert {(repo, revision) for repo, revision, _ in client.asked} == {("me/mine", "v1")}
+    (row,) = [r for r in read_rows(tmp_path / "tuned") if r["metric"] == "top1"][:1]
+    assert row["start"] == str(client.cache)
+    arms = parse_arms(["mine:protocol=masked,target=label,from=me/mine@v1"])
+    (cell,) = make_cells("finetune", {}, arms, (0,), tmp_path / "grid", {})
+    assert cell.phases[0].start == str(client.cache)
 
 
 def test_the_code_on_the_card_runs(tmp_path, monkeypatch, evaluated, pictures, capsys):

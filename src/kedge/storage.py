@@ -27,13 +27,20 @@ from torch import Tensor, nn
 
 from kedge.anchored import Anchored, anchor, evaluating
 from kedge.errors import OptionError, StorageError, show
-from kedge.hub import fetch, read_hub_name
 from kedge.image_model import Threshold
 from kedge.nets import Architecture, create, remembered
 from kedge.observe import relative_error
 from kedge.private_references import are_private
 from kedge.standard import Standard, model_in, standard
-from kedge.stored_files import FORMAT, VERSION, Contents, read_config, read_tensors, write_contents
+from kedge.stored_files import (
+    FORMAT,
+    VERSION,
+    Contents,
+    locate_model,
+    read_config,
+    read_tensors,
+    write_contents,
+)
 
 NOTE = (
     "References are usually training images. They are stored in the weights file and travel along."
@@ -191,7 +198,7 @@ def load(
         StorageError: If anything is missing, damaged, of another version, or if the network does
             not compute what the saved one did.
     """
-    folder = _locate(folder, revision)
+    folder = locate_model(folder, revision)
     config = read_config(folder)
     weights = read_tensors(folder, config, "weights")
     examples = read_tensors(folder, config, "examples")
@@ -218,28 +225,6 @@ def load(
         if name in weights:
             tensor.data = tensor.data.to(weights[name].dtype)
     return model.to(device).eval()
-
-
-def _locate(given: str | os.PathLike[str], revision: str | None) -> Path:
-    """The folder that a model is in, fetched from the hub if it is not here."""
-    folder = Path(given)
-    name = None if folder.exists() else read_hub_name(given, revision)
-    if name is None:
-        if revision is not None:
-            raise OptionError(
-                f"expected revision= with a model on the hub, called owner/name, found {folder}."
-            )
-        inside = folder / "model"
-        run = (inside / "config.json").is_file() and not (folder / "config.json").exists()
-        return inside if run else folder
-    if name.revision is None and folder.parent.is_dir():  # a slip in a path, more likely
-        raise StorageError(
-            f"cannot load {folder}: expected a folder written by kedge.save, found no such folder"
-            f" in {folder.parent}. If it is on the Hugging Face hub: {name}@main."
-        )
-    # What it is comes first: of another kind of model the weights are not wanted.
-    config = read_config(fetch(name, ["config.json"]))
-    return fetch(name, ["config.json", config["weights"], config["examples"]])
 
 
 def _compare_names(folder: Path, names: list[str] | None, logits: Tensor) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from kedge.errors import StorageError, show
+from kedge.errors import OptionError, StorageError, show
+from kedge.hub import fetch, read_hub_name
 from kedge.image_model import Threshold
 from kedge.nets import Architecture
 
@@ -151,6 +152,28 @@ def read_architecture(folder: Path) -> Architecture | None:
     """How the network of a saved model is made; None where only somebody's own code can."""
     found = read_config(folder).get("architecture")
     return None if found is None else Architecture(found["name"], dict(found["arguments"]))
+
+
+def locate_model(given: str | os.PathLike[str], revision: str | None = None) -> Path:
+    """The folder that a model is in, fetched from the hub if it is not here."""
+    folder = Path(given)
+    name = None if folder.exists() else read_hub_name(given, revision)
+    if name is None:
+        if revision is not None:
+            raise OptionError(
+                f"expected revision= with a model on the hub, called owner/name, found {folder}."
+            )
+        inside = folder / "model"
+        run = (inside / "config.json").is_file() and not (folder / "config.json").exists()
+        return inside if run else folder
+    if name.revision is None and folder.parent.is_dir():  # a slip in a path, more likely
+        raise StorageError(
+            f"cannot load {folder}: expected a folder written by kedge.save, found no such folder"
+            f" in {folder.parent}. If it is on the Hugging Face hub: {name}@main."
+        )
+    # What it is comes first: of another kind of model the weights are not wanted.
+    config = read_config(fetch(name, ["config.json"]))
+    return fetch(name, ["config.json", config["weights"], config["examples"]])
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ arms:
   finetuned           half of the epochs standard, then anchored exactly, masked towards the label
   NAME:key=value,...  another one, or a known one changed. A key is a setting of the recipe (kedge
                       train --help) or a short name (protocol, target, alpha, lr, ...), and also
-                      from=FOLDER_OR_FILE  a trained network to start from
+                      from=FOLDER_OR_FILE  a trained network to start from, as kedge train --from
                       first=SHARE          of the epochs, trained as a standard network first
 All arms share recipe, budget, data order and first weights, where their shapes allow.
 

@@ -54,8 +54,8 @@ def add(commands: Any, name: str) -> None:
         dest="start",
         metavar="FOLDER_OR_FILE",
         type=Path,
-        help="start from a trained network: a Kedge folder, .safetensors or a saved state_dict;"
-        " it is anchored exactly. A run brings its data along",
+        help="start from a trained network: a Kedge folder, OWNER/NAME on the hub, .safetensors or"
+        " a saved state_dict; it is anchored exactly. A run brings its data along",
     )
     parser.add_argument(
         "--resume", metavar="FOLDER", type=Path, help="go on with the run in this folder"
@@ -81,8 +81,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             " runs/plain, for example."
         )
     if options.start is not None:
-        from kedge.training.inherited import inherit
+        from kedge.training.inherited import find_start, inherit
 
+        options.start = find_start(options.start)
         overrides = inherit(options.start, given, data=options.recipe is None)
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'

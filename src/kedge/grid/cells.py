@@ -170,7 +170,7 @@ def _make_cell(
     evaluation: Mapping[str, Any],
 ) -> Cell:
     recipe = load_recipe(source, {**settings, **arm.settings, "seed": seed})
-    start = None if arm.start is None else str(Path(arm.start).absolute())
+    start = None if arm.start is None else _find_start(arm.start)
     recipes = [recipe] if not arm.first else list(_halves(recipe, arm))
     earlier: tuple[Phase, ...] = ()
     if arm.after is not None:
@@ -226,6 +226,12 @@ def _deciding(recipe: Recipe) -> dict[str, Any]:
         if decided[group][name] == before:
             decided[group] = {k: v for k, v in decided[group].items() if k != name}
     return decided
+
+
+def _find_start(given: str) -> str:
+    from kedge.training.inherited import find_start  # with torch, which takes seconds to import
+
+    return str(find_start(given))
 
 
 def _fingerprint(start: str | None) -> str:

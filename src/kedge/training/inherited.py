@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kedge.errors import OptionError, RecipeError, StorageError
-from kedge.stored_files import read_architecture
+from kedge.hub import read_hub_name
+from kedge.stored_files import locate_model, read_architecture
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import make_recipe, read_yaml
 
@@ -17,6 +18,18 @@ _DATA = (
     *("limit", "validation", "validation_from", "label_noise"),
 )
 _CUT = ("limit", "validation", "validation_from")  # by these and the seed
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
+
+
+def find_start(given: str | Path) -> Path:
+    """Where a trained network is, absolute; one that is called OWNER/NAME on the hub is fetched."""
+    place = Path(given)
+    name = None if place.exists() else read_hub_name(place)
+    if name is None or place.suffix in _WEIGHTS:
+        return place.absolute()
+    if name.revision is None and place.parent.is_dir():  # a slip in a path, more likely
+        return place.absolute()
+    return locate_model(place).absolute()
 
 
 def read_source(start: Path) -> Recipe | None:
@@ -40,15 +53,20 @@ def inherit(start: Path, given: dict[str, Any], *, data: bool = True) -> dict[st
             that says them.
 
     Raises:
-        OptionError: If it is bare weights, and the data are not named; if another network, or one
-            with other arguments, is asked for than the folder has.
+        OptionError: If it does not say what it was trained on, and the data are not named; if
+            another network, or one with other arguments, is asked for than the folder has.
     """
-    if data and start.is_file() and "data.name" not in given:
-        raise OptionError(
-            f"expected --data with --from {start}, since weights do not say what they were trained"
-            " on: --data imagefolder:pictures, for example."
-        )
     source = read_source(start)
+    if data and start.exists() and source is None and "data.name" not in given:
+        it = (
+            "weights do not say what they were"
+            if start.is_file()
+            else "it does not say what it was"
+        )
+        raise OptionError(
+            f"expected --data with --from {start}, since {it} trained on: --data"
+            " imagefolder:pictures, for example."
+        )
     found = _read_network(start, source)
     for key, own in found.items():
         if given.get(key, own) != own:

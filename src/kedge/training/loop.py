@@ -32,7 +32,7 @@ from kedge.standard import Standard
 from kedge.storage import digest_weights, note_on_references, save
 from kedge.training.checkpoint import LAST, load_checkpoint, save_checkpoint
 from kedge.training.distributed import Processes, joined
-from kedge.training.inherited import warn_of_seen
+from kedge.training.inherited import find_start, warn_of_seen
 from kedge.training.interrupts import Interrupts
 from kedge.training.judging import Held, Score, judge
 from kedge.training.material import gather_material
@@ -95,6 +95,7 @@ def train(
             start = state["start"]
             recipe = _rebuilding(recipe, state)
         assert recipe is not None
+        start = None if start is None else find_start(start)
         if not resume:
             check_free(folder, recipe)
         material = gather_material(recipe, processes)
@@ -102,7 +103,7 @@ def train(
             recipe,
             material,
             processes,
-            None if start is None else Path(start).absolute(),
+            start,
             trained=not resume,  # a checkpoint has the weights
         )
         if state is not None:
@@ -116,7 +117,7 @@ def train(
         title = f"{recipe.protocol.name}, seed {recipe.seed}"
         show = chosen(show, quiet or not processes.first)
         with show(title, run.steps, run.done, "step") as display:
-            seen = None if start is None or resume else warn_of_seen(recipe, Path(start))
+            seen = None if start is None or resume else warn_of_seen(recipe, start)
             protocol, plan = recipe.protocol.describe(), _describe_plan(run, folder)
             for line in (material.description, run.described, protocol, plan, seen, told):
                 if line is not None:
