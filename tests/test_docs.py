@@ -57,7 +57,8 @@ def test_make_commands_and_linked_files_exist(page):
         assert (page.parent / link).exists(), link
 
 
-def test_every_training_command_of_the_pages_is_understood(capsys):
+def test_every_training_command_of_the_pages_is_understood(capsys, monkeypatch):
+    monkeypatch.setattr("kedge.training.inherited.find_start", Path)  # nor is the hub asked
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
     commands = [re.sub(r"#.*", "", line).split() for line in lines if "kedge train" in line]
     assert len(commands) >= 10

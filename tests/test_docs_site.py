@@ -198,7 +198,8 @@ AFTERWARDS = {
 
 
 @pytest.mark.parametrize("page", pages_with("sh"), ids=name)
-def test_every_command_is_understood(page, capsys):
+def test_every_command_is_understood(page, capsys, monkeypatch):
+    monkeypatch.setattr("kedge.training.inherited.find_start", Path)  # nor is the hub asked
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for command in commands(page):
         first = command.split()[0]
