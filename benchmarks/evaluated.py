@@ -98,6 +98,9 @@ HELD_MEASURES = {
 }
 # Of cells that set training pictures aside, to fit a temperature on.
 TEMPERED_MEASURES: dict[str, Callable[[Cell], float]] = MEASURES | {
+    "temperature": lambda cell: cell.mean("clean", "temperature"),
+}
+TEMPERED_MEASURES |= {
     f"{title}, {where}, temperature": lambda cell, suite=suite, metric=metric: cell.mean(
         suite, metric, scaling="temperature"
     )

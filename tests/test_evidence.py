@@ -132,7 +132,7 @@ def test_the_numbers_in_sentences_are_those_of_the_summary():
     )
     better, worst, told, low, high = label
     assert f"accuracy {better} points better ({low} to {high}), {worst} at severity 5" in page
-    assert f"falls by a quarter; AUROC +{told}." in page
+    assert f"falls by a quarter, with and without a temperature; AUROC +{told}." in page
     better, worst, told, low, high = tuned
     assert f"+{better} ({low} to {high}), +{worst}, calibration error less 29 %" in page
     assert f"AUROC +{told}." in page
@@ -245,6 +245,9 @@ def test_finished_networks_are_told_as_they_were_found():
     assert float(masked[0]) / float(plain[0]) == pytest.approx(0.5, abs=0.02)  # "halved"
     less = [1 - float(each) / float(plain[1]) for each in (masked[1], anew[1])]
     assert 0.2 < less[0] < less[1] < 0.27  # "a fifth to a quarter less"
+    rises = [float(found[arm, "corrupted"]["difference"]) for arm in (tuned, scratch)]
+    falls = [-float(found[arm, tempered]["difference"]) for arm in (tuned, scratch)]
+    assert "({:.3f} and {:.3f} against {:.3f} and {:.3f})".format(*falls, *rises) in page
     clean = [told(arm, "smooth ECE, clean", "mean", 1) for arm in (tuned, control)]
     assert "smooth ECE is {} instead of {}".format(*clean) in page
     cleanest = [
@@ -327,6 +330,47 @@ def test_batchnorm_left_alone_is_told_as_it_was_found():
         assert form.format(*ends) in page
 
 
+def test_kedges_own_foreign_pictures_swing_in_every_arm():
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
+    rows = [*read("summary.csv"), *read("finetune.csv"), *read("tempered.csv")]
+    for kind, form in (
+        ("blobs", "(blobs {:.0f} to {:.0f} %,"),
+        ("noise", "noise {:.0f} to {:.0f})"),
+    ):
+        values = [
+            100 * float(value)
+            for row in rows
+            if row["measure"] == f"OOD AUROC, {kind}"
+            and row["network"] == "resnet18"
+            and "running" not in row["arm"]
+            for value in row["by_seed"].split()
+        ]
+        assert form.format(min(values), max(values)) in page
+
+
+def test_on_shapes_batchnorm_left_alone_is_told_as_it_was_found():
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
+    path = ROOT / "benchmarks" / "results" / "batchnorm-shapes-cpu.csv"
+    with open(path, newline="", encoding="utf-8") as file:
+        found = {(r["arm"], r["measure"]): r for r in csv.DictReader(file)}
+
+    def pair(*arms: str) -> list[str]:
+        rows = [found[arm, "corrupted_top1"] for arm in arms]
+        return [f"{100 * float(r['mean']):.1f} ± {100 * float(r['spread']):.1f}" for r in rows]
+
+    assert "from scratch {} against {} % under".format(*pair("running", "masked-label")) in page
+    assert "{} against {} %, 0.033".format(*pair("finetuned-running", "finetuned")) in page
+    errors = [
+        f"{float(found[arm, 'corrupted_smooth_ece']['mean']):.3f}"
+        for arm in ("running", "masked-label", "finetuned-running", "finetuned")
+    ]
+    assert errors == ["0.035", "0.035", "0.033", "0.034"]
+    gain = [
+        100 * float(found["finetuned", "corrupted_top1"][k]) for k in ("difference", "low", "high")
+    ]
+    assert "masking gains {:.1f} points ({:.1f} to {:.1f})".format(*gain) in page
+
+
 def test_the_variant_is_chosen_by_the_rule_that_was_set_before():
     page = " ".join((ROOT / "docs/evidence.md").read_text().split())
     found = {(r["arm"], r["measure"]): r for r in read("choosing.csv")}
@@ -407,13 +451,38 @@ def test_the_chosen_variant_is_told_as_it_was_found():
             found["standard", "smooth ECE, clean"],
         )
     ]
-    assert "on clean pictures from {:.3f} to {:.3f};".format(*ends) in page
+    assert "on clean pictures from {:.3f} to {:.3f}.".format(*ends) in page
+    beyond = [
+        float(row["mean"])
+        for where in ("C-bar", "shift")
+        for row in (
+            summary()["finetuned", f"smooth ECE, {where}"],
+            found["standard", f"smooth ECE, {where}"],
+        )
+    ]
+    form = "on C-bar from {:.3f} to {:.3f}, on the shifted set from {:.3f} to {:.3f}."
+    assert form.format(*beyond) in page
     for measure in ("clean", "corrupted", "severity 5", "C-bar", "shift"):  # "as accurate"
         row = found["finetuned", measure]
         assert float(row["low"]) < 0 < float(row["high"])
-    assert "it is as accurate and its confidence [needs no temperature]" in readme
+    assert "it is as accurate under corruption, and its calibration error there 0.066" in readme
     told = points("finetuned", "OOD AUROC", *interval)
-    assert "foreign pictures is better by {:.1f} ({:.1f} to {:.1f})".format(*told) in page
+    again = [100 * float(tempered()[measured.CHOSEN, "OOD AUROC"][key]) for key in interval]
+    form = (
+        "foreign pictures is better by {:.1f} ({:.1f} to {:.1f}), and by {:.1f} ({:.1f} to {:.1f})"
+    )
+    assert form.format(*told, *again) in page
+    assert "and AUROC by {:.1f} ({:.1f} to {:.1f}).".format(*told) in page
+    for name in ("textures", "characters", "scenes"):
+        gains = [
+            float(row["difference"])
+            for row in (
+                found["finetuned", f"OOD AUROC, {name}"],
+                tempered()[measured.CHOSEN, f"OOD AUROC, {name}"],
+            )
+        ]
+        assert (min(gains) > 0.01) == (name != "scenes")
+        assert max(gains) < 0.01 or name != "scenes"
     rates = [
         100 * float(row["mean"])
         for row in (
@@ -422,19 +491,15 @@ def test_the_chosen_variant_is_told_as_it_was_found():
             summary()["standard", "OOD FPR at 95 %"],
         )
     ]
-    assert "falls from {:.0f} to {:.0f} % (standard: {:.0f})".format(*rates) in page
-    blobs = "OOD AUROC, blobs"
-    chosen_blobs, varied_blobs, later = (
-        [f"{100 * float(v):.0f}" for v in row["by_seed"].split()]
-        for row in (
-            found["standard", blobs],
-            summary()["finetuned", blobs],
-            tempered()[measured.CHOSEN, blobs],
-        )
-    )
-    claim = "{}, {} and {} % (the arm it varies: {}, {} and {})"
-    assert claim.format(*chosen_blobs, *varied_blobs) in page
-    assert f"({min(later)} to {max(later)})" in page
+    later = [
+        100 * float(tempered()[arm, "OOD FPR at 95 %"]["mean"])
+        for arm in ("finetuned", measured.CHOSEN)
+    ]
+    form = "falls from {:.0f} to {:.0f} %, there from {:.0f} to {:.0f}, which is not certain"
+    assert f"{form} (standard: {{:.0f}})".format(*rates[:2], *later, rates[2]) in page
+    iceless = points("standard", "corrupted, without frost", *interval)
+    form = "{:.1f} there with chosen settings ({:.1f} to {:.1f})"
+    assert form.format(*iceless) in page
 
 
 def tempered() -> dict[tuple[str, str], dict[str, str]]:
@@ -462,18 +527,34 @@ def test_what_a_temperature_does_beside_the_chosen_variant_is_told_as_it_was_fou
     without, given = (float(found[chosen, m]["mean"]) for m in (error, cured))
     other, standard = (float(found[arm, cured]["mean"]) for arm in ("finetuned", "base"))
     less = gap(seeds(chosen, error), seeds("finetuned", cured))
-    form = "*with* one, {:.3f} against {:.3f} ({:.3f}; {:.3f} to {:.3f})"
-    assert said(form, without, other, *less)
+    before = float(found["finetuned", error]["mean"])
+    fitted = sorted(seeds("finetuned", "temperature"))
+    form = "has {:.3f} without, {:.3f} with one ({:.2f} to {:.2f}), the chosen one {:.3f} without"
+    numbers = [before, other, fitted[0], fitted[-1], without]
+    assert said(form + " ({:.3f}; {:.3f} to {:.3f})", *numbers, *less)
     assert less[2] < 0
-    assert said("worse under corruption, {:.3f}", given)
+    assert 0.45 < (before - other) / (before - without) < 0.6  # "about half"
+    likely = gap(seeds(chosen, "NLL, corrupted"), seeds("finetuned", "NLL, corrupted, temperature"))
+    assert said("In likelihood no difference is told ({:.2f}; {:.2f} to +{:.2f})", *likely)
+    own = float(found[chosen, "temperature"]["mean"])
+    assert said("all the same ({:.2f}), it becomes worse under corruption, {:.3f}", own, given)
     assert given > without
+    clean = {
+        f"{statistics.fmean(seeds(chosen, f'smooth ECE, clean{t}')):.3f}"
+        for t in ("", ", temperature")
+    }
+    assert clean == {"0.010"}
     both = [float(found[chosen, cured][key]) for key in ("difference", "low", "high")]
-    assert said("no difference is told: {:.3f} ({:.3f} to +{:.3f}) in calibration", *both)
-    likely = [
-        float(found[chosen, "NLL, corrupted, temperature"][k])
-        for k in ("difference", "low", "high")
-    ]
-    assert said("{:.2f} ({:.2f} to +{:.2f}) in likelihood", *likely)
+    form = "{:.3f} is left, which three seeds tell neither from 0 nor from 0.03: {:.3f} to +{:.3f}"
+    assert said(form, -both[0], *both[1:])
+    less = gap(seeds("base", cured), seeds(chosen, error))
+    assert said("better than standard with one by {:.3f} ({:.3f} to {:.3f})", *less)
+    for arm in ("finetuned", chosen):  # "about as much less as accuracy is better"
+        fall = statistics.fmean(seeds("base", cured)) - statistics.fmean(seeds(arm, cured))
+        rise = statistics.fmean(seeds(arm, "corrupted")) - statistics.fmean(
+            seeds("base", "corrupted")
+        )
+        assert fall == pytest.approx(rise, abs=0.01)
     ends = [
         end
         for arm in ("finetuned", chosen)
@@ -482,12 +563,11 @@ def test_what_a_temperature_does_beside_the_chosen_variant_is_told_as_it_was_fou
     form = "has {:.3f}, the second half {:.3f} ({:.3f} to {:.3f}), the chosen one {:.3f}"
     assert said(form + " ({:.3f} to {:.3f})", standard, other, *ends[:2], given, *ends[2:])
     assert said("(less {:.0f} % where both have a temperature)", 100 * (1 - given / standard))
-    assert said("[{:.3f} and {:.3f}](#is", other, given)
-    means = [100 * float(found[arm, "OOD AUROC"]["mean"]) for arm in (chosen, "finetuned")]
-    reach = [100 * float(found[chosen, "OOD AUROC"][key]) for key in ("low", "high")]
-    assert said("without: {:.1f} against {:.1f} (+{:.1f} to +{:.1f})", *means, *reach)
+    assert said("[{:.3f} and {:.3f}](#the", other, given)
     lost = [-100 * float(found[chosen, "clean"][key]) for key in ("difference", "high", "low")]
-    assert said("loses {:.1f} points here ({:.1f} to {:.1f})", *lost)
+    more = [100 * each for each in gap(seeds("base", "clean"), seeds(chosen, "clean"))]
+    form = "loses {:.1f} points here ({:.1f} to {:.1f}), and {:.1f} ({:.1f} to {:.1f}) to standard"
+    assert said(form, *lost, *more)
     (row,) = [
         r
         for r in read("summary.csv")
@@ -508,7 +588,8 @@ def test_how_long_one_cell_takes_is_told_as_it_was_measured():
     page = " ".join((ROOT / "docs/evidence.md").read_text().split())
     (row,) = read("alone.csv")
     train, evaluate, whole = (float(row[key]) for key in ("train", "evaluate", "whole"))
-    assert f"training {train:.0f} s, evaluation on 1.5 million pictures {evaluate:.0f} s" in page
+    assert f"training {train:.0f} s (60 of them steps" in page
+    assert f"evaluation on 1.5 million pictures {evaluate:.0f} s" in page
     assert f"the whole command {whole:.0f} s" in page
     assert train + evaluate < whole < 300  # the aim: five minutes
     rows = [r for r in read("first-grid.csv") if (r["arm"], r["seed"]) == (row["arm"], row["seed"])]

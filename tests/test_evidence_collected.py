@@ -62,6 +62,7 @@ def make_cell(
             add(suite, metric, (1 - value) / 2, scaling="temperature", **more)
 
     judge("clean", accuracy(arm, seed))
+    add("clean", "temperature", 1 + 0.1 * seed)
     judge("shift", accuracy(arm, seed) - 0.1, set="shift")
     for suite, names in (("corruptions", C), ("cbar", CBAR)):
         for name in names:
@@ -191,6 +192,7 @@ def test_the_chosen_variant_is_compared_with_a_temperature_too(work, tmp_path):
     assert {r["against"] for r in rows if r["arm"] == "more-masked-running"} == {"finetuned"}
     error = found["finetuned", "smooth ECE, corrupted, temperature"]
     plain = found["finetuned", "smooth ECE, corrupted"]
+    assert found["finetuned", "temperature"]["by_seed"] == "1.00000 1.10000 1.20000"
     assert float(error["mean"]) == pytest.approx(float(plain["mean"]) / 2, abs=1e-5)
     grids = {r["grid"] for r in read(tmp_path / "out" / "summary.csv")}
     assert grids == {"first", "second"}  # these had fewer pictures to learn from
