@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kedge.corruptions.making import SEVERITIES, SMALL, Photographs
+from kedge.data.given import Given, as_sets
 from kedge.data.synthetic import SYNTHETIC
 from kedge.errors import OptionError, check_option
 from kedge.evaluation.asking import Asking
@@ -19,8 +20,6 @@ from kedge.evaluation.subject import Normalisation, Subject, make_subject
 from kedge.evaluation.summary import read_baseline
 from kedge.evaluation.tested import (
     Data,
-    Given,
-    as_sets,
     load_test,
     load_train,
     load_validation,

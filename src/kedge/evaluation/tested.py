@@ -1,14 +1,12 @@
 """The sets that a model is tested and fitted on."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from kedge.data.images import ImageSet, Sets, digest
+from kedge.data.given import Given, as_set, overlap
+from kedge.data.images import ImageSet, Sets
 from kedge.data.sources import load_sets, load_whole
 from kedge.errors import DataError, OptionError
 from kedge.evaluation.subject import Subject
@@ -16,7 +14,6 @@ from kedge.training.material import cut_sets
 from kedge.training.recipe_files import make_recipe
 
 Data = str | ImageSet | Sets | tuple[Tensor, Tensor]
-Given = str | ImageSet | tuple[Tensor, Tensor] | Tensor
 
 
 def load_test(data: Data, root: str | None = None, trained_on: str | None = None) -> ImageSet:
@@ -70,44 +67,6 @@ def _are_same(data: str, other: str | None) -> bool:
 
 def _real(path: str) -> str:
     return os.path.realpath(os.path.expanduser(path))
-
-
-def as_set(name: str, given: Any, class_names: tuple[str, ...] | None = None) -> ImageSet:
-    """An image set of whatever stands for one: a name, images, or images and labels."""
-    if isinstance(given, ImageSet):
-        return given
-    if isinstance(given, str):
-        return load_whole(given)
-    images, labels = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-    if not isinstance(images, Tensor) or not (labels is None or isinstance(labels, Tensor)):
-        raise OptionError(
-            f"expected {name} by name, as an ImageSet, or as uint8 images with or without labels,"
-            f" found {type(given).__name__}."
-        )
-    if images.is_floating_point():
-        raise DataError(
-            f"expected {name} as uint8 images, found {images.dtype}. For images in 0 to 1:"
-            " (images * 255).round().to(torch.uint8)."
-        )
-    if labels is None:
-        return ImageSet.of(name, images.cpu(), torch.zeros(len(images)).long(), ("unknown",))
-    count = int(labels.max()) + 1 if len(labels) else 0
-    names = class_names or tuple(str(number) for number in range(count))
-    return ImageSet.of(name, images.cpu(), labels.cpu(), names)
-
-
-def as_sets(given: Mapping[str, Given] | None, option: str) -> dict[str, ImageSet | str]:
-    """Sets by their names; those given by a name of data are loaded later."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise OptionError(
-            f"expected {option} as a dictionary from names to data, found {type(given).__name__}."
-        )
-    return {
-        name: value if isinstance(value, str) else as_set(name, value)
-        for name, value in given.items()
-    }
 
 
 def number_classes(images: ImageSet, subject: Subject) -> ImageSet:
@@ -164,13 +123,3 @@ def load_validation(
     if root is not None:
         recipe = replace(recipe, data=replace(recipe.data, root=root))
     return cut_sets(recipe).validation
-
-
-def overlap(held: ImageSet, test: ImageSet) -> bool:
-    """Whether a picture is in both sets: of one source, of the same files, or all of them."""
-    if held.source is test.source:
-        return bool(torch.isin(held.rows, test.rows).any())
-    path, other = (getattr(images.source, "path", None) for images in (held, test))
-    if callable(path) and callable(other):
-        return bool(set(map(path, held.rows.tolist())) & set(map(other, test.rows.tolist())))
-    return len(held) == len(test) and digest(held) == digest(test)

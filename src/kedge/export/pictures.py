@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from kedge.data.batches import read_all
+from kedge.data.given import as_set, overlap
 from kedge.data.images import ImageSet, Sets
 from kedge.data.sources import load_sets
 from kedge.data.splits import stratified
 from kedge.data.views import view_for
 from kedge.errors import DataError, KedgeError, OptionError
-from kedge.evaluation.tested import as_set, overlap
 from kedge.image_model import ImageModel
 from kedge.training.material import cut_sets
 from kedge.training.recipe_files import make_recipe
