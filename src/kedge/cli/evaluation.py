@@ -16,6 +16,7 @@ examples:
   kedge evaluate runs/mine --suite clean,corruptions,cbar,calibration,ood,references --limit 1000
   kedge evaluate runs/mine --ood textures=pictures:dtd/images --shift other=imagefolder:others
   kedge evaluate runs/mine --suite corruptions --corruption-files CIFAR-10-C --baseline runs/plain
+  kedge evaluate exports/mine --data imagefolder:pictures
   kedge evaluate timm:resnet50 --checkpoint net.pth --data imagenet:/imagenet --suite clean,shift \\
       --shift imagenet-r=imagefolder:/imagenet-r
   torchrun --nproc-per-node 8 -m kedge evaluate runs/mine --data imagenet:/imagenet
@@ -41,7 +42,8 @@ def add(commands: Any, name: str) -> None:
     add_argument(
         "model",
         metavar="MODEL",
-        help="a Kedge folder or run, or timm:NAME / torchvision:NAME (with --checkpoint)",
+        help="a Kedge folder or run, a file of kedge export, or timm:NAME / torchvision:NAME (with"
+        " --checkpoint)",
     )
     add_argument(
         "--data",
@@ -146,6 +148,11 @@ def add(commands: Any, name: str) -> None:
         help="of the forward pass (float32)",
     )
     add_argument("--workers", metavar="N", type=int, help="processes that read files")
+    add_argument(
+        "--trust",
+        action="store_true",
+        help="open an exported .pt2 file, which can run code then; not needed for other models",
+    )
     add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:1")
     kept = parser.add_argument_group("what becomes of it")
     add_argument = kept.add_argument
@@ -228,6 +235,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             folder=folder,
             again=options.again,
             answers=not options.no_answers,
+            trust=options.trust,
             quiet=options.quiet,
         )
     except KeyboardInterrupt:
@@ -251,11 +259,21 @@ def _default_folder(model: str) -> Path:
         return folder
     if folder.name == "model" and (folder.parent / "recipe.yaml").is_file():
         return folder.parent
+    if folder.is_file() and folder.suffix:  # an export
+        folder = folder.parent if folder.stem == "model" else folder.with_suffix("")
+        return Path("evaluations") / folder.absolute().name
     name = folder.absolute().name if folder.is_dir() else model.replace(":", "-").replace("/", "-")
     return Path("evaluations") / name
 
 
 def _check_storable(model: str) -> None:
+    from kedge.export.opening import is_export
+
+    if is_export(Path(model)):
+        raise OptionError(
+            f"expected a Kedge folder to store the threshold in, found the export {model}. Store it"
+            " with the model it was made from, and export that again."
+        )
     if not Path(model).is_dir():
         raise OptionError(
             f"expected a Kedge folder to store the threshold in, found {model}. Save the model"

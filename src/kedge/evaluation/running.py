@@ -14,6 +14,7 @@ from kedge.data.synthetic import SYNTHETIC
 from kedge.errors import OptionError, check_option
 from kedge.evaluation.asking import Asking
 from kedge.evaluation.classes import ClassMap
+from kedge.evaluation.exported import exported_subject
 from kedge.evaluation.plan import DEFAULT_SUITES, Choices, Unit, plan, plan_validation
 from kedge.evaluation.recording import Recording
 from kedge.evaluation.subject import Normalisation, Subject, make_subject
@@ -26,6 +27,7 @@ from kedge.evaluation.tested import (
     number_classes,
     own_test,
 )
+from kedge.export.opening import is_export
 from kedge.image_model import image_model_in
 from kedge.rows import Row
 from kedge.training.distributed import Processes, joined
@@ -68,6 +70,7 @@ def evaluate(
     folder: str | os.PathLike[str] | None = None,
     again: bool = False,
     answers: bool = True,
+    trust: bool = False,
     quiet: bool = False,
     show: Showing | None = None,
 ) -> list[Row]:
@@ -84,7 +87,8 @@ def evaluate(
 
     Args:
         model: Anchored, standard, folded, or any network or function that maps images to logits; a
-            folder written by `kedge.save` or a run folder; or `timm:NAME`, `torchvision:NAME`.
+            folder written by `kedge.save` or a run folder; a file or folder of `kedge export`; or
+            `timm:NAME`, `torchvision:NAME`.
         data: A name, as for `--data`, whose test set is used; or `(images, labels)`, uint8
             `(n, 3, height, width)` and class numbers. By default what the model was trained on.
         suites: See above.
@@ -120,6 +124,7 @@ def evaluate(
         again: Compute them again all the same.
         answers: Keep also what was answered to each image, in `answers/`: reports take intervals,
             curves and examples from them. A few bytes an image.
+        trust: Needed for an exported .pt2 file, which can run code when it is opened.
         quiet: Show nothing.
         show: Who is told how it goes, instead of a terminal.
 
@@ -127,6 +132,20 @@ def evaluate(
         The rows of this evaluation: dictionaries with the columns of `rows.csv`.
     """
     check_option("precision", precision, ["float32", "bfloat16"])
+    if _is_export(model):
+        other = None if precision == "float32" else precision
+        for option, value in (
+            ("checkpoint", checkpoint),
+            ("normalise", normalise),
+            ("size", size),
+            ("resize", resize),
+            ("precision", other),
+        ):
+            if value is not None:
+                raise OptionError(
+                    f"expected no {option} with the exported file {model}, which has its own, found"
+                    f" {value}."
+                )
     if batch is not None and (type(batch) is not int or batch < 1):
         raise OptionError(f"expected batch of at least 1, found {batch!r}.")
     if not 0 < acceptance < 1:
@@ -153,18 +172,27 @@ def evaluate(
     with joined(_place(device, model)) as processes:
         named = isinstance(model, str) and ":" in model
         test = load_test(data, root) if named and data is not None else None
-        subject = make_subject(
-            model,
-            name=name,
-            references=references,
-            checkpoint=checkpoint,
-            normalise=normalise,
-            size=size,
-            resize=resize,
-            classes=None if test is None else test.classes,
-            usual_size=data[0].shape[-1] if _are_images(data) else None,
-            device=processes.device,
-        )
+        if _is_export(model):
+            subject = exported_subject(
+                Path(model),
+                processes.device,
+                name=name,
+                trust=trust,
+                must_use_device=device not in (None, "auto"),
+            )
+        else:
+            subject = make_subject(
+                model,
+                name=name,
+                references=references,
+                checkpoint=checkpoint,
+                normalise=normalise,
+                size=size,
+                resize=resize,
+                classes=None if test is None else test.classes,
+                usual_size=data[0].shape[-1] if _are_images(data) else None,
+                device=processes.device,
+            )
         if test is None:
             trained_on = subject.recipe.get("data", {}).get("name")
             test = own_test(subject, root) if data is None else load_test(data, root, trained_on)
@@ -185,7 +213,7 @@ def evaluate(
             "data": test.name,
             "limit": limit,
             "evaluation_seed": seed,
-            "precision": precision,
+            "precision": subject.precision or precision,
             "weights": subject.weights,
         }
         recording = Recording(
@@ -210,6 +238,10 @@ def evaluate(
             recording.write_table()  # of what was seen
             raise
         return recording.finish()
+
+
+def _is_export(model: object) -> TypeGuard[str | os.PathLike[str]]:
+    return isinstance(model, str | os.PathLike) and is_export(Path(model))
 
 
 def _listed(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -46,6 +46,7 @@ class Subject:
         recipe: Of its training, if known.
         bank: Residuals like those of training, of an anchored model, if known.
         normaliser: For a model that takes floats: makes them of uint8 images.
+        precision: That it computes in whatever is asked for, if it has one of its own.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Subject:
     recipe: dict[str, Any] = field(default_factory=dict)
     bank: Tensor | None = field(default=None, repr=False)
     normaliser: Normalise | None = None
+    precision: str | None = None
 
     @property
     def members(self) -> int:

@@ -1,0 +1,160 @@
+"""Exported files are evaluated like the models they were made from."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from runs import small
+
+import kedge
+from kedge.cli import main
+from kedge.errors import InstallError, OptionError, StorageError
+from kedge.evaluation import exported
+from kedge.export.exporting import export
+from kedge.training import train
+
+SUITES = ("clean", "corruptions", "calibration", "ood")
+FEW = {"limit": 60, "severities": (3,), "corruptions": ("contrast", "shot_noise"), "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "shapes"
+    changes = {
+        "data__name": "shapes",
+        "data__size": 32,
+        "data__limit": 400,
+        "data__validation": 0,
+        "network__arguments": {"width": 8, "stride": 2},
+        "protocol__stored": 4,
+        "batch": 25,
+        "epochs": 6,
+        "augment__crop": "none",
+        "optimiser__lr": 0.05,
+    }
+    train(small(Path("nowhere"), **changes), folder, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exports(run, tmp_path_factory):
+    place = tmp_path_factory.mktemp("exports")
+    made = {}
+
+    def get(**options):
+        key = "-".join(map(str, options.values()))
+        if key not in made:
+            export(run, place / key, limit=50, **options)
+            made[key] = place / key
+        return made[key]
+
+    return get
+
+
+def told(rows, inference="single"):
+    """Values by what they are of."""
+    of = ("suite", "set", "corruption", "severity", "scaling", "score", "metric")
+    asked = [row for row in rows if row["inference"] in (inference, "")]
+    return {tuple(row[key] for key in of): row["value"] for row in asked}
+
+
+@pytest.mark.parametrize(("kind", "k"), [("onnx", 1), ("onnx", 3), ("torch", 1)])
+def test_an_exported_file_has_the_rows_of_its_model(run, exports, kind, k, one_registry):
+    rows = kedge.evaluate(exports(format=kind, k=k), "shapes", SUITES, trust=kind == "torch", **FEW)
+    found = told(rows)
+    own = kedge.evaluate(run, None, SUITES, references=k, **FEW)
+    expected = told(own, "single" if k == 1 else "marginal")
+    shared = [key for key in expected if key in found]
+    assert {key[0] for key in shared} == {"clean", "corruptions", "ood"}
+    assert {"top1", "nll", "smooth_ece", "auroc"} <= {key[-1] for key in shared}
+    for key in shared:
+        assert found[key] == pytest.approx(expected[key], abs=2e-3), key
+    (facts,) = {(row["protocol"], row["precision"], row["network"]) for row in rows}
+    assert facts == ("exported", "float32", "kedge:resnet_small")
+    assert {row["model"] for row in rows} == {f"{kind}-{k}"}
+    assert {row["k"] for row in rows if row["suite"] == "clean"} <= {"", 1}
+
+
+def test_precisions_are_told_apart(exports, tmp_path, one_registry):
+    weights = set()
+    for precision in ("float32", "int8"):
+        rows = kedge.evaluate(
+            exports(format="onnx", precision=precision),
+            "shapes",
+            ("clean",),
+            folder=tmp_path / "rows",
+            limit=60,
+            quiet=True,
+        )
+        assert {row["precision"] for row in rows} == {precision}
+        weights |= {row["weights"] for row in rows}
+    assert len(weights) == 2  # so that rows of one are not taken for the other's
+    with open(tmp_path / "rows" / "rows.csv", newline="") as file:
+        assert len({row["weights"] for row in csv.DictReader(file)}) == 2
+
+
+def test_the_command_takes_a_folder_or_its_file_and_reports(exports, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = exports(format="onnx", k=1)
+    words = ["--data", "shapes", "--suite", "clean,calibration", "--limit", "60"]
+    assert main(["evaluate", str(folder), *words]) == 0
+    assert "rows are in evaluations/onnx-1/rows.csv" in capsys.readouterr().out
+    assert main(["evaluate", str(folder / "model.onnx"), *words]) == 0
+    assert "rows are in evaluations/onnx-1/rows.csv" in capsys.readouterr().out
+    assert main(["report", "evaluations/onnx-1", "--quiet"]) == 0
+    assert "onnx-1" in Path("evaluations/onnx-1/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"size": 64}, "expected no size with the exported file .*, which has its own, found 64"),
+        ({"resize": 40}, "expected no resize"),
+        ({"precision": "bfloat16"}, "expected no precision .* found bfloat16"),
+        ({"normalise": ((0, 0, 0), (1, 1, 1))}, "expected no normalise"),
+        ({"checkpoint": Path("net.pth")}, "expected no checkpoint"),
+        ({"data": None}, "it does not say what it was trained on: --data shapes"),
+    ],
+)
+def test_what_a_file_has_decided_is_not_asked_for(exports, options, expected):
+    asked = {"data": "shapes", "suites": ("clean",), "limit": 20, "quiet": True, **options}
+    with pytest.raises(OptionError, match=expected):
+        kedge.evaluate(exports(format="onnx", k=1), **asked)
+
+
+def test_files_that_cannot_be_asked_are_refused_by_name(exports, tmp_path, monkeypatch, capsys):
+    with pytest.raises(OptionError, match="to be told to trust"):
+        kedge.evaluate(exports(format="torch", k=1), "shapes", ("clean",), quiet=True)
+    with pytest.raises(StorageError, match="found nothing there"):
+        kedge.evaluate(tmp_path / "gone.onnx", "shapes", ("clean",), quiet=True)
+    (tmp_path / "other.onnx").write_bytes(b"no graph")
+    with pytest.raises(StorageError, match="onnxruntime refuses it"):
+        kedge.evaluate(tmp_path / "other.onnx", "shapes", ("clean",), quiet=True)
+    folder = exports(format="onnx", k=1)
+    assert main(["evaluate", str(folder), "--data", "shapes", "--store-threshold"]) == 2
+    assert "found the export" in capsys.readouterr().err
+    net = kedge.nets.create("kedge:resnet_small", width=8, num_classes=10).eval()
+    floats = kedge.anchor(net, example=torch.zeros(1, 3, 32, 32))
+    floats.set_references(torch.zeros(1, 3, 32, 32))
+    export(floats, tmp_path / "floats")
+    with pytest.raises(OptionError, match="that takes uint8 RGB images, found .* float32"):
+        kedge.evaluate(tmp_path / "floats", "shapes", ("clean",), quiet=True)
+
+
+def test_a_runtime_without_the_device_asked_for_is_refused(exports, monkeypatch):
+    opened = []
+
+    def open_here(path, *, device, trust):
+        opened.append(device)
+        if device != "cpu":
+            raise InstallError("no such runtime.")
+        return exported_file(path, device=device, trust=trust)
+
+    exported_file = exported.open_export
+    monkeypatch.setattr(exported, "open_export", open_here)
+    gpu, folder = torch.device("cuda"), exports(format="onnx", k=1)
+    assert exported.exported_subject(folder, gpu).classes == 10
+    assert opened == ["cuda", "cpu"]
+    with pytest.raises(InstallError):
+        exported.exported_subject(folder, gpu, must_use_device=True)
