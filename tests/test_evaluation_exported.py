@@ -99,9 +99,9 @@ def test_the_command_takes_a_folder_or_its_file_and_reports(exports, tmp_path, m
     folder = exports(format="onnx", k=1)
     words = ["--data", "shapes", "--suite", "clean,calibration", "--limit", "60"]
     assert main(["evaluate", str(folder), *words]) == 0
-    assert "rows are in evaluations/onnx-1/rows.csv" in capsys.readouterr().out
+    assert "of this evaluation are in evaluations/onnx-1/rows.csv" in capsys.readouterr().out
     assert main(["evaluate", str(folder / "model.onnx"), *words]) == 0
-    assert "rows are in evaluations/onnx-1/rows.csv" in capsys.readouterr().out
+    assert "of this evaluation are in evaluations/onnx-1/rows.csv" in capsys.readouterr().out
     assert main(["report", "evaluations/onnx-1", "--quiet"]) == 0
     assert "onnx-1" in Path("evaluations/onnx-1/report.html").read_text()
 

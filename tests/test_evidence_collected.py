@@ -90,6 +90,18 @@ def make_cell(
 
 
 @pytest.fixture
+def drawn() -> None:
+    """Asked for by tests that look at the figures."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request, monkeypatch) -> None:
+    """Figures take as long as all the rest."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr(collected, "_draw_first", lambda *given: None)
+
+
+@pytest.fixture
 def work(tmp_path) -> Path:
     for arm in FIRST:
         make_cell(tmp_path / "first-references", arm, 0, k=5 if arm == "masked-label" else 1)
@@ -198,7 +210,7 @@ def test_the_chosen_variant_is_compared_with_a_temperature_too(work, tmp_path):
     assert grids == {"first", "second"}  # these had fewer pictures to learn from
 
 
-def test_rows_corruptions_references_and_repeats_are_written(work, tmp_path):
+def test_rows_corruptions_references_and_repeats_are_written(drawn, work, tmp_path):
     collected.write_results(work, tmp_path / "out")
     first = read(tmp_path / "out" / "first-grid.csv")
     one = [r for r in first if (r["arm"], r["seed"], r["inference"]) == ("standard", "1", "single")]
@@ -333,7 +345,7 @@ def test_a_cell_that_is_not_evaluated_in_full_is_refused(work, tmp_path):
     assert seeds == {"0", "2"}
 
 
-def test_cells_may_come_in_several_sittings(work, tmp_path, capsys):
+def test_cells_may_come_in_several_sittings(drawn, work, tmp_path, capsys):
     collected.write_results(work, tmp_path / "at-once")
     later = tmp_path / "later"
     for name in ("first", "again", "choosing"):

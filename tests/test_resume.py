@@ -302,3 +302,49 @@ def test_data_that_changed_meanwhile_are_refused(pictures, tmp_path, monkeypatch
             shutil.copy(place / f"{number}.png", place / f"more{number}.png")
     with pytest.raises(CheckpointError, match=r"data this run began with \(16 .*found 32 "):
         train(None, tmp_path / "run", resume=True, quiet=True)
+
+
+def test_a_finished_run_is_left_as_it_is(whole, tmp_path, capsys):
+    recipe, folder = whole("plain")
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    assert main(["evaluate", str(run), "--suite", "clean", "--store-threshold", "--quiet"]) == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert main(["train", "--resume", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert f"{run} is finished, and stays as it is." in told
+    assert f"kedge train --from {run}" in told
+    outcome = train(None, run, resume=True, quiet=True)
+    assert outcome.finished
+    assert {row["metric"] for row in outcome.rows} == {"top1", "nll"}
+    assert outcome.model.threshold is not None
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("lost", ["rows", "model"])
+def test_a_run_that_lost_what_it_ended_with_makes_it_again(whole, tmp_path, lost):
+    recipe, folder = whole("plain")
+    run = tmp_path / "run"
+    shutil.copytree(folder, run)
+    if lost == "rows":
+        for path in run.glob("rows.*"):
+            path.unlink()
+    else:
+        next((run / "model").glob("model-*")).write_bytes(b"damaged")
+    assert train(None, run, resume=True, quiet=True).finished
+    assert_same(weights_of(folder), weights_of(run))
+    assert (run / "rows.jsonl").read_text().count("top1") == 1
+
+
+def test_a_run_does_not_become_part_of_other_things(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pictures" / "cat").mkdir(parents=True)
+    (tmp_path / "pictures" / "dog").mkdir()
+    words = ["train", "--epochs", "1", "--data.limit", "40", "--batch", "20", "--quiet"]
+    assert main([*words, "--output", "pictures"]) == 2
+    told = capsys.readouterr().err
+    assert "expected a new or empty folder, found 'cat' and 1 more in it." in told
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["cat", "dog"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".gitkeep").touch()
+    assert main([*words, "--output", "empty", "--data.validation", "0"]) == 0

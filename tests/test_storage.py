@@ -571,3 +571,28 @@ def test_what_cannot_be_written_down_is_refused(tmp_path):
     with pytest.raises(OptionError, match="JSON can write down"):
         kedge.nets.create("kedge:resnet18", num_classes=object())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (
+            ["checkpoint.pt"],
+            "found a run that is not finished. Go on with it: kedge train --resume",
+        ),
+        (["checkpoint-before.pt"], "found a run that is not finished"),
+        (["model.onnx", "examples.npz"], "found an export, which kedge predict and kedge evaluate"),
+        (["model.pt2"], "found an export"),
+        (["b/model/config.json", "a/model/config.json"], "found 2 runs in it. Name one: .*place/a"),
+        (["a/model/config.json"], "found 1 run in it"),
+        (["notes.txt"], "found no config.json in it"),
+    ],
+)
+def test_what_is_there_instead_of_a_model_is_told(tmp_path, files, told):
+    for name in files:
+        (tmp_path / "place" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "place" / name).touch()
+    with pytest.raises(StorageError, match=told):
+        kedge.load(tmp_path / "place")
+    with pytest.raises(StorageError, match="found a file"):
+        kedge.load(next(path for path in tmp_path.rglob("*") if path.is_file()))

@@ -180,9 +180,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """What a folder says that its model is, checked."""
     path = folder / "config.json"
     if not path.is_file():
-        there = "no such folder" if not folder.is_dir() else "no config.json in it"
         raise StorageError(
-            f"cannot load {folder}: expected a folder written by kedge.save, found {there}."
+            f"cannot load {folder}: expected a folder written by kedge.save, found"
+            f" {_say_what_is_there(folder)}."
         )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -203,6 +203,25 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     _check_config(folder, config)
     return config
+
+
+def _say_what_is_there(folder: Path) -> str:
+    """In place of a model; with the way out, where there is one."""
+    if folder.is_file():
+        return "a file"
+    if not folder.is_dir():
+        return "no such folder"
+    if any((folder / name).is_file() for name in ("checkpoint.pt", "checkpoint-before.pt")):
+        return f"a run that is not finished. Go on with it: kedge train --resume {folder}"
+    if any((folder / name).is_file() for name in ("model.onnx", "model.pt2")):
+        return (
+            "an export, which kedge predict and kedge evaluate take. Name the model that it was"
+            " made from"
+        )
+    inside = sorted(path.parent.parent.name for path in folder.glob("*/model/config.json"))
+    if inside:
+        return f"{len(inside)} run{'s' * (len(inside) > 1)} in it. Name one: {folder / inside[0]}"
+    return "no config.json in it"
 
 
 def _check_config(folder: Path, config: dict[str, Any]) -> None:

@@ -99,8 +99,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     output = options.output or Path("comparisons") / _name(recipe, settings)
     if options.dry_run:
         from kedge.grid.cells import make_cells
-        from kedge.grid.comparing import check_cells
+        from kedge.grid.comparing import check_baseline, check_cells
 
+        check_baseline(options.baseline, arms)
         cells = make_cells(recipe, settings, arms, seeds, output, evaluation)
         check_cells(cells)
         show_cells(cells, output / "report.html", options)

@@ -247,7 +247,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         _store_threshold(options.model, rows, options.accept, options.quiet)
     if not options.quiet and _is_first():
         show_summary(rows)
-        print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
+        print(f"{len(rows):,} rows of this evaluation are in {folder / 'rows.csv'}")
         print(f"A page about them: kedge report {shlex.quote(str(folder))}")
     return 0
 

@@ -98,8 +98,22 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from kedge.training.loop import train
 
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
+    _check_own(folder)
     outcome = train(recipe, folder, start=options.start, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse a folder that is not a run: a data set, say, that a run would become part of."""
+    if not folder.is_dir() or (folder / "recipe.yaml").exists():
+        return
+    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise OptionError(
+            f"cannot train into {folder}: expected a new or empty folder, found {others[0]!r}{more}"
+            f" in it. Name another: --output {folder / 'run'}."
+        )
 
 
 def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -144,7 +158,7 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
             if not waiting or waiting[0].startswith("--"):
                 raise OptionError(_missing_value(name))
             value = waiting.pop(0)
-        dotted = SHORT.get(name, name.replace("-", "_"))
+        dotted = SHORT.get(name.replace("-", "_"), name.replace("-", "_"))
         found[dotted] = read_setting(dotted, value)
     return found
 

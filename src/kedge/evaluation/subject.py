@@ -284,7 +284,14 @@ def _make_by_name(
             f"expected --checkpoint FILE with {name}: without it the network knows nothing."
         )
     hint = "Name the data it was trained on: --data." if classes is None else _OTHER_CLASSES
-    fill(net, read_weights(checkpoint), checkpoint, name, new_head=False, hint=hint)
+    if checkpoint.is_dir():
+        raise OptionError(
+            f"expected --checkpoint to be a file with weights, found the folder {checkpoint}. Of a"
+            f" run or a saved model, name the folder alone: kedge evaluate {checkpoint}."
+        )
+    which = "Name the network that it is of: timm:resnet50, for example."
+    weights = read_weights(checkpoint)
+    fill(net, weights, checkpoint, name, new_head=False, hint=hint, which=which)
     config = getattr(net, "pretrained_cfg", None) or {}
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
     side = size or int((config.get("input_size") or (3, 32 if name[:5] == "kedge" else 224))[-1])

@@ -80,8 +80,7 @@ def compare(
     output = Path(output)
     check_work(output, jobs, engine)
     chosen = parse_arms(arms)
-    if baseline is not None:
-        check_option("the baseline", baseline, [arm.name for arm in chosen])
+    check_baseline(baseline, chosen)
     cells = make_cells(recipe, settings or {}, chosen, seeds, output, evaluation or {})
     check_cells(cells)
     worked = work(
@@ -112,6 +111,12 @@ def compare(
         failed=[*worked.failed, *worked.unfinished],
     )
     return Compared(report, cells, worked.failed, worked.interrupted)
+
+
+def check_baseline(baseline: str | None, arms: Sequence[Arm]) -> None:
+    """Refuse a baseline that is none of the arms."""
+    if baseline is not None:
+        check_option("the baseline", baseline, [arm.name for arm in arms])
 
 
 def check_cells(cells: Sequence[Cell]) -> None:

@@ -24,12 +24,12 @@ import torch
 
 from kedge.anchored import Anchored
 from kedge.data.views import PlainView
-from kedge.errors import CheckpointError, DivergedError
+from kedge.errors import CheckpointError, DivergedError, KedgeError
 from kedge.files import write_whole
 from kedge.nets import remembered
-from kedge.rows import Row, make_row, write_rows
+from kedge.rows import Row, make_row, read_rows, write_rows
 from kedge.standard import Standard
-from kedge.storage import digest_weights, note_on_references, save
+from kedge.storage import digest_weights, load, note_on_references, save
 from kedge.training.checkpoint import LAST, load_checkpoint, save_checkpoint
 from kedge.training.distributed import Processes, joined
 from kedge.training.inherited import find_start, warn_of_seen
@@ -89,7 +89,15 @@ def train(
     folder = Path(folder)
     with joined(device) as processes, _own_randomness(processes.device):
         state, told = None, None
+        show = chosen(show, quiet or not processes.first)
         if resume:
+            if (outcome := _find_finished(folder, processes)) is not None:
+                with show(f"training {folder.name}", 1, 1, "step") as display:
+                    display.say(
+                        f"{folder} is finished, and stays as it is. To train longer, start another"
+                        f" run from it: kedge train --from {shlex.quote(str(folder))}"
+                    )
+                return outcome
             state, told = load_checkpoint(folder)
             recipe = make_recipe(state["recipe"], f"the recipe of {folder}")
             start = state["start"]
@@ -115,7 +123,6 @@ def train(
             save_checkpoint(folder, run.state())  # from here on it can be killed
         processes.wait()
         title = f"{recipe.protocol.name}, seed {recipe.seed}"
-        show = chosen(show, quiet or not processes.first)
         with show(title, run.steps, run.done, "step") as display:
             seen = None if start is None or resume else warn_of_seen(recipe, start)
             protocol, plan = recipe.protocol.describe(), _describe_plan(run, folder)
@@ -130,6 +137,19 @@ def train(
             model = run.judged.eval()
             rows = _finish(run, folder, display)
         return Outcome(folder, True, model, rows)
+
+
+def _find_finished(folder: Path, processes: Processes) -> Outcome | None:
+    """The outcome of a run that has its model and its rows; None if anything is left to do."""
+    try:
+        model = load(folder / "model", device=processes.device)
+        facts, there = model.provenance or {}, read_rows(folder)
+    except KedgeError:
+        return None
+    rows = facts.get("rows") or []
+    if "steps" not in facts or (rows and not there):
+        return None
+    return Outcome(folder, True, model, rows)
 
 
 def _train(run: Run, folder: Path, display: Display) -> bool:

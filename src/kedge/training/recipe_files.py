@@ -26,6 +26,8 @@ SHORT = {
     "protocol": "protocol.name",
     "target": "protocol.target",
     "alpha": "protocol.alpha",
+    "alpha_end": "protocol.alpha_end",
+    "batchnorm": "protocol.batchnorm",
     "lr": "optimiser.lr",
 }
 

@@ -166,9 +166,10 @@ def _difference(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The weights in a file that was saved by safetensors or torch; nothing in it can run code."""
     if not path.is_file():
+        there = "a folder without a model" if path.is_dir() else "nothing there"
         raise CheckpointError(
             f"cannot start from {path}: expected a folder written by kedge.save, a run folder, a"
-            " .safetensors file or a saved state_dict, found nothing there."
+            f" .safetensors file or a saved state_dict, found {there}."
         )
     try:
         if path.suffix == ".safetensors":
@@ -209,6 +210,7 @@ def fill(
     name: str,
     new_head: bool,
     hint: str = "If it has other classes: --network.new_head true.",
+    which: str = "Say which network it is: --network timm:resnet50, for example.",
 ) -> None:
     """Load `weights` into `net`; all of them must fit, but for the last layer if `new_head`."""
     own = net.state_dict()
@@ -224,8 +226,7 @@ def fill(
         if names:
             raise CheckpointError(
                 f"cannot start from {where}: expected the weights of {name}, but it {problem}"
-                f" {names[0]!r} ({len(names)} such). Say which network it is: --network"
-                " timm:resnet50, for example."
+                f" {names[0]!r} ({len(names)} such). {which}"
             )
     if other:
         odd = other[0]
