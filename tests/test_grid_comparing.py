@@ -15,6 +15,7 @@ from kedge.errors import OptionError
 from kedge.grid import compare, comparing, working
 from kedge.grid.running import PROGRESS, run_cell
 from kedge.grid.watching import Watch
+from kedge.grid.working import work
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +150,8 @@ def test_a_dry_run_shows_the_cells_and_makes_nothing(pictures, tmp_path, capsys)
         (["--data", "imagefolder:nowhere"], "nowhere"),
         (["--ood", "x=pictures:nowhere"], "nowhere"),
         (["--corruptions", "fgo", "--dry-run"], "fog"),
+        (["--baseline", "nope", "--dry-run"], "the baseline"),
+        (["--arm", "x:batchnorm=runing", "--dry-run"], "runing"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_code_2(words, told, tmp_path, capsys):
@@ -271,3 +274,29 @@ def test_a_cell_knows_the_command_also_where_another_program_gave_it(tmp_path, m
     words = ["compare", "--seeds", "3", "--output", str(tmp_path)]
     assert main(words) == 0
     assert asked["command"] == ["kedge", *words]
+
+
+@pytest.mark.parametrize(
+    ("finished", "jobs", "threads"), [(0, None, 2), (3, None, 2), (3, 2, 4), (0, 8, 2), (3, 8, 2)]
+)
+def test_what_is_left_has_the_threads_that_all_cells_would_have(
+    pictures, tmp_path, monkeypatch, finished, jobs, threads
+):
+    recipe = write_recipe(pictures, tmp_path)
+    cells = cells_of(recipe, tmp_path, "standard", "anchored", "masked-label", "masked-uniform")
+    for cell in cells[:finished]:
+        cell.folder.mkdir(parents=True)
+        done = {"arm": cell.arm, "finished": True, "asked": cell.asked}
+        (cell.folder / "cell.json").write_text(json.dumps(done))
+    asked = {}
+
+    def note(todo, **given):
+        asked.update(given, count=len(todo))
+        raise OptionError("enough.")
+
+    monkeypatch.setattr("kedge.grid.working.LocalJobs", note)
+    monkeypatch.setattr("kedge.grid.working.count_cores", lambda: 8)
+    with pytest.raises(OptionError, match="enough"):
+        work(cells, tmp_path / "out", jobs=jobs, device="cpu", quiet=True)
+    assert (asked["count"], asked["threads"]) == (4 - finished, threads)
+    assert asked["jobs"] == min(jobs or 8, 4 - finished)

@@ -230,3 +230,34 @@ def test_short_integer_labels_work_with_either_target():
     for target in TARGETS:
         masking = kedge.ReferenceMasking(alpha=0.5, target=target)
         assert masking.loss(model, x, torch.zeros(8, dtype=torch.int32)).isfinite()
+
+
+@pytest.mark.parametrize("target", ["label", "uniform"])
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ([0, 1, 2, 0, 1, 2, 0, 1], "expected labels as a torch.Tensor, found list"),
+        (torch.zeros(8, 1, dtype=torch.long), r"found torch.int64 of shape \(8, 1\)"),
+        (torch.zeros(8), r"found torch.float32 of shape \(8,\)"),
+        (torch.zeros(7, dtype=torch.long), "a label for each of 8 images, found 7"),
+        (torch.tensor(1), r"of shape \(\)"),
+    ],
+)
+def test_labels_of_another_kind_are_refused_in_a_line(labels, told, target):
+    model = kedge.anchor(
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), example=torch.rand(1, 3, 2, 2)
+    )
+    masking = kedge.ReferenceMasking(alpha=0.5, target=target)
+    with pytest.raises((DtypeError, ShapeError), match=told):
+        masking.loss(model, torch.rand(8, 3, 2, 2), labels)
+
+
+def test_another_criterion_compares_with_what_it_likes():
+    model = kedge.anchor(
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 1)), example=torch.rand(1, 3, 2, 2)
+    )
+    masking = kedge.ReferenceMasking(alpha=0.5, target="label")
+    loss = masking.loss(
+        model, torch.rand(8, 3, 2, 2), torch.rand(8, 1), criterion=nn.functional.mse_loss
+    )
+    assert loss.ndim == 0

@@ -105,9 +105,11 @@ def make_normaliser(normalise: tuple[Sequence[float], Sequence[float]] | None) -
     """The layer that an option `normalise=(mean, std)` stands for, if it was given."""
     if normalise is None:
         return None
-    if not isinstance(normalise, Sequence) or len(normalise) != 2:
+    pairs = isinstance(normalise, Sequence) and len(normalise) == 2
+    if not pairs or not all(hasattr(part, "__len__") for part in normalise):
         raise OptionError(
-            f"expected normalise=(mean, std), a pair of sequences, found {normalise!r}."
+            "expected normalise=(mean, std), a pair of sequences with a number for each channel,"
+            f" found {normalise!r}."
         )
     return Normalise(*normalise)
 

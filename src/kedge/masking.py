@@ -163,6 +163,8 @@ class ReferenceMasking:
         """
         if isinstance(model, nn.Module):
             anchored_in(model)  # a plain network would fail on its arguments
+        if criterion is cross_entropy:
+            _check_labels(labels, len(x))
         draw = self.draw(len(x), x.device, references, generator)
         logits, targets = self.forward(model, x, labels, draw)
         return criterion(logits, targets)
@@ -241,3 +243,18 @@ def _several_processes() -> bool:
         and distributed.is_initialized()
         and distributed.get_world_size() > 1
     )
+
+
+def _check_labels(labels: object, n: int) -> None:
+    """Refuse what `cross_entropy` fails on with other words, or compares with in another way."""
+    if not isinstance(labels, Tensor):
+        raise DtypeError(
+            f"expected labels as a torch.Tensor, found {type(labels).__name__}. A list of class"
+            " numbers becomes one by torch.tensor."
+        )
+    shape, floats = tuple(labels.shape), labels.is_floating_point()
+    if labels.ndim not in (1, 2) or (labels.ndim == 2) != floats:
+        raise ShapeError(
+            f"expected class numbers of shape ({n},), or shares of classes, floats of shape ({n},"
+            f" classes), as labels, found {labels.dtype} of shape {shape}."
+        )

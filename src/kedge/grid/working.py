@@ -65,8 +65,12 @@ def work(
                 f"expected a folder to write to, found none at {output}: {problem.strerror}."
             ) from None
         places = find_devices(device)
+        threads = 1
         if engine == "local":
-            jobs = min(jobs or usual_jobs(places), len(todo))
+            # By all cells, also finished ones: rounding depends on the number of threads, and a
+            # cell that is gone on with alone should end as it would have ended beside others.
+            planned = min(jobs or usual_jobs(places), len(cells))
+            threads, jobs = max(1, count_cores() // planned), min(planned, len(todo))
         with Watch(todo, jobs=jobs, quiet=quiet) as watch:
             if len(todo) < len(cells):
                 watch.say(f"{len(cells) - len(todo)} of {len(cells)} cells are finished already")
@@ -78,7 +82,7 @@ def work(
                 running: Engine = LocalJobs(
                     todo,
                     jobs=jobs,
-                    threads=max(1, count_cores() // jobs),
+                    threads=threads,
                     devices=places,
                     command=list(command),
                     logs=output.absolute() / "logs",
