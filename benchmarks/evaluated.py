@@ -98,15 +98,13 @@ HELD_MEASURES = {
 }
 # Of cells that set training pictures aside, to fit a temperature on.
 TEMPERED_MEASURES: dict[str, Callable[[Cell], float]] = MEASURES | {
-    "temperature": lambda cell: cell.mean("clean", "temperature"),
-}
-TEMPERED_MEASURES |= {
     f"{title}, {where}, temperature": lambda cell, suite=suite, metric=metric: cell.mean(
         suite, metric, scaling="temperature"
     )
     for where, suite in (("clean", "clean"), ("corrupted", "corruptions"))
     for title, metric in (("smooth ECE", "smooth_ece"), ("ECE", "ece"), ("NLL", "nll"))
 }
+TEMPERED_MEASURES["temperature"] = lambda cell: cell.mean("clean", "temperature")
 
 
 def whole_or_one(row: Row) -> bool:

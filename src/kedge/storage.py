@@ -266,7 +266,8 @@ def _make(architecture: Any, folder: Path) -> nn.Module:
     if architecture is None:
         raise StorageError(
             f"cannot load {folder}: its network was not made by name. Make it yourself and pass it:"
-            " kedge.load(folder, net=net)."
+            " kedge.load(folder, net=net). Commands take it once it is exported in Python:"
+            " kedge.export(model, FOLDER)."
         )
     return create(architecture["name"], **architecture["arguments"])
 

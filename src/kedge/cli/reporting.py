@@ -1,6 +1,7 @@
 """`kedge report`."""
 
 import argparse
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the report, and say where it is."""
     if rest:
         raise OptionError(f"expected options of kedge report, found {' '.join(rest)}.")
-    from kedge.report.writing import write_report
+    from kedge.report.writing import make_scene, write_report
     from kedge.run_folder import find_runs
 
     output = options.output or _default_output(options.runs)
@@ -67,13 +68,18 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             " found none. kedge study makes that page again."
         )
 
+    runs = find_runs(options.runs)
+    scene = make_scene(runs, options.baseline)
     page = write_report(
-        find_runs(options.runs),
+        runs,
         output,
-        baseline=options.baseline,
         title=options.title,
         failed=tuple(_find_unfinished(options.runs)),
+        scene=scene,
     )
+    for note in scene.comparison.notes:
+        if "is left out" in note:  # a page without it would be taken for one about all
+            print(f"kedge: {note}", file=sys.stderr)
     if not options.quiet:
         print(f"The report is in {page}, its figures and tables beside it.")
     return 0

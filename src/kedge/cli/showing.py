@@ -198,7 +198,17 @@ def show_comparison(folder: Path, console: Console | None = None) -> None:
             cells.append(text)
         table.add_row(arm, *cells)
     console.print(table)
-    console.print("±: standard deviation over seeds; (): to the baseline", style="dim")
+    rows = found.values()
+    notes = [
+        note
+        for note, there in (
+            ("±: standard deviation over seeds", any(row["spread"] for row in rows)),
+            ("(): to the baseline", any(row["difference"] for row in rows)),
+        )
+        if there
+    ]
+    if notes:
+        console.print("; ".join(notes), style="dim")
 
 
 def show_study(

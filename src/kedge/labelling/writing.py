@@ -228,6 +228,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     beside = path if straight else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with _told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             file = open(beside, "wb")  # noqa: SIM115, it is closed below
         try:
             yield file

@@ -51,7 +51,8 @@ def load_recipe(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     values = read_yaml(find_recipe(source))
     for dotted, value in (overrides or {}).items():
         _replace(values, dotted, value)
-    where = str(source) if not overrides else f"{source} with {len(overrides)} override(s)"
+    changed = f"{len(overrides)} setting{'s' * (len(overrides) > 1)}" if overrides else ""
+    where = f"{source} with {changed} changed" if overrides else str(source)
     return make_recipe(values, where)
 
 
