@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 from report_runs import ANCHORED, LABEL, STANDARD, UNIFORM, make_run
 
+from kedge.cli import main
+from kedge.cli.showing import show_comparison
 from kedge.errors import DataError, OptionError
 from kedge.report.comparison import answers_of, make_comparison, rows_of, seed_of
 from kedge.run_folder import Run, find_runs, read_run
@@ -227,6 +229,25 @@ def test_runs_without_results_are_left_out_and_told(tmp_path):
         "killed is left out: it was not finished.",
         "far is left out: it was evaluated on digits, not on shapes.",
     )
+
+
+def test_the_command_tells_what_is_left_out_and_of_differences_where_there_are_some(
+    tmp_path, capsys
+):
+    for name, columns in (("good", {}), ("far", {"data": "digits"}), ("more", {"seed": 1})):
+        make_run(tmp_path / "runs", name, **SMALL, **columns)
+    words = ["report", str(tmp_path / "runs"), "--output", str(tmp_path / "page")]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert told.err == ("kedge: far is left out: it was evaluated on digits, not on shapes.\n")
+    show_comparison(tmp_path / "page")
+    told = capsys.readouterr().out
+    assert "±: standard deviation over seeds" in told
+    assert "to the baseline" not in told
+    make_run(tmp_path / "runs", "label", LABEL, **SMALL)
+    assert main([*words, "--quiet"]) == 0
+    show_comparison(tmp_path / "page")
+    assert "; (): to the baseline" in capsys.readouterr().out
 
 
 def test_a_comparison_of_nothing_is_refused_with_the_reason():
