@@ -24,6 +24,8 @@ from kedge.labelling.writing import FORMATS
 from kedge.training import train
 
 START = (
+    # Behind a shell without job control, Ctrl-C would not be for this process.
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "import sys, kedge.cli; from kedge.cli import predicting;"
     "kedge.cli.COMMANDS.setdefault('predict', predicting);"
     "sys.exit(kedge.cli.main(sys.argv[1:]))"

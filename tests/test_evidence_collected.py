@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import statistics
 import sys
 from pathlib import Path
@@ -101,25 +102,34 @@ def _undrawn(request, monkeypatch) -> None:
         monkeypatch.setattr(collected, "_draw_first", lambda *given: None)
 
 
-@pytest.fixture
-def work(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """Cells of all grids."""
+    place = tmp_path_factory.mktemp("made")
     for arm in FIRST:
-        make_cell(tmp_path / "first-references", arm, 0, k=5 if arm == "masked-label" else 1)
+        make_cell(place / "first-references", arm, 0, k=5 if arm == "masked-label" else 1)
         for seed in (1, 2):
-            make_cell(tmp_path / "first", arm, seed)
-    make_cell(tmp_path / "second", "uniform-batch", 0)
-    make_cell(tmp_path / "again", "standard", 2)
+            make_cell(place / "first", arm, seed)
+    make_cell(place / "second", "uniform-batch", 0)
+    make_cell(place / "again", "standard", 2)
     for seed in range(3):
         for arm in ("finetuned", "earlier"):
-            make_cell(tmp_path / "choosing", arm, seed)
-            folder = tmp_path / "choosing" / f"{arm}-seed{seed}-abcdef"
+            make_cell(place / "choosing", arm, seed)
+            folder = place / "choosing" / f"{arm}-seed{seed}-abcdef"
             kept = [row for row in read_rows(folder) if row["suite"] not in ("shift", "ood")]
             write_rows(folder, kept)
-        make_cell(tmp_path / "finished", "base", seed)
+        make_cell(place / "finished", "base", seed)
         for arm in ("tuned-standard-lr0.01", "tuned-masked-label-lr0.01"):
-            make_cell(tmp_path / "finished", arm, seed, epochs=70)
+            make_cell(place / "finished", arm, seed, epochs=70)
         for arm in ("finetuned", "more-masked-running"):
-            make_cell(tmp_path / "tempered", arm, seed)
+            make_cell(place / "tempered", arm, seed)
+    return place
+
+
+@pytest.fixture
+def work(made, tmp_path) -> Path:
+    """A copy of them, to be spoilt."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

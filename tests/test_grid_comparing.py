@@ -151,7 +151,8 @@ def test_a_dry_run_shows_the_cells_and_makes_nothing(pictures, tmp_path, capsys)
         (["--ood", "x=pictures:nowhere"], "nowhere"),
         (["--corruptions", "fgo", "--dry-run"], "fog"),
         (["--baseline", "nope", "--dry-run"], "the baseline"),
-        (["--arm", "x:batchnorm=runing", "--dry-run"], "runing"),
+        (["--arm", "x:batchnorm=running"], "(did you mean protocol.batchnorm?)"),
+        (["--arm", "x:alpha_end=2", "--dry-run"], "alpha_end"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_code_2(words, told, tmp_path, capsys):

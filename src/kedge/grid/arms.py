@@ -130,7 +130,8 @@ def _check_setting(key: str, dotted: str, text: str) -> None:
         raise OptionError(f"expected no seed in --arm {text}: --seeds are for all arms.")
     if dotted in known:
         return
-    near = difflib.get_close_matches(key, [*SHORT, *known, "first", "from"], n=1)
+    near = [name for name in known if name.endswith(f".{key}")]
+    near = near or difflib.get_close_matches(key, [*SHORT, *known, "first", "from"], n=1)
     hint = f" (did you mean {near[0]}?)" if near else "; kedge train --help lists them"
     raise OptionError(f"no such setting in --arm {text}: {key}{hint}.")
 

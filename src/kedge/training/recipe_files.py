@@ -27,7 +27,6 @@ SHORT = {
     "target": "protocol.target",
     "alpha": "protocol.alpha",
     "alpha_end": "protocol.alpha_end",
-    "batchnorm": "protocol.batchnorm",
     "lr": "optimiser.lr",
 }
 
