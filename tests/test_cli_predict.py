@@ -230,7 +230,7 @@ def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
         (["anchored", "pictures", "--top", "-1"], "--top"),
         (["anchored", "pictures", "--output", "x.xls"], "expected --output with an extension"),
         (["anchored", "pictures", "--output", "."], "expected --output with an extension"),
-        (["anchored", "pictures", "--output", "no/x.csv"], "cannot write "),
+        (["anchored", "pictures", "--output", "pictures/00.png/x.csv"], "cannot write "),
         (["anchored", "pictures", "--format", "cvs"], "found 'cvs' (did you mean csv?)"),
         (
             ["anchored", "pictures", "--format", "table", "--probabilities"],

@@ -190,7 +190,7 @@ def test_what_is_no_number_is_refused(value):
 def test_overrides_replace_single_settings():
     recipe = load_recipe("cifar10-resnet18", {"optimiser.lr": 0.05, "epochs": 60})
     assert (recipe.optimiser.lr, recipe.epochs, recipe.optimiser.momentum) == (0.05, 60, 0.9)
-    with pytest.raises(RecipeError, match="override.*optimiser.rl: no such setting"):
+    with pytest.raises(RecipeError, match="1 setting changed.*optimiser.rl: no such setting"):
         load_recipe("cifar10-resnet18", {"optimiser.rl": 0.05})
     with pytest.raises(RecipeError, match="no such setting: epochs.x"):
         load_recipe("cifar10-resnet18", {"epochs.x": 1})
