@@ -277,6 +277,7 @@ def spoil_rows(cell: Path, keep) -> Path:
     return cell
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "told"),
     [
@@ -305,6 +306,7 @@ def test_rows_with_a_temperature_are_needed_where_one_is_told_of(work, tmp_path)
         collected.write_results(work, tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "told"),
     [

@@ -348,6 +348,7 @@ def test_compiled_training_equals_eager(pictures, tmp_path):
     assert torch.allclose(eager, compiled, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_arms_and_seeds_in_one_process_are_all_compiled_and_seeds_once(
     pictures, tmp_path, monkeypatch
 ):
