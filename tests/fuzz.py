@@ -572,8 +572,19 @@ class Tally:
     slowest: float = 0.0
 
 
+def make_seeds() -> None:
+    """All that cases are made of, so that no child has to.
+
+    Making some of it trains a network; in a child of a process that has computed on several
+    threads, torch's threads may then find their pool half replaced, and end the child.
+    """
+    for make in (picture_seeds, _recipes, saved_models, _run_files, _state, _checkpoint_seed):
+        make()
+
+
 def run_batch(target: str, seed: int, first: int, count: int, tally: Tally) -> int:
     """Cases in a child of their own, up to one that breaks; the number of the next."""
+    make_seeds()
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -640,7 +651,6 @@ def limit_memory(spare: int) -> None:
 
 def fuzz(target: str, minutes: float, seed: int, keep: Path | None) -> Tally:
     """Cases until the time is over; those that break are kept as files, if so asked."""
-    make_case(target, seed, 0)  # seeds are made once, here
     tally = Tally(Counter(), [])
     end, number = time.monotonic() + 60 * minutes, 0
     while time.monotonic() < end:

@@ -30,7 +30,6 @@ COUNTS = {"images": 500, "configs": 250, "checkpoints": 250}
 @pytest.mark.parametrize("target", fuzz.TARGETS)
 def test_cases_of_a_fixed_seed_are_read_or_refused(target):
     tally = fuzz.Tally(Counter(), [])
-    fuzz.make_case(target, 0, 0)
     number = 0
     while number < COUNTS[target]:
         number = fuzz.run_batch(target, 1000, number, COUNTS[target] - number, tally)
@@ -53,6 +52,23 @@ def test_cases_that_hypothesis_looks_for_are_read_or_refused(target, tmp_path_fa
         fuzz.judge(fuzz.TARGETS[target](chance), tmp_path_factory.mktemp("case"))
 
     look()
+
+
+def test_children_find_all_seeds_made():
+    cached = [thing for thing in vars(fuzz).values() if hasattr(thing, "cache_clear")]
+    assert len(cached) >= 6
+    for make in cached:
+        make.cache_clear()
+
+    def look(folder):
+        missing = [make.__name__ for make in cached if not make.cache_info().currsize]
+        assert not missing, missing
+
+    tally = fuzz.Tally(Counter(), [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(fuzz.TARGETS, "own", lambda chance: fuzz.Case({"a": b"b"}, look))
+        fuzz.run_batch("own", 0, 0, 1, tally)
+    assert tally.outcomes == {"read": 1}, tally.broken
 
 
 def test_a_case_is_made_again_from_its_number():
