@@ -4,10 +4,10 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test check lint types docs format bench fuzz clean
+.PHONY: help demo test check lint types docs format bench bench-gpu fuzz clean
 
 help:                ## what each command does
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 demo: $(READY)       ## kedge compare: five protocols side by side, and a report (five minutes on two cores)
 	@$(RUN)/kedge compare
@@ -39,6 +39,9 @@ bench: $(READY)      ## the CPU benchmarks; results go to benchmarks/results
 	$(RUN)/python benchmarks/training.py
 	OMP_NUM_THREADS=1 $(RUN)/python benchmarks/corruptions.py
 	$(RUN)/python benchmarks/metrics.py --write
+
+bench-gpu: $(READY)  ## the GPU benchmarks, DATA=pack:cifar10.npz; results go to benchmarks/results
+	$(RUN)/python benchmarks/gpu.py --data $(DATA)
 
 fuzz: $(READY)       ## damaged images, configurations and checkpoints, five minutes each
 	for target in images configs checkpoints; do $(RUN)/python tests/fuzz.py $$target --minutes 5 || exit 1; done
