@@ -13,7 +13,7 @@ demo: $(READY)       ## kedge compare: five protocols side by side, and a report
 	@$(RUN)/kedge compare
 
 test: $(READY)       ## the tests and doctests, warnings as errors (about ten minutes on two cores)
-	$(RUN)/python -m pytest -n auto
+	$(RUN)/python -m pytest -n auto --dist worksteal
 
 check: lint types test ## what CI runs: format, lint, strict types, tests
 
