@@ -48,6 +48,14 @@ def test_a_run_is_evaluated_on_its_own_data_into_its_own_folder(run, capsys):
     assert len(read_rows(run)) == before
 
 
+@pytest.mark.parametrize(("asked", "told"), [(2, False), (5, False), (6, True), (99, True)])
+def test_more_references_than_are_stored_are_told(run, capsys, asked, told):
+    words = ["evaluate", str(run), "--suite", "clean", "--references", str(asked)]
+    assert main(words) == 0
+    said = f"asked from the 2 references that are stored, not {asked}"
+    assert (said in capsys.readouterr().out) == told
+
+
 def test_the_test_accuracy_of_training_is_measured_again_alike(run):
     (before,) = [row for row in read_rows(run) if row["metric"] == "top1"]
     assert main(["evaluate", str(run), "--suite", "clean", "--quiet"]) == 0

@@ -341,7 +341,7 @@ def test_the_suites_in_the_help_of_evaluate_are_those_listed():
 
 def test_commands_stand_in_the_order_of_their_use():
     order = ["compare", "train", "evaluate", "report", "predict", "export", "publish"]
-    order += ["study", "corrupt", "list", "completion"]
+    order += ["study", "corrupt", "check", "list", "completion"]
     assert list(COMMANDS) == [name for name in order if name in COMMANDS]
     assert set(COMMANDS) <= set(order)
     assert isinstance(make_parser()[0], argparse.ArgumentParser)

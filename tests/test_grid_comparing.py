@@ -85,6 +85,9 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_made(tmp_path):
     for options, told in (
         ({"engine": "slurm"}, "the engine"),
         ({"jobs": 0}, "at least 1 job"),
+        ({"cpus": 2}, "--cpus with --engine ray, found it without"),
+        ({"gpus": 0.5}, "--gpus with --engine ray, found it without"),
+        ({"address": "auto"}, "--address with --engine ray, found it without"),
         ({"baseline": "other"}, "the baseline"),
         ({"seeds": ()}, "at least one seed"),
     ):
@@ -151,6 +154,8 @@ def test_a_dry_run_shows_the_cells_and_makes_nothing(pictures, tmp_path, capsys)
         (["--ood", "x=pictures:nowhere"], "nowhere"),
         (["--corruptions", "fgo", "--dry-run"], "fog"),
         (["--baseline", "nope", "--dry-run"], "the baseline"),
+        (["--jobs", "0", "--dry-run"], "at least 1 job"),
+        (["--cpus", "4", "--dry-run"], "--engine ray"),
         (["--arm", "x:batchnorm=running"], "(did you mean protocol.batchnorm?)"),
         (["--arm", "x:alpha_end=2", "--dry-run"], "alpha_end"),
     ],

@@ -568,6 +568,8 @@ def test_what_cannot_be_written_down_is_refused(tmp_path):
         OptionError, match=r"anchored model, found ResNet. .*kedge.standard\(net, i"
     ):
         kedge.save(kedge.nets.resnet_small(), tmp_path)
+    with pytest.raises(OptionError, match=r"found a folded one. .*kedge.fold\(kedge.load"):
+        kedge.save(kedge.fold(stirred()), tmp_path)
     with pytest.raises(OptionError, match="JSON can write down"):
         kedge.nets.create("kedge:resnet18", num_classes=object())
     assert not list(tmp_path.iterdir())

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from kedge.anchored import Anchored, anchor, evaluating
 from kedge.errors import OptionError, StorageError, show
+from kedge.folding import Folded
 from kedge.image_model import Threshold
 from kedge.nets import Architecture, create, remembered
 from kedge.observe import relative_error
@@ -108,6 +109,11 @@ def gather(
     architecture: Architecture | None = None,
 ) -> Contents:
     """What `save` writes of a model; see there."""
+    if isinstance(model, Folded):
+        raise OptionError(
+            "expected the anchored model, found a folded one. Save that, and fold it after loading,"
+            " kedge.fold(kedge.load(folder)); or write a file for inference: kedge.export."
+        )
     model = model_in(model)
     if provenance is not None:
         model.provenance = dict(provenance)

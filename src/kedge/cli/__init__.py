@@ -13,6 +13,7 @@ from typing import Any
 
 import kedge
 from kedge.cli import (
+    checking,
     comparing,
     completion,
     corruption,
@@ -39,6 +40,7 @@ COMMANDS = {
     "publish": publishing,
     "study": studying,
     "corrupt": corruption,
+    "check": checking,
     "list": listing,
     "completion": completion,
 }

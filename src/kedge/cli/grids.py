@@ -87,7 +87,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     add_argument(
         "--engine", choices=["local", "ray"], default="local", help="ray: a Ray cluster (local)"
     )
-    add_argument("--cpus", metavar="N", type=int, default=1, help="with ray: cores for a cell (1)")
+    add_argument("--cpus", metavar="N", type=int, help="with ray: cores for a cell (1)")
     add_argument(
         "--gpus", metavar="SHARE", type=float, help="with ray: GPUs for a cell, as 0.25; default: 1"
     )
@@ -109,9 +109,11 @@ def read_place(options: argparse.Namespace) -> dict[str, Any]:
 def show_cells(cells: Any, report: Path, options: argparse.Namespace, passes: int = 0) -> None:
     """Print what would be run, and how long it would take."""
     from kedge.grid.estimating import describe, estimate
-    from kedge.grid.working import find_devices, usual_jobs
+    from kedge.grid.working import check_work, find_devices, usual_jobs
     from kedge.run_folder import read_cell
 
+    place = (options.jobs, options.engine, options.cpus, options.gpus, options.address)
+    check_work(report.parent, *place)
     for cell in cells:
         state = "finished" if cell.finished else "begun" if read_cell(cell.folder) else "new"
         epochs = " + ".join(str(phase.recipe.epochs) for phase in cell.phases)

@@ -17,7 +17,7 @@ from kedge.data.chance import Stream, key, root, sample_keys
 from kedge.data.images import ImageSet
 from kedge.data.transforms import Shift, gather
 from kedge.data.workers import begin_worker, start_workers
-from kedge.errors import KedgeError
+from kedge.errors import DataError, KedgeError
 
 View = Callable[[Tensor, int], Tensor]
 
@@ -283,6 +283,8 @@ def _collate(samples: list[Any]) -> Any:
 
 def _checked(batch: Any) -> list[Tensor]:
     """What a worker made, in the process that trains; a problem is raised here."""
+    if isinstance(batch, DataError):
+        raise DataError(f"{batch} All that are broken: kedge check DATA.") from batch
     if isinstance(batch, KedgeError):
         raise batch
     tensors: list[Tensor] = batch

@@ -44,6 +44,7 @@ EXTENSIONS = (
     ".pgm",
 )
 # Pillow's names for them. Its other decoders stay out: some start programs of their own.
+WAY_OUT = " Replace it or leave it out."
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
 LARGEST_FILE = 2**29  # bytes: room for 16-bit RGB of nearly as many pixels as Pillow allows
@@ -402,7 +403,7 @@ def _complaint(name: str, error: Exception) -> str:
         reason = _printable(str(error))[:200].rstrip(". ") or "it is damaged"
     else:
         reason = f"it is damaged ({_printable(f'{type(error).__name__}: {error}')[:200]})"
-    return f"cannot read {_printable(name)}: {reason}. Replace it or leave it out."
+    return f"cannot read {_printable(name)}: {reason}.{WAY_OUT}"
 
 
 def _printable(text: str) -> str:

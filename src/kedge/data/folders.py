@@ -1,6 +1,11 @@
-"""Folders of image files, one folder for each class, read when a picture is asked for."""
+"""Folders of image files, one folder for each class, read when a picture is asked for.
+
+`FOLDER#without=FILE` leaves out the pictures that a text file lists, one path in a line, such as
+those that `kedge check --list FILE` could not read.
+"""
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +19,7 @@ from kedge.errors import DataError
 
 TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that is there
 SPLIT_SEED = 0
+WITHOUT = "#without="
 
 
 class FileReader:
@@ -41,23 +47,79 @@ class FileReader:
         return os.path.join(self.folder, os.fsdecode(bytes(self._names[number])))
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Pictures that a list leaves out.
+
+    Attributes:
+        listed: Their paths.
+        file: That lists them; "" if there is none.
+        met: Those that were come across.
+    """
+
+    listed: frozenset[str] = frozenset()
+    file: str = ""
+    met: set[str] = field(default_factory=set)
+
+    def remove(self, folder: Path, names: list[str]) -> list[str]:
+        """Those names of files in `folder` that are not left out."""
+        if not self.listed:
+            return names
+        paths = {name: os.path.abspath(folder / name) for name in names}
+        self.met.update(path for path in paths.values() if path in self.listed)
+        return [name for name, path in paths.items() if path not in self.listed]
+
+    def check(self, top: Path) -> None:
+        """Refuse a list of which nothing was come across: it is of another folder."""
+        if self.listed and not self.met:
+            raise DataError(
+                f"expected {self.file} to list pictures of {top}, found none of them among its"
+                f" {len(self.listed)} lines, such as {min(self.listed)!r}."
+            )
+
+
+def split_off(path: str) -> tuple[str, LeftOut]:
+    """A folder, and what is left out of it: `FOLDER#without=FILE`.
+
+    The file has a path in each line, from the folder on or from the root; what begins with # is
+    passed over.
+    """
+    folder, marked, file = path.partition(WITHOUT)
+    if not marked:
+        return path, LeftOut()
+    top = os.path.abspath(os.path.expanduser(folder))
+    try:
+        lines = Path(os.path.expanduser(file)).read_bytes().split(b"\n")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(
+            f"expected a list of pictures to leave out at {file!r}, and cannot read it: {reason}."
+            " kedge check DATA --list FILE writes one."
+        ) from error
+    names = [os.fsdecode(line.rstrip(b"\r")) for line in lines]
+    names = [name for name in names if name.strip() and not name.startswith("#")]
+    return folder, LeftOut(frozenset(os.path.normpath(os.path.join(top, n)) for n in names), file)
+
+
 def load_folder(path: str) -> Sets:
     """The sets of a folder: `train` and `test` in it, or its classes less a fifth to test on.
 
     A fixed fifth of the pictures, of every class in proportion, is cut off where the folder has no
     `train`. Each class keeps at least one picture for training.
     """
+    path, left_out = split_off(path)
     top = _check_folder(path)
     folders = _list_folders(top)
     if "train" in folders:
         tests = [name for name in TEST_FOLDERS if name in folders]
-        return _pair(top, tests[0] if tests else None)
+        return _pair(top, tests[0] if tests else None, left_out)
     if folders and set(folders) <= set(TEST_FOLDERS):
         raise DataError(
             f"expected a folder 'train' beside {_quoted(folders)} in {top}, found none. Add it, or"
             f" name the folder that has the class folders: imagefolder:{top / folders[0]}."
         )
-    whole = _read_split(top, top.name, None)
+    whole = _read_split(top, top.name, None, left_out)
+    left_out.check(top)
     room = len(whole) - len(set(whole.labels.tolist()))  # so that every class keeps one
     count = min(round(len(whole) / 5), room)
     if count == 0:
@@ -68,6 +130,7 @@ def load_folder(path: str) -> Sets:
 
 def load_imagenet(path: str) -> Sets:
     """The sets of a folder laid out as ImageNet is: `train` and `val`, both with class folders."""
+    path, left_out = split_off(path)
     top = _check_folder(path)
     missing = [name for name in ("train", "val") if not (top / name).is_dir()]
     if missing:
@@ -75,21 +138,23 @@ def load_imagenet(path: str) -> Sets:
             f"expected folders 'train' and 'val' in {top}, found no {_quoted(missing)}. Folders"
             f" laid out in another way may be read by imagefolder:{top}."
         )
-    return _pair(top, "val")
+    return _pair(top, "val", left_out)
 
 
 def read_classes(folder: Path, name: str) -> ImageSet:
     """All pictures of a folder that has a folder for each class."""
-    return _read_split(_check_folder(str(folder)), name, None)
+    return _read_split(_check_folder(str(folder)), name, None, LeftOut())
 
 
 def load_pictures(path: str) -> ImageSet:
     """All pictures below a folder, in any layout; they have no classes, all labels are 0."""
+    path, left_out = split_off(path)
     top = Path(os.path.abspath(os.path.expanduser(path)))
     if not top.is_dir():
         found = "a file" if top.exists() else "nothing"
         raise DataError(f"expected a folder of pictures at {top}, found {found} there.")
-    names = list_pictures(top)
+    names = left_out.remove(top, list_pictures(top))
+    left_out.check(top)
     if not names:
         raise DataError(
             f"expected pictures in {top}, found none (known are {' '.join(EXTENSIONS)})."
@@ -98,14 +163,17 @@ def load_pictures(path: str) -> ImageSet:
     return ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",))
 
 
-def _pair(top: Path, test_name: str | None) -> Sets:
-    train = _read_split(top / "train", top.name, None)
-    if test_name is None:
-        return Sets(train, None)
-    return Sets(train, _read_split(top / test_name, top.name, train.class_names))
+def _pair(top: Path, test_name: str | None, left_out: LeftOut) -> Sets:
+    train, test = _read_split(top / "train", top.name, None, left_out), None
+    if test_name is not None:
+        test = _read_split(top / test_name, top.name, train.class_names, left_out)
+    left_out.check(top)
+    return Sets(train, test)
 
 
-def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> ImageSet:
+def _read_split(
+    folder: Path, name: str, known: tuple[str, ...] | None, left_out: LeftOut
+) -> ImageSet:
     """The pictures of the class folders in `folder`, labelled by `known` classes if given."""
     classes = _list_folders(folder)
     _check_layout(folder, classes)
@@ -125,6 +193,12 @@ def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> Image
             raise DataError(
                 f"expected pictures in every class folder, found none in {folder / kind} (known"
                 f" are {' '.join(EXTENSIONS)}). Add some or remove the folder."
+            )
+        files = left_out.remove(folder / kind, files)
+        if not files:
+            raise DataError(
+                f"expected pictures in every class folder, found that {left_out.file} leaves out"
+                f" all of {folder / kind}. Remove the folder."
             )
         names += [os.path.join(kind, file) for file in files]
         labels += [numbers[kind]] * len(files)

@@ -17,7 +17,12 @@ from kedge.evaluation.classes import ClassMap
 from kedge.evaluation.exported import exported_subject
 from kedge.evaluation.plan import DEFAULT_SUITES, Choices, Unit, plan, plan_validation
 from kedge.evaluation.recording import Recording
-from kedge.evaluation.subject import Normalisation, Subject, make_subject
+from kedge.evaluation.subject import (
+    USUAL_REFERENCES,
+    Normalisation,
+    Subject,
+    make_subject,
+)
 from kedge.evaluation.summary import read_baseline
 from kedge.evaluation.tested import (
     Data,
@@ -50,7 +55,7 @@ def evaluate(
     synthetic: Sequence[str] = tuple(SYNTHETIC),
     table: str | None = None,
     frost: Photographs = None,
-    references: int = 5,
+    references: int = USUAL_REFERENCES,
     limit: int | None = None,
     seed: int = 0,
     validation: Given | None = None,
@@ -205,6 +210,9 @@ def evaluate(
         held = load_validation(validation, subject, test, root)
         by_name = isinstance(model, str) and not os.path.exists(model) and ":" in model
         notes = [_describe_view(subject)] if by_name else []
+        if subject.references is not None and USUAL_REFERENCES < references > subject.references:
+            stored = subject.references
+            notes.append(f"asked from the {stored} references that are stored, not {references}")
         units = plan(subject, test.name, test, choices, processes, notes)
         fitting = None if held is None else plan_validation(subject, held, choices, processes)
         common = {

@@ -23,6 +23,7 @@ from kedge.storage import digest_weights, load
 from kedge.training.start import IMAGENET_MEAN, IMAGENET_STD, fill, read_weights
 from kedge.transduction import residual_bank, residual_distances
 
+USUAL_REFERENCES = 5
 BANK_PICTURES = 2000
 _OTHER_CLASSES = "Evaluate it on data with the classes that it was trained for."
 Normalisation = tuple[Sequence[float], Sequence[float]]
@@ -117,7 +118,7 @@ def make_subject(
     model: "nn.Module | Callable[[Tensor], Tensor] | str | os.PathLike[str]",
     *,
     name: str | None = None,
-    references: int = 5,
+    references: int = USUAL_REFERENCES,
     checkpoint: Path | None = None,
     normalise: Normalisation | None = None,
     size: int | None = None,

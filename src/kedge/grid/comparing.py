@@ -46,7 +46,7 @@ def compare(
     baseline: str | None = None,
     jobs: int | None = None,
     engine: str = "local",
-    cpus: int = 1,
+    cpus: int | None = None,
     gpus: float | None = None,
     address: str | None = None,
     device: str = "auto",
@@ -69,7 +69,7 @@ def compare(
         baseline: The arm that others are compared with; by default the standard one.
         jobs: Cells that run at once on this machine; by default one for each core, or for each GPU.
         engine: "local", or "ray": on a Ray cluster, over a folder that all its machines share.
-        cpus: With Ray: cores for each cell.
+        cpus: With Ray: cores for each cell; by default 1.
         gpus: With Ray: GPUs for each cell, also a share of one; by default 1 where there are some.
         address: With Ray: of the cluster; by default the one that is found, else this machine.
         device: "auto", "cpu", "cuda" or "cuda:1".
@@ -78,7 +78,7 @@ def compare(
         quiet: Show nothing.
     """
     output = Path(output)
-    check_work(output, jobs, engine)
+    check_work(output, jobs, engine, cpus, gpus, address)
     chosen = parse_arms(arms)
     check_baseline(baseline, chosen)
     cells = make_cells(recipe, settings or {}, chosen, seeds, output, evaluation or {})

@@ -31,9 +31,23 @@ class Worked:
     interrupted: bool = False
 
 
-def check_work(output: Path, jobs: int | None, engine: str) -> None:
+def check_work(
+    output: Path,
+    jobs: int | None,
+    engine: str,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    address: str | None = None,
+) -> None:
     """Refuse what cannot be run before anything is made."""
     check_option("the engine", engine, ENGINES)
+    if engine == "local":
+        for option, given in (("cpus", cpus), ("gpus", gpus), ("address", address)):
+            if given is not None:
+                raise OptionError(
+                    f"expected --{option} with --engine ray, found it without. On this machine"
+                    " --jobs says how many cells share it."
+                )
     if jobs is not None and jobs < 1:
         raise OptionError(f"expected at least 1 job, found {jobs}.")
     if output.exists() and not output.is_dir():
@@ -46,7 +60,7 @@ def work(
     *,
     jobs: int | None = None,
     engine: str = "local",
-    cpus: int = 1,
+    cpus: int | None = None,
     gpus: float | None = None,
     address: str | None = None,
     device: str = "auto",
@@ -93,7 +107,7 @@ def work(
                 running = RayTasks(
                     todo,
                     jobs=jobs,
-                    cpus=cpus,
+                    cpus=1 if cpus is None else cpus,
                     gpus=gpus,
                     address=address,
                     command=list(command),

@@ -78,7 +78,7 @@ def run_study(
     *,
     jobs: int | None = None,
     engine: str = "local",
-    cpus: int = 1,
+    cpus: int | None = None,
     gpus: float | None = None,
     address: str | None = None,
     device: str = "auto",
@@ -91,7 +91,7 @@ def run_study(
     arguments these are. Beside `report.html` there are `study.csv`, every number by arm and seed,
     and `study.json`, what was asked for.
     """
-    check_work(output, jobs, engine)
+    check_work(output, jobs, engine, cpus, gpus, address)
     cells = plan_cells(plan, output)
     check_data([cell for cell in cells if not cell.finished])
     worked = work(

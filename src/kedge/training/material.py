@@ -84,6 +84,11 @@ def cut_sets(recipe: Recipe) -> Parts:
             f"expected a set to train on in {settings.name}, found only one to test on. Name the"
             " set without a split."
         )
+    if train.classes < 2:
+        raise DataError(
+            f"expected at least 2 classes to tell apart in {settings.name}, found only"
+            f" {train.class_names[0]!r}. A folder needs one folder for each class."
+        )
     if settings.validation:
         amount = settings.validation if settings.validation < 1 else int(settings.validation)
         count = round(amount * len(train)) if amount < 1 else int(amount)
