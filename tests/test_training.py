@@ -427,8 +427,18 @@ def shallow(monkeypatch) -> None:
     monkeypatch.setattr(vision_transformer, "_vision_transformer", shallow_vit)
 
 
+# As imagenet-swinv2-t, but for depth and width.
+LIKE_ANOTHER = ("imagenet-swinv2-s", "imagenet-swinv2-b")
+
+
 @pytest.mark.usefixtures("shallow")
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_ANOTHER else [])
+        for name in sorted(shipped())
+    ],
+)
 def test_every_shipped_recipe_works(pictures, tmp_path, monkeypatch, name):
     runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, SMALL.get(name, {}))
 

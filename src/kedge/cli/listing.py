@@ -28,7 +28,8 @@ DATA = {
     "digits": "handwritten digits of scikit-learn, 32 px; no download",
     "cifar10": "on disk under --data.root; --data.download true fetches it",
     "cifar100": "likewise",
-    "imagefolder:PATH": "a folder for each class, or train/ and test/ with such folders",
+    "imagefolder:PATH": "a folder for each class, or train/ and test/ with such folders;"
+    " PATH#without=LIST leaves out pictures",
     "imagenet:PATH": "train/ and val/ with a folder for each class",
     "pack:FILE.npz": "encoded pictures in one file; pack:FILE.npz#SPLIT for one of its splits",
     "pictures:PATH": "any pictures below a folder, without classes; for evaluate --ood",
