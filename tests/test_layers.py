@@ -11,6 +11,7 @@ SOURCE = Path(kedge.__file__).parent
 # Each module imports only from those above it.
 ORDER = [
     "errors",
+    "own_networks",
     "hub",
     "files",
     "rows",

@@ -79,7 +79,8 @@ def save(
         provenance: How it was trained: anything JSON can write down, such as
             `masking.record()`. Kept from the last time if not given.
         architecture: How to make the network again, where it was not made by `kedge.nets.create`
-            and is not one of timm's. Without it, `load` needs the network: `load(folder, net=net)`.
+            and is not one of timm's; your own have names too, see `kedge.own_networks`. Without it,
+            `load` needs the network: `load(folder, net=net)`.
 
     Returns:
         The folder.
@@ -273,7 +274,7 @@ def _make(architecture: Any, folder: Path) -> nn.Module:
         raise StorageError(
             f"cannot load {folder}: its network was not made by name. Make it yourself and pass it:"
             " kedge.load(folder, net=net). Commands take it once it is exported in Python:"
-            " kedge.export(model, FOLDER)."
+            " kedge.export(model, FOLDER); or save it made by name: kedge.nets.create."
         )
     return create(architecture["name"], **architecture["arguments"])
 

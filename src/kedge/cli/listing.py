@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 from kedge.corruptions.severities import CBAR, COMMON, EXTRA
+from kedge.own_networks import VARIABLE, own_libraries
 from kedge.training.recipe_files import load_recipe, shipped
 
 EXAMPLES = """\
@@ -41,6 +42,7 @@ NETWORKS = ("resnet18", "resnet_small", "wrn40_2")
 OTHER_NETWORKS = {
     "timm:NAME": "any of timm's; `timm.list_models()` names them",
     "torchvision:NAME": "any classifier of torchvision's",
+    "FILE:NAME": "your own, of a Python file that KEDGE_NETWORKS lists",
 }
 PROTOCOLS = {  # and what `kedge compare` calls its arms
     "standard": "the network alone, as usual: --protocol standard",
@@ -158,7 +160,8 @@ def _recipes() -> list[Entry]:
 
 def _networks() -> list[Entry]:
     about = _summaries("nets")
-    return _plain({f"kedge:{name}": about[name] for name in NETWORKS} | OTHER_NETWORKS)
+    own = {f"{name}:NAME": f"of {where} ({VARIABLE})" for name, where in own_libraries().items()}
+    return _plain({f"kedge:{name}": about[name] for name in NETWORKS} | OTHER_NETWORKS | own)
 
 
 def _corruptions() -> list[Entry]:

@@ -18,6 +18,7 @@ from kedge.errors import KedgeError, OptionError, OutputError
 from kedge.folding import Folded
 from kedge.image_model import ImageModel, Normalise, image_model_in, make_normaliser
 from kedge.nets import create, remembered
+from kedge.own_networks import TAKEN, own_libraries
 from kedge.standard import Standard, standard
 from kedge.storage import digest_weights, load
 from kedge.training.start import IMAGENET_MEAN, IMAGENET_STD, fill, read_weights
@@ -158,7 +159,7 @@ def make_subject(
         model = _wrap(_Function(model), normalise, size or usual_size)
     elif isinstance(model, str | os.PathLike):
         given = os.fspath(model)
-        if given.split(":")[0] in ("timm", "torchvision", "kedge") and ":" in given:
+        if given.split(":")[0] in (*TAKEN, *own_libraries()) and ":" in given:
             model, name = _make_by_name(given, checkpoint, normalise, size, classes), name or given
             view = _usual_view(model, given, size, resize)
         else:
@@ -293,6 +294,11 @@ def _make_by_name(
     which = "Name the network that it is of: timm:resnet50, for example."
     weights = read_weights(checkpoint)
     fill(net, weights, checkpoint, name, new_head=False, hint=hint, which=which)
+    if name.partition(":")[0] not in TAKEN and (normalise is None or size is None):
+        raise OptionError(
+            f"expected --mean, --std and --size with {name}, a network of your own: what images it"
+            " was trained with is not known."
+        )
     config = getattr(net, "pretrained_cfg", None) or {}
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
     side = size or int((config.get("input_size") or (3, 32 if name[:5] == "kedge" else 224))[-1])

@@ -1,4 +1,4 @@
-"""Networks by name: Kedge's own for small images, and all of timm and torchvision.
+"""Networks by name: Kedge's own for small images, all of timm and torchvision, and your own.
 
 A network made by `create` remembers its name and arguments, so that `kedge.save` can write them
 down and `kedge.load` make it again.
@@ -18,6 +18,7 @@ from kedge.nets.resnet import resnet18 as resnet18
 from kedge.nets.resnet import resnet_small as resnet_small
 from kedge.nets.wideresnet import WideResNet as WideResNet
 from kedge.nets.wideresnet import wrn40_2 as wrn40_2
+from kedge.own_networks import TAKEN, describe_unknown, find_own, own_libraries
 
 OWN: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
@@ -40,6 +41,9 @@ class Architecture:
 def create(name: str, **arguments: Any) -> nn.Module:
     """A network with fresh weights: "kedge:resnet18", "timm:convnext_atto", "torchvision:vit_b_16".
 
+    One of your own is known by the name of its file, if `KEDGE_NETWORKS` lists that: "nets:Small"
+    (see `kedge.own_networks`).
+
     Args:
         name: The library and the name it has there.
         arguments: Passed on, such as `num_classes`. Only what JSON can write down.
@@ -55,7 +59,11 @@ def create(name: str, **arguments: Any) -> nn.Module:
             f"expected a network as 'library:name', such as 'kedge:resnet18' or 'timm:{name}',"
             f" found {name!r}."
         )
-    check_option("the library", library, ["kedge", "timm", "torchvision"])
+    if library not in (known := [*TAKEN, *own_libraries()]):
+        try:
+            check_option("the library", library, known)
+        except OptionError as problem:
+            raise OptionError(f"{problem}{describe_unknown(name)}") from None
     for key in arguments:
         if key.startswith(_FORBIDDEN):
             raise OptionError(
@@ -81,15 +89,34 @@ def _make(library: str, model: str, arguments: dict[str, Any]) -> nn.Module:
 
         check_option("the network", model.split(".")[0], timm.list_models())
         make = partial(timm.create_model, model, pretrained=False)
-    else:
+    elif library == "torchvision":
         import torchvision
 
         check_option("the network", model, torchvision.models.list_models(torchvision.models))
         make = partial(torchvision.models.get_model, model, weights=None)
+    else:
+        return _make_own(library, model, arguments)
     try:
         return make(**arguments)
     except TypeError as problem:
         raise OptionError(f"cannot make '{library}:{model}' with {arguments}: {problem}.") from None
+
+
+def _make_own(library: str, model: str, arguments: dict[str, Any]) -> nn.Module:
+    make = find_own(library, model)
+    try:
+        net = make(**arguments)
+    except Exception as problem:  # whatever somebody's code raises
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300].rstrip(".")
+        raise OptionError(
+            f"cannot make '{library}:{model}' with {arguments}: {reason}. Networks of your own are"
+            " called with num_classes= and the recipe's network.arguments."
+        ) from problem
+    if not isinstance(net, nn.Module):
+        raise OptionError(
+            f"expected '{library}:{model}' to make a torch.nn.Module, found {type(net).__name__}."
+        )
+    return net
 
 
 def remember(net: nn.Module, architecture: Architecture) -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from kedge.anchored import Anchored
 from kedge.data.views import view_for
+from kedge.own_networks import TAKEN
 from kedge.private_references import are_private
 from kedge.publishing.front import make_front_matter
 from kedge.publishing.markdown import code, fenced, in_line, table, text
@@ -225,6 +226,13 @@ def _network(subject: Subject) -> str:
     return type(subject.model.net).__name__ if made is None else str(made["name"])
 
 
+def _own_file(subject: Subject) -> str | None:
+    """The file that a network of the author's own is made by; None for one of a library."""
+    made = subject.config["architecture"]
+    library = TAKEN[0] if made is None else str(made["name"]).partition(":")[0]
+    return None if library in TAKEN else f"{library}.py"
+
+
 def _list_facts(subject: Subject) -> list[list[str]]:
     """What the model is, a line each."""
     model, known = subject.model, _settings(subject, "facts")
@@ -310,6 +318,11 @@ def _show_use(subject: Subject) -> str:
         lines.append(f"net = ...  # {type(model.net).__name__}: this network is not made by name")
         lines.append(f'model = kedge.load("{place}", net=net)')
     else:
+        file = _own_file(subject)
+        if file:
+            lines.append(
+                f"# {_network(subject)} is the author's own: set KEDGE_NETWORKS={file} first"
+            )
         lines.append(f'model = kedge.load("{place}")')
     if pictures:
         lines.append('x = view_for(model)(decode("picture.jpg", "picture.jpg"))[None]')
@@ -388,6 +401,11 @@ def _list_limits(subject: Subject) -> Iterable[str]:
         yield "Corruptions were made anew, not read from the files of the published benchmarks."
     if subject.config["architecture"] is None:
         yield "The network is not made by name: who loads the model has to bring it."
+    elif _own_file(subject):
+        yield (
+            f"The network is the author's own: who loads the model has to bring its code,"
+            f" {code(str(_own_file(subject)))}, and set {code('KEDGE_NETWORKS')}."
+        )
 
 
 def _measured(subject: Subject) -> set[str]:

@@ -25,8 +25,9 @@ import torch
 from kedge.anchored import Anchored
 from kedge.data.views import PlainView
 from kedge.errors import CheckpointError, DivergedError, KedgeError
-from kedge.files import write_whole
+from kedge.files import write_bytes_whole, write_whole
 from kedge.nets import remembered
+from kedge.own_networks import read_source
 from kedge.rows import Row, make_row, read_rows, write_rows
 from kedge.standard import Standard
 from kedge.storage import digest_weights, load, note_on_references, save
@@ -440,6 +441,9 @@ def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
         raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
     write_whole(folder / "recipe.yaml", to_yaml(recipe))
     write_whole(folder / "environment.json", json.dumps(environment(device), indent=2) + "\n")
+    source = read_source(recipe.network.name.partition(":")[0])
+    if source is not None and not (folder / "network.py").exists():
+        write_bytes_whole(folder / "network.py", source)  # as it was when the run began
 
 
 def recipe_of(folder: Path) -> Recipe:

@@ -37,7 +37,8 @@ class Network:
     """Which network is trained."""
 
     name: str = setting(
-        "kedge:resnet_small", "`library:name`: of kedge, timm or torchvision; see `kedge list`"
+        "kedge:resnet_small",
+        "`library:name`: of kedge, timm, torchvision, or your own; see `kedge list`",
     )
     arguments: dict[str, Any] = setting(
         {}, "passed on when it is made; the number of classes comes from the data"

@@ -84,7 +84,7 @@ def _usual_normalisation(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """What bare weights were most likely trained with, where the recipe does not say."""
     library = recipe.network.name.partition(":")[0]
-    if recipe.data.mean is not None or library == "kedge":
+    if recipe.data.mean is not None or library not in ("timm", "torchvision"):
         return of_the_data
     settings = getattr(net, "pretrained_cfg", None) or {}
     mean, std = settings.get("mean", IMAGENET_MEAN), settings.get("std", IMAGENET_STD)

@@ -1,0 +1,240 @@
+"""Networks of one's own, by name: files and modules that KEDGE_NETWORKS lists."""
+
+import json
+import os
+import sys
+
+import pytest
+import torch
+
+import kedge
+from kedge import own_networks
+from kedge.cli import main
+from kedge.errors import OptionError, StorageError
+from kedge.own_networks import own_libraries
+
+NETS = """
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from beside import WIDTH
+
+
+@dataclass
+class Shape:  # dataclasses look for their module
+    width: int = WIDTH
+
+
+class SmallNet(nn.Module):
+    def __init__(self, num_classes, width=Shape().width):
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, 2)
+        self.norm = nn.BatchNorm2d(width)
+        self.last = nn.Linear(width, num_classes)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)).relu().mean((2, 3)))
+
+
+def wide(num_classes):
+    return SmallNet(num_classes, width=12)
+
+
+def broken(num_classes):
+    raise RuntimeError("it is\\nbroken")
+
+
+def no_network(num_classes):
+    return num_classes
+
+
+def without_classes():
+    return SmallNet(2)
+"""
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    """A file with networks, and what it imports beside it."""
+    own_networks._import.cache_clear()
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "nets.py").write_text(NETS)
+    (folder / "beside.py").write_text("WIDTH = 6\n")
+    monkeypatch.setenv("KEDGE_NETWORKS", str(folder / "nets.py"))
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    yield folder / "nets.py"
+    own_networks._import.cache_clear()
+    sys.modules.pop("kedge_networks_nets", None)
+    sys.modules.pop("beside", None)
+
+
+def test_a_class_and_a_function_of_a_file_are_made_by_name(nets):
+    path = list(sys.path)
+    net = kedge.nets.create("nets:SmallNet", num_classes=4)
+    assert net.first.out_channels == 6
+    assert kedge.nets.create("nets:SmallNet", num_classes=4, width=9).first.out_channels == 9
+    assert kedge.nets.create("nets:wide", num_classes=4).first.out_channels == 12
+    assert type(kedge.nets.create("nets:wide", num_classes=4)) is type(net)  # it is run once
+    assert sys.path == path
+    assert "nets" not in sys.modules  # nobody else's module is replaced
+
+
+def test_a_model_is_saved_and_loaded_by_name(nets, tmp_path):
+    model = kedge.anchor(
+        kedge.nets.create("nets:SmallNet", num_classes=4), example=torch.rand(2, 3, 8, 8)
+    )
+    model.set_references(torch.rand(1, 3, 8, 8))
+    kedge.save(model, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["architecture"] == {"name": "nets:SmallNet", "arguments": {"num_classes": 4}}
+    loaded = kedge.load(tmp_path / "model")
+    x = torch.rand(3, 3, 8, 8)
+    torch.testing.assert_close(kedge.predict(loaded, x).probs, kedge.predict(model.eval(), x).probs)
+
+
+def test_no_code_runs_because_of_a_name_alone(nets, tmp_path, monkeypatch):
+    """What a model or a recipe from elsewhere names is made only if it is listed."""
+    model = kedge.standard(kedge.nets.create("nets:SmallNet", num_classes=4), image_shape=(3, 8, 8))
+    kedge.save(model, tmp_path / "model")
+    monkeypatch.delenv("KEDGE_NETWORKS")
+    own_networks._import.cache_clear()
+    nets.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{NETS}")
+    monkeypatch.chdir(nets.parent)
+    told = "KEDGE_NETWORKS=nets.py, and name it 'nets:SmallNet'"
+    with pytest.raises(StorageError, match=told):
+        kedge.load(tmp_path / "model")
+    for name in ("nets:SmallNet", "nets.py:SmallNet", f"{nets}:SmallNet", "os:system"):
+        with pytest.raises(OptionError, match="expected the library to be one of"):
+            kedge.nets.create(name, num_classes=4)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_another_network_under_the_same_name_is_noticed(nets, tmp_path):
+    model = kedge.standard(kedge.nets.create("nets:SmallNet", num_classes=4), image_shape=(3, 8, 8))
+    kedge.save(model, tmp_path / "model")
+    nets.write_text(NETS.replace(".relu()", ".sigmoid()"))
+    own_networks._import.cache_clear()
+    with pytest.raises(StorageError, match="the network computes something else"):
+        kedge.load(tmp_path / "model")
+
+
+def test_a_module_that_python_finds_is_known_by_its_name(nets, tmp_path, monkeypatch):
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "more.py").write_text(NETS.replace("from beside import WIDTH", "WIDTH = 5"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("KEDGE_NETWORKS", f"mine.more{os.pathsep}{nets}{os.pathsep}")
+    assert own_libraries() == {"mine.more": "mine.more", "nets": str(nets)}
+    assert kedge.nets.create("mine.more:SmallNet", num_classes=2).first.out_channels == 5
+    assert kedge.nets.create("nets:SmallNet", num_classes=2).first.out_channels == 6
+    for name in ("mine", "mine.more"):
+        sys.modules.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "nets:SmalNet",
+            r"the network of .*nets.py to be one of 'SmallNet', 'wide', .*mean 'SmallNet'\?",
+        ),
+        ("nets:_line", "the network of .*nets.py to be one of"),
+        ("nts:SmallNet", r"library to be one of .*'nets', found 'nts' \(did you mean 'nets'\?\)"),
+        ("nts:SmallNet", r"Networks of your own: KEDGE_NETWORKS=FILE.py, then 'FILE:NAME'"),
+        ("nets:broken", "cannot make 'nets:broken' with .*: RuntimeError: it is broken. Networks"),
+        ("nets:no_network", "expected 'nets:no_network' to make a torch.nn.Module, found int"),
+        ("nets:without_classes", "num_classes.*called with num_classes= and the recipe's"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(nets, name, told):
+    with pytest.raises(OptionError, match=told) as problem:
+        kedge.nets.create(name, num_classes=3)
+    assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nothing_such", r"ModuleNotFoundError: No module named 'nothing_such' \(line 1\)"),
+        ("\n\nx = (", r"SyntaxError: .* \(line 3\)\."),
+        ("def f():\n    raise ValueError('no\\nway.')\nf()", r"ValueError: no way \(line 2\)\."),
+        (None, "FileNotFoundError"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_told_with_its_line(nets, text, told):
+    if text is None:
+        nets.unlink()
+    else:
+        nets.write_text(text)
+    for _ in range(2):  # and is tried again
+        with pytest.raises(OptionError, match=rf"expected networks in {nets} .*{told}") as problem:
+            kedge.nets.create("nets:SmallNet", num_classes=3)
+        assert "\n" not in str(problem.value)
+    nets.write_text(NETS)
+    kedge.nets.create("nets:SmallNet", num_classes=3)
+
+
+def test_names_that_are_taken_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEDGE_NETWORKS", str(tmp_path / "timm.py"))
+    with pytest.raises(OptionError, match="which are taken, found .*timm.py. Rename it"):
+        own_libraries()
+    both = [str(tmp_path / folder / "nets.py") for folder in "ab"]
+    monkeypatch.setenv("KEDGE_NETWORKS", os.pathsep.join(both))
+    with pytest.raises(OptionError, match="expected one file of each name .* found .*a.* and .*b"):
+        own_libraries()
+    monkeypatch.setenv("KEDGE_NETWORKS", os.pathsep.join([both[0], both[0]]))
+    assert own_libraries() == {"nets": both[0]}
+
+
+def test_from_training_to_evaluation_on_the_command_line(nets, pictures, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["--network", "nets:SmallNet", "--network.arguments", "{width: 7}", "--data.size", "16"]
+    words += ["--data", f"imagefolder:{pictures}", "--epochs", "1", "--data.validation", "0"]
+    assert main(["train", *words, "--device", "cpu", "--quiet", "--output", str(run)]) == 0
+    assert (run / "network.py").read_text() == NETS
+    assert kedge.load(run).net.last.in_features == 7
+    assert main(["evaluate", str(run), "--suite", "clean", "--quiet"]) == 0
+    assert main(["list", "networks"]) == 0
+    assert "nets:NAME" in (told := capsys.readouterr().out)
+    assert str(nets) in told
+    more = [*words[:-4], "--epochs", "1", "--data.validation", "0", "--from", str(run)]
+    again = ["train", *more[4:], "--device", "cpu", "--quiet", "--output", str(tmp_path / "more")]
+    assert main(again) == 0, capsys.readouterr().err
+    assert kedge.load(tmp_path / "more").net.last.in_features == 7
+
+
+def test_a_run_of_a_file_that_is_gone_is_refused(nets, pictures, tmp_path, capsys):
+    nets.unlink()
+    words = ["train", "--network", "nets:SmallNet", "--data", f"imagefolder:{pictures}"]
+    assert main([*words, "--quiet", "--output", str(tmp_path / "run")]) == 2
+    assert f"expected networks in {nets} (KEDGE_NETWORKS), and cannot" in capsys.readouterr().err
+
+
+def test_bare_weights_are_evaluated_if_it_is_said_how_images_are_normalised(
+    nets, pictures, tmp_path, capsys
+):
+    net = kedge.nets.create("nets:SmallNet", num_classes=4)
+    torch.save(net.state_dict(), tmp_path / "w.pt")
+    words = ["evaluate", "nets:SmallNet", "--checkpoint", str(tmp_path / "w.pt"), "--quiet"]
+    words += ["--data", f"imagefolder:{pictures}", "--suite", "clean"]
+    words += ["--output", str(tmp_path / "rows")]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "expected --mean, --std and --size with nets:SmallNet, a network of your own" in told
+    words += ["--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2", "--size", "16"]
+    assert main(words) == 0, capsys.readouterr().err
+
+
+def test_a_card_says_what_has_to_be_brought(nets, tmp_path):
+    half = (0.5,) * 3
+    model = kedge.standard(
+        kedge.nets.create("nets:SmallNet", num_classes=4), (half, half), image_shape=(3, 8, 8)
+    )
+    kedge.publish(model, tmp_path / "published")
+    card = (tmp_path / "published" / "README.md").read_text()
+    assert "# nets:SmallNet is the author's own: set KEDGE_NETWORKS=nets.py first" in card
+    assert "has to bring its code, `nets.py`, and set `KEDGE_NETWORKS`" in card
