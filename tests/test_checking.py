@@ -1,8 +1,12 @@
 """`kedge check`: all that is wrong with a data set, and lists of what is left out of it."""
 
+import io
 import os
 import shutil
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -14,6 +18,8 @@ from kedge.data.folders import load_folder
 from kedge.data.images import ImageSet
 from kedge.data.sources import load_sets, load_whole
 from kedge.errors import DataError
+from kedge.rows import read_rows
+from kedge.training.material import fingerprint
 
 
 @pytest.fixture
@@ -41,6 +47,9 @@ def files(folder, part="train"):
     return sorted((folder / part).rglob("*.png"))
 
 
+HEAD = "# Pictures that kedge check could not read."
+
+
 def check(capsys, *words):
     code = main(["check", *map(str, words)])
     return code, capsys.readouterr().out
@@ -50,7 +59,7 @@ def test_a_set_with_nothing_wrong(folder, capsys):
     code, told = check(capsys, f"imagefolder:{folder}", "--workers", 0)
     assert code == 0
     lines = told.splitlines()
-    size = "36 x 40 to 40 x 40 pixels (height x width)"
+    size = "36 to 40 pixels high, 40 wide"
     assert lines == [
         f"train: 20 pictures of 4 classes, 5 of each; {size}",
         f"test: 20 pictures of 4 classes, 5 of each; {size}",
@@ -71,9 +80,9 @@ def test_all_broken_pictures_are_told_listed_and_left_out(folder, capsys, worker
     assert "3 pictures cannot be read:" in told
     assert all(f"  cannot read {name}: " in told for name in names)
     assert "Replace it" not in told
-    assert found.read_text().splitlines() == [str(name) for name in names]
+    assert found.read_text().splitlines() == [HEAD, *map(str, names)]
     data = f"imagefolder:{folder}#without={found}"
-    assert f"leave them out: --data '{data}'" in told
+    assert f"leave them out: '{data}'" in told
     assert check(capsys, data, "--workers", 0)[0] == 0
     sets = load_sets(data)
     assert (len(sets.train), len(sets.test)) == (18, 19)
@@ -95,8 +104,10 @@ def test_a_list_grows(folder, capsys, tmp_path):
     code, told = check(capsys, data, "--workers", 0, "--list", more)
     assert code == 1
     assert "1 picture cannot be read:" in told
-    assert more.read_text().splitlines() == [str(first), str(second)]
-    assert f"--data 'imagefolder:{folder}#without={more}'" in told
+    assert more.read_text().splitlines() == [HEAD, str(first), str(second)]
+    assert f"leave them out: 'imagefolder:{folder}#without={more}'" in told
+    assert check(capsys, data, "--workers", 0, "--list", found)[0] == 1  # in its place
+    assert found.read_text() == more.read_text()
 
 
 def test_a_run_says_how_to_find_the_others_and_trains_without_them(folder, capsys, tmp_path):
@@ -121,7 +132,7 @@ def test_pictures_of_test_that_are_trained_on_are_told(folder, capsys):
         change(file, number)
     code, told = check(capsys, f"imagefolder:{folder}", "--workers", 0)
     assert code == 0
-    assert "2 pictures of test are trained on too:" in told
+    assert "in test and trained on too, 2 pictures:" in told
     for test, train in zip(files(folder, "test")[:2], files(folder)[:2], strict=True):
         assert f"  {test} is {train}" in told
 
@@ -152,6 +163,16 @@ def test_one_class_alone_is_nothing_to_train_on(folder, capsys, tmp_path):
     told = capsys.readouterr().err
     assert "expected at least 2 classes to tell apart in imagefolder:" in told
     assert "found only 'class0'" in told
+
+
+def test_copies_in_test_are_compared_with_those_of_their_own_class_first():
+    pictures = torch.randint(0, 256, (3, 3, 4, 4), dtype=torch.uint8)
+    train = ImageSet.of("train", pictures[[0, 0, 1]], torch.tensor([1, 0, 1]), ["a", "b"])
+    test = ImageSet.of("test", pictures[[0, 1, 2]], torch.tensor([0, 0, 0]), ["a", "b"])
+    assert check_set(test).shared(check_set(train)) == [
+        ("test[0]", "train[1]", True),
+        ("test[1]", "train[2]", False),
+    ]
 
 
 def test_pictures_of_other_shapes_are_not_the_same():
@@ -219,7 +240,7 @@ def test_a_folder_may_have_a_sharp_in_its_name(tmp_path):
     [
         (None, "expected a list of pictures to leave out at .*No such file.*kedge check DATA"),
         ("elsewhere/a.png\n", "to list pictures of .*photos, found none of them among its 1 lines"),
-        ("CLASS", "leaves out all of .*class0. Remove the folder"),
+        ("CLASS", "some pictures of 'class0' to be left in .*train, found that .*leaves out all"),
     ],
 )
 def test_lists_that_make_no_sense_are_refused(folder, tmp_path, text, told):
@@ -233,8 +254,9 @@ def test_lists_that_make_no_sense_are_refused(folder, tmp_path, text, told):
     assert "\n" not in str(problem.value)
 
 
-def test_a_list_that_is_empty_leaves_out_nothing(folder, tmp_path):
-    (tmp_path / "list.txt").write_text("")
+@pytest.mark.parametrize("text", ["", "\n \n", "# nothing yet\n"])
+def test_a_list_that_is_empty_leaves_out_nothing(folder, tmp_path, text):
+    (tmp_path / "list.txt").write_text(text)
     assert len(load_sets(f"imagefolder:{folder}#without={tmp_path / 'list.txt'}").train) == 20
 
 
@@ -242,7 +264,10 @@ def test_a_list_that_is_empty_leaves_out_nothing(folder, tmp_path):
     ("words", "told"),
     [
         (["--workers", "-1"], "expected --workers of at least 0, found -1"),
-        (["--list", "/nowhere/list.txt"], "cannot write /nowhere/list.txt: No such file"),
+        (["--list", "/nowhere/list.txt"], "in a folder that is there, found no /nowhere"),
+        (["--list", ""], "expected a file for --list, found none between the quotes"),
+        (["--list", "/dev/null"], "found something else at /dev/null"),
+        (["--list", "/tmp"], "found something else at /tmp"),
     ],
 )
 def test_mistakes_are_told(folder, capsys, words, told):
@@ -256,3 +281,151 @@ def test_a_list_is_of_files(capsys, tmp_path, few_shapes):
     assert "expected a folder of pictures for --list, found digits" in told.err
     assert not (tmp_path / "list.txt").exists()
     assert check(capsys, "digits", "--quiet") == (0, "")
+
+
+@pytest.mark.parametrize("kind", ["a picture", "a list of one's own", "a link to one's own"])
+def test_nothing_else_is_overwritten(folder, tmp_path, capsys, kind):
+    place = real = files(folder)[0] if kind == "a picture" else tmp_path / "own.txt"
+    if kind != "a picture":
+        real.write_text(f"# mine\n{files(folder)[1]}\n")
+    if kind.startswith("a link"):
+        place = tmp_path / "link.txt"
+        place.symlink_to(real)
+    before = real.read_bytes()
+    assert main(["check", f"imagefolder:{folder}", "--list", str(place)]) == 2
+    assert "a list that kedge check wrote, found something else at" in capsys.readouterr().err
+    assert real.read_bytes() == before
+
+
+def test_a_list_behind_a_link_is_renewed_there(folder, tmp_path, capsys):
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    files(folder)[0].write_bytes(b"")
+    assert check(capsys, f"imagefolder:{folder}", "--list", tmp_path / "link.txt")[0] == 1
+    assert (tmp_path / "real.txt").read_text().splitlines() == [HEAD, str(files(folder)[0])]
+    assert (tmp_path / "link.txt").is_symlink()
+
+
+def test_the_list_is_written_before_anything_is_told(folder, tmp_path):
+    files(folder)[0].write_bytes(b"")
+    command = [sys.executable, "-m", "kedge", "check", f"imagefolder:{folder}", "--workers", "0"]
+    process = subprocess.Popen(
+        [*command, "--list", str(tmp_path / "list.txt")], stdout=subprocess.PIPE
+    )
+    process.stdout.close()  # nobody reads
+    assert process.wait(60) == 141
+    assert (tmp_path / "list.txt").read_text().splitlines() == [HEAD, str(files(folder)[0])]
+
+
+def test_names_that_a_list_cannot_hold_are_told(folder, tmp_path, capsys):
+    odd = files(folder)[0].with_name("new\nline.png")
+    files(folder)[0].rename(odd)
+    odd.write_bytes(b"")
+    plain = files(folder)[1]
+    plain.write_bytes(b"")
+    code, told = check(capsys, f"imagefolder:{folder}", "--list", tmp_path / "list.txt")
+    assert code == 1
+    assert "not in the list, for their names: rename 1 picture:" in told
+    assert "class0/new\\nline.png" in told  # in one line
+    assert (tmp_path / "list.txt").read_text().splitlines() == [HEAD, str(plain)]
+
+
+def test_names_are_told_so_that_no_terminal_is_harmed(folder, capsys, monkeypatch):
+    names = [f"{kind}/\x1b[31mü\udcff.png" for kind in ("class0", "class1")]
+    for name in names:
+        shutil.copy(files(folder)[0], folder / "train" / name)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert main(["check", f"imagefolder:{folder}", "--workers", "0"]) == 0
+    told = stream.buffer.getvalue().decode("ascii")
+    assert "in train as different classes, " in told
+    assert r"class1/\x1b[31m\xfc\udcff.png" in told
+    assert "\x1b" not in told
+
+
+def test_lines_that_name_nothing_are_told_and_a_mark_of_windows_is_none(folder, tmp_path, caplog):
+    name = str(files(folder)[0].relative_to(folder))
+    (tmp_path / "list.txt").write_text(f"\ufeff{name}\n", encoding="utf-8")
+    data = f"imagefolder:{folder}#without={tmp_path / 'list.txt'}"
+    assert len(load_sets(data).train) == 19
+    assert not caplog.records
+    (tmp_path / "list.txt").write_text(f"{name}\ntrain/class0/typo.png\n")
+    assert len(load_sets(data).train) == 19
+    assert "1 of its 2 lines name no picture of" in caplog.text
+    assert "typo.png" in caplog.text
+
+
+def test_leaving_out_more_moves_nothing_between_training_and_testing(folder, tmp_path):
+    top = folder / "train"  # Kedge cuts the test set by itself
+    whole = load_sets(f"imagefolder:{top}")
+    listed = tmp_path / "list.txt"
+    before = [names_of(part) for part in (whole.train, whole.test)]
+    for count in (1, 3, 5):
+        gone = [files(folder)[4 * number] for number in range(count)]
+        listed.write_text("\n".join(map(str, gone)))
+        sets = load_sets(f"imagefolder:{top}#without={listed}")
+        for part, then in zip((sets.train, sets.test), before, strict=True):
+            assert names_of(part) == [name for name in then if name not in map(str, gone)]
+
+
+def names_of(images):
+    return [images.source.path(row) for row in images.rows.tolist()]
+
+
+def test_of_what_is_tested_on_a_class_may_be_missing_but_not_everything(folder, tmp_path):
+    listed = tmp_path / "list.txt"
+    gone = [file for file in files(folder, "test") if file.parent.name == "class2"]
+    listed.write_text("\n".join(map(str, gone)))
+    assert len(load_sets(f"imagefolder:{folder}#without={listed}").test) == 15
+    listed.write_text("\n".join(map(str, files(folder, "test"))))
+    with pytest.raises(DataError, match="some pictures to be left in .*test, found that"):
+        load_sets(f"imagefolder:{folder}#without={listed}")
+
+
+@pytest.mark.parametrize("change", ["a list", "a new picture", "nothing"])
+def test_a_run_whose_data_became_others_is_not_tested_in_silence(
+    folder, tmp_path, capsys, caplog, change
+):
+    listed, top = tmp_path / "list.txt", folder / "train"
+    listed.write_text(f"{files(folder)[0]}\n")
+    data = f"imagefolder:{top}#without={listed}"
+    words = ["train", "--network", "kedge:resnet_small", "--epochs", "1", "--quiet", "--device"]
+    words += ["cpu", "--data.validation", "0", "--output", str(tmp_path / "run"), "--data", data]
+    assert main(words) == 0, capsys.readouterr().err
+    if change == "a list":
+        listed.write_text(f"{files(folder)[1]}\n")
+    elif change == "a new picture":
+        shutil.copy(files(folder)[2], files(folder)[2].with_name("another.png"))
+    caplog.clear()
+    assert main(["evaluate", str(tmp_path / "run"), "--suite", "clean", "--quiet"]) == 0
+    told = "is not what run was trained on (15 training samples" in caplog.text
+    assert told == (change != "nothing"), caplog.text
+    same = ["evaluate", str(tmp_path / "run"), "--data", f"imagefolder:{top}", "--quiet"]
+    assert main([*same, "--suite", "clean", "--output", str(tmp_path / "rows")]) == 0
+    counts = {row["count"] for row in read_rows(tmp_path / "rows")}
+    assert max(counts) < 6  # never what it was trained on, though the list is not named
+
+
+def test_a_run_goes_on_with_the_same_files_alone(folder, tmp_path):
+    first = fingerprint(load_sets(f"imagefolder:{folder}").train)
+    moved = folder.rename(tmp_path / "moved")
+    assert fingerprint(load_sets(f"imagefolder:{moved}").train) == first
+    files(moved)[0].rename(files(moved)[0].with_name("0-other.png"))
+    assert fingerprint(load_sets(f"imagefolder:{moved}").train) != first
+
+
+def test_all_broken_pictures_of_a_pack_are_found(tmp_path, capsys):
+    streams = []
+    for number in range(6):
+        stream = io.BytesIO()
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(stream, "PNG")
+        streams.append(stream.getvalue() if number % 3 else b"no")
+    arrays = {"class_names": np.array(["a", "b"])}
+    for split in ("train", "test"):
+        arrays[f"{split}_bytes"] = np.frombuffer(b"".join(streams), np.uint8)
+        arrays[f"{split}_offsets"] = np.cumsum([0, *map(len, streams)])
+        arrays[f"{split}_labels"] = np.arange(6) % 2
+    np.savez(tmp_path / "p.npz", **arrays)
+    code, told = check(capsys, f"pack:{tmp_path / 'p.npz'}", "--workers", 0)
+    assert code == 1
+    assert "4 pictures cannot be read:" in told
+    assert "cannot read picture 3 of 'test' in" in told

@@ -2,6 +2,8 @@
 
 import argparse
 import os
+import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from kedge.errors import OptionError
 
 if TYPE_CHECKING:
-    from kedge.data.checking import Checked
+    from kedge.data.checking import Broken, Checked
     from kedge.training.progress import Display
 
+HEAD = b"# Pictures that kedge check could not read.\n"
 SHOWN = 10  # of a kind of problem; --list has them all
 ABOUT = """\
 Read every picture of a data set, and tell which cannot be read, which of the
@@ -55,9 +58,8 @@ def add(commands: Any, name: str) -> None:
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Check, tell, and write the list; 1 if something cannot be read."""
+    """Check, write the list, and tell; 1 if something cannot be read."""
     from kedge.data.checking import check_set
-    from kedge.data.decoding import WAY_OUT
     from kedge.grid.working import count_cores
     from kedge.training.progress import chosen
 
@@ -65,31 +67,74 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise OptionError(f"expected --workers of at least 0, found {options.workers}.")
     workers = count_cores() if options.workers is None else options.workers
     sets = _load(options.data, options.root)
+    place = None if options.list is None else _find_place(options.list, options.data, sets)
     total, done, found = sum(map(len, sets.values())), 0, {}
     with chosen(None, options.quiet)(f"checking {options.data}", total, 0, "picture") as display:
         for name, images in sets.items():
             tick = partial(_advance, display, done)
             found[name] = check_set(images, workers=workers, tick=tick)
             done += len(images)
+    broken = [each for checked in found.values() for each in checked.broken]
+    if place is not None:
+        _write(place, options.data, broken)  # before anything else can go wrong
+    _show(found, broken, options)
+    return 1 if broken else 0
+
+
+def _show(found: "dict[str, Checked]", broken: "list[Broken]", options: argparse.Namespace) -> None:
+    """What is there, and what is wrong with it."""
+    from kedge.data.decoding import WAY_OUT
+    from kedge.data.folders import WITHOUT
+
     if not options.quiet:
         for name, checked in found.items():
-            print(_describe(name, checked))
-    broken = [each for checked in found.values() for each in checked.broken]
+            _say(_describe(name, checked))
     problems = [each.problem.removesuffix(WAY_OUT) for each in broken]
     _tell(f"{_count(len(broken))} cannot be read", problems)
     for name, checked in found.items():
         twice = [f"{a} and {b}" for a, b in checked.contradictions()]
-        _tell(f"{_count(len(twice))} of {name} are there as another class too", twice)
+        _tell(f"in {name} as different classes, {_count(len(twice))}", twice)
     if {"train", "test"} <= found.keys():
-        both = [f"{a} is {b}" for a, b in found["test"].shared(found["train"])]
-        _tell(f"{_count(len(both))} of test are trained on too", both)
-    if options.list is not None:
-        left = _write(options.list, options.data, list(found.values()))
-        if broken and not options.quiet:
-            print(f"leave them out: --data '{left}'")
-    if not broken and not options.quiet:
-        print("every picture can be read")
-    return 1 if broken else 0
+        both = [
+            f"{a} is {b}" + ("" if same else ", which is of another class")
+            for a, b, same in found["test"].shared(found["train"])
+        ]
+        _tell(f"in test and trained on too, {_count(len(both))}", both)
+    if options.quiet:
+        return
+    if broken and options.list is not None:
+        _say(f"leave them out: '{options.data.partition(WITHOUT)[0]}{WITHOUT}{options.list}'")
+    elif not broken:
+        _say("every picture can be read")
+
+
+def _find_place(given: Path, data: str, sets: dict[str, Any]) -> Path:
+    """Where the list goes; never over something else, and known before all is read."""
+    from kedge.data.folders import WITHOUT
+
+    if not all(hasattr(images.source, "path") for images in sets.values()):
+        raise OptionError(f"expected a folder of pictures for --list, found {data}.")
+    place = Path(os.path.realpath(os.path.expanduser(given)))
+    if not str(given).strip() or str(given) == ".":
+        raise OptionError("expected a file for --list, found none between the quotes.")
+    if not place.parent.is_dir():
+        raise OptionError(f"expected --list in a folder that is there, found no {place.parent}.")
+    if not place.exists():
+        return place
+    own = place.is_file() and place.read_bytes().startswith(HEAD)
+    listed = data.partition(WITHOUT)[2]
+    if not own:
+        grows = " Those of it are kept in the new one." if listed else ""
+        raise OptionError(
+            f"expected --list to be new, or a list that kedge check wrote, found something else at"
+            f" {given}. Choose another name.{grows}"
+        )
+    return place
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _advance(display: "Display", done: int, count: int) -> None:
@@ -101,7 +146,7 @@ def _load(name: str, root: str | None) -> dict[str, Any]:
 
     if name.startswith("pictures:"):
         return {"pictures": load_whole(name)}
-    sets = load_sets(name, root=root)
+    sets = load_sets(name, root=root, decoded=False)
     found = {"train": sets.train, "test": sets.test}
     return {kind: images for kind, images in found.items() if images is not None}
 
@@ -113,14 +158,13 @@ def _describe(name: str, checked: "Checked") -> str:
     if images.class_names != ("unknown",):
         least, most = min(counts.values()), max(counts.values())
         each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        told += f" of {images.classes:,} classes, {each} of each"
+        classes = "1 class" if images.classes == 1 else f"{images.classes:,} classes"
+        told += f" of {classes}, {each} of each"
         rare = [kind for kind, count in counts.items() if count == 0]
         told += f" (none of {', '.join(map(repr, rare[:5]))})" if rare else ""
     if checked.sizes:
         heights, widths = zip(*checked.sizes, strict=True)
-        smallest, largest = (f"{pick(heights)} x {pick(widths)}" for pick in (min, max))
-        told += f"; {smallest}" if smallest == largest else f"; {smallest} to {largest}"
-        told += " pixels (height x width)"
+        told += f"; {_range(heights)} pixels high, {_range(widths)} wide"
     return told
 
 
@@ -130,22 +174,31 @@ def _count(count: int) -> str:
 
 def _tell(title: str, lines: list[str]) -> None:
     if lines:
-        print("\n  ".join([f"{title}:", *lines[:SHOWN]]))
+        _say(f"{title}:")
+        for line in lines[:SHOWN]:
+            _say(f"  {line}")
         if len(lines) > SHOWN:
-            print(f"  and {len(lines) - SHOWN:,} more")
+            _say(f"  and {len(lines) - SHOWN:,} more")
 
 
-def _write(path: Path, data: str, found: "list[Checked]") -> str:
-    """Write the list, with what `data` leaves out already; the name of what is left then."""
+def _say(line: str) -> None:
+    """A line that any terminal takes, whatever files are called."""
+    from kedge.data.decoding import printable
+
+    encoding = sys.stdout.encoding or "utf-8"
+    print(printable(line).encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _write(place: Path, data: str, broken: "list[Broken]") -> None:
+    """Write the list, with what `data` leaves out already."""
     from kedge.data.folders import WITHOUT, split_off
     from kedge.files import write_bytes_whole
 
-    if not all(hasattr(checked.images.source, "path") for checked in found):
-        raise OptionError(f"expected a folder of pictures for --list, found {data}.")
-    whole, marked, _ = data.partition(WITHOUT)
-    before = split_off(data.partition(":")[2])[1].listed if marked else frozenset()
-    broken = (each.where for checked in found for each in checked.broken)
-    write_bytes_whole(
-        path, b"".join(os.fsencode(where) + b"\n" for where in (*sorted(before), *broken))
+    before = split_off(data.partition(":")[2])[1].listed if WITHOUT in data else frozenset()
+    names = [os.fsencode(name) for name in (*sorted(before), *(each.where for each in broken))]
+    odd = [name for name in names if b"\n" in name or name.endswith(b"\r")]
+    lines = [name for name in names if name not in odd]
+    write_bytes_whole(place, HEAD + b"".join(line + b"\n" for line in lines))
+    _tell(
+        f"not in the list, for their names: rename {_count(len(odd))}", list(map(os.fsdecode, odd))
     )
-    return f"{whole}{WITHOUT}{path}"

@@ -58,14 +58,22 @@ class Checked:
                 found.append((describe(self.images, before), describe(self.images, number)))
         return found
 
-    def shared(self, other: "Checked") -> list[tuple[str, str]]:
-        """Pictures of this set that are also in another one, and where they are there."""
-        there = {digest: number for number, digest in other.digests.items()}
-        return [
-            (describe(self.images, number), describe(other.images, there[digest]))
-            for number, digest in self.digests.items()
-            if digest in there
-        ]
+    def shared(self, other: "Checked") -> list[tuple[str, str, bool]]:
+        """Pictures of this set that are also in another one: where here, where there.
+
+        And whether they are of one class; if there are several there, one of the same comes first.
+        """
+        there: dict[bytes, dict[int, int]] = {}
+        for number, digest in other.digests.items():
+            there.setdefault(digest, {}).setdefault(int(other.images.labels[number]), number)
+        found = []
+        for number, digest in self.digests.items():
+            copies, label = there.get(digest, {}), int(self.images.labels[number])
+            if copies:
+                copy = copies.get(label, min(copies.values()))
+                same = label in copies
+                found.append((describe(self.images, number), describe(other.images, copy), same))
+        return found
 
 
 def check_set(

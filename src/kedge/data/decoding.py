@@ -400,13 +400,13 @@ def _complaint(name: str, error: Exception) -> str:
     elif isinstance(error, MemoryError):
         reason = "there is not enough memory for it"
     elif isinstance(error, (OSError, ValueError, _Refusal, Image.DecompressionBombError)):
-        reason = _printable(str(error))[:200].rstrip(". ") or "it is damaged"
+        reason = printable(str(error))[:200].rstrip(". ") or "it is damaged"
     else:
-        reason = f"it is damaged ({_printable(f'{type(error).__name__}: {error}')[:200]})"
-    return f"cannot read {_printable(name)}: {reason}.{WAY_OUT}"
+        reason = f"it is damaged ({printable(f'{type(error).__name__}: {error}')[:200]})"
+    return f"cannot read {printable(name)}: {reason}.{WAY_OUT}"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """In one line that can be written anywhere: names of files may hold nearly any bytes."""
     odd = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of characters, ends of lines
     return "".join(

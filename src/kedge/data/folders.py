@@ -4,6 +4,9 @@
 those that `kedge check --list FILE` could not read.
 """
 
+import codecs
+import hashlib
+import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +23,7 @@ from kedge.errors import DataError
 TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that is there
 SPLIT_SEED = 0
 WITHOUT = "#without="
+_log = logging.getLogger("kedge")
 
 
 class FileReader:
@@ -42,6 +46,10 @@ class FileReader:
         path = self.path(number)
         return decode(path, path)
 
+    def digest(self, numbers: Tensor) -> str:
+        """What stands for the names of some pictures, wherever the folder lies."""
+        return hashlib.sha256(self._names[numbers.numpy()].tobytes()).hexdigest()
+
     def path(self, number: int) -> str:
         """Where that picture is."""
         return os.path.join(self.folder, os.fsdecode(bytes(self._names[number])))
@@ -61,21 +69,36 @@ class LeftOut:
     file: str = ""
     met: set[str] = field(default_factory=set)
 
-    def remove(self, folder: Path, names: list[str]) -> list[str]:
-        """Those names of files in `folder` that are not left out."""
+    def remove(self, images: ImageSet, *, training: bool = False) -> ImageSet:
+        """Those pictures of a set of files that are not left out; to train on, of every class."""
         if not self.listed:
-            return names
-        paths = {name: os.path.abspath(folder / name) for name in names}
-        self.met.update(path for path in paths.values() if path in self.listed)
-        return [name for name, path in paths.items() if path not in self.listed]
+            return images
+        assert isinstance(images.source, FileReader)
+        paths = [images.source.path(row) for row in images.rows.tolist()]
+        kept = torch.tensor([path not in self.listed for path in paths])
+        self.met.update(path for path in paths if path in self.listed)
+        found = images.part(kept.nonzero().squeeze(1))
+        gone = set(images.labels.tolist()) - set(found.labels.tolist())
+        if gone and (training or not len(found)):
+            kind = f"of {images.class_names[min(gone)]!r} " if training else ""
+            raise DataError(
+                f"expected some pictures {kind}to be left in {images.source.folder}, found that"
+                f" {self.file} leaves out all. Replace some, or remove the folder."
+            )
+        return found
 
     def check(self, top: Path) -> None:
-        """Refuse a list of which nothing was come across: it is of another folder."""
-        if self.listed and not self.met:
+        """Refuse a list of which nothing was come across, and tell of lines that name nothing."""
+        missed = sorted(self.listed - self.met)
+        if not missed:
+            return
+        if not self.met:
             raise DataError(
                 f"expected {self.file} to list pictures of {top}, found none of them among its"
-                f" {len(self.listed)} lines, such as {min(self.listed)!r}."
+                f" {len(self.listed)} lines, such as {missed[0][:200]!r}."
             )
+        told = "%s: %d of its %d lines name no picture of %s, such as %r"
+        _log.warning(told, self.file, len(missed), len(self.listed), top, missed[0][:200])
 
 
 def split_off(path: str) -> tuple[str, LeftOut]:
@@ -93,9 +116,10 @@ def split_off(path: str) -> tuple[str, LeftOut]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"expected a list of pictures to leave out at {file!r}, and cannot read it: {reason}."
-            " kedge check DATA --list FILE writes one."
+            f"expected a list of pictures to leave out at {os.path.abspath(file)}, and cannot read"
+            f" it: {reason}. kedge check DATA --list FILE writes one."
         ) from error
+    lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
     names = [os.fsdecode(line.rstrip(b"\r")) for line in lines]
     names = [name for name in names if name.strip() and not name.startswith("#")]
     return folder, LeftOut(frozenset(os.path.normpath(os.path.join(top, n)) for n in names), file)
@@ -105,7 +129,8 @@ def load_folder(path: str) -> Sets:
     """The sets of a folder: `train` and `test` in it, or its classes less a fifth to test on.
 
     A fixed fifth of the pictures, of every class in proportion, is cut off where the folder has no
-    `train`. Each class keeps at least one picture for training.
+    `train`. Each class keeps at least one picture for training. What a list leaves out is left out
+    after that, so that the others stay on the side where they were.
     """
     path, left_out = split_off(path)
     top = _check_folder(path)
@@ -118,14 +143,16 @@ def load_folder(path: str) -> Sets:
             f"expected a folder 'train' beside {_quoted(folders)} in {top}, found none. Add it, or"
             f" name the folder that has the class folders: imagefolder:{top / folders[0]}."
         )
-    whole = _read_split(top, top.name, None, left_out)
-    left_out.check(top)
+    whole = _read_split(top, top.name, None)
     room = len(whole) - len(set(whole.labels.tolist()))  # so that every class keeps one
     count = min(round(len(whole) / 5), room)
-    if count == 0:
-        return Sets(whole, None)
-    kept, cut = stratified(whole.labels, count, SPLIT_SEED)
-    return Sets(whole.part(kept), whole.part(cut))
+    train, test = whole, None
+    if count:
+        train, test = (whole.part(part) for part in stratified(whole.labels, count, SPLIT_SEED))
+    train = left_out.remove(train, training=True)
+    test = None if test is None else left_out.remove(test)
+    left_out.check(top)
+    return Sets(train, test)
 
 
 def load_imagenet(path: str) -> Sets:
@@ -143,7 +170,7 @@ def load_imagenet(path: str) -> Sets:
 
 def read_classes(folder: Path, name: str) -> ImageSet:
     """All pictures of a folder that has a folder for each class."""
-    return _read_split(_check_folder(str(folder)), name, None, LeftOut())
+    return _read_split(_check_folder(str(folder)), name, None)
 
 
 def load_pictures(path: str) -> ImageSet:
@@ -153,27 +180,28 @@ def load_pictures(path: str) -> ImageSet:
     if not top.is_dir():
         found = "a file" if top.exists() else "nothing"
         raise DataError(f"expected a folder of pictures at {top}, found {found} there.")
-    names = left_out.remove(top, list_pictures(top))
-    left_out.check(top)
+    names = list_pictures(top)
     if not names:
         raise DataError(
             f"expected pictures in {top}, found none (known are {' '.join(EXTENSIONS)})."
         )
     labels = torch.zeros(len(names), dtype=torch.long)
-    return ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",))
+    images = ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",))
+    images = left_out.remove(images)
+    left_out.check(top)
+    return images
 
 
 def _pair(top: Path, test_name: str | None, left_out: LeftOut) -> Sets:
-    train, test = _read_split(top / "train", top.name, None, left_out), None
+    train = left_out.remove(_read_split(top / "train", top.name, None), training=True)
+    test = None
     if test_name is not None:
-        test = _read_split(top / test_name, top.name, train.class_names, left_out)
+        test = left_out.remove(_read_split(top / test_name, top.name, train.class_names))
     left_out.check(top)
     return Sets(train, test)
 
 
-def _read_split(
-    folder: Path, name: str, known: tuple[str, ...] | None, left_out: LeftOut
-) -> ImageSet:
+def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> ImageSet:
     """The pictures of the class folders in `folder`, labelled by `known` classes if given."""
     classes = _list_folders(folder)
     _check_layout(folder, classes)
@@ -193,12 +221,6 @@ def _read_split(
             raise DataError(
                 f"expected pictures in every class folder, found none in {folder / kind} (known"
                 f" are {' '.join(EXTENSIONS)}). Add some or remove the folder."
-            )
-        files = left_out.remove(folder / kind, files)
-        if not files:
-            raise DataError(
-                f"expected pictures in every class folder, found that {left_out.file} leaves out"
-                f" all of {folder / kind}. Remove the folder."
             )
         names += [os.path.join(kind, file) for file in files]
         labels += [numbers[kind]] * len(files)

@@ -55,7 +55,7 @@ class PackReader:
         return self.contents[start:stop].numpy().tobytes(), f"picture {number} of {self.name}"
 
 
-def load_pack(where: str, *, test_only: bool = False) -> Sets:
+def load_pack(where: str, *, test_only: bool = False, decoded: bool = True) -> Sets:
     """The sets of a pack: its splits `train` and `test`, or of `FILE.npz#SPLIT` that, to test on.
 
     Pictures that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`. A run asks
@@ -64,6 +64,7 @@ def load_pack(where: str, *, test_only: bool = False) -> Sets:
     Args:
         where: The file, with or without a split.
         test_only: Do not decode what is to be trained on, where there is a split to test on.
+        decoded: False leaves pictures encoded until each is read.
     """
     file, split = _parse(where)
     if not file.is_file():
@@ -79,7 +80,12 @@ def load_pack(where: str, *, test_only: bool = False) -> Sets:
         # Opened here: numpy leaves the files of broken archives open.
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as pack:
             splits = _wanted(file, pack, split, test_only)
-            found = {name: _load_once((*known, name), file, pack, name) for name in splits}
+            found = {
+                name: _load_once((*known, name), file, pack, name)
+                if decoded
+                else _open_split(file, pack, name)
+                for name in splits
+            }
     except DataError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -131,6 +137,14 @@ def _parse(where: str) -> tuple[Path, str | None]:
 
 
 def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
+    # What is wrong is refused before pictures are decoded.
+    found = _open_split(file, pack, split)
+    assert isinstance(found.source, PackReader)
+    pictures = decode_all(found.source)
+    return found if pictures is None else replace(found, source=pictures)
+
+
+def _open_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
     if f"{split}_bytes" not in pack:
         raise _no_split(file, pack, repr(split))
     contents = _array(file, pack, f"{split}_bytes", "u1")
@@ -143,10 +157,7 @@ def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
         f"{split!r} in {file}", torch.from_numpy(contents), torch.from_numpy(offsets)
     )
     kinds = [str(kind) for kind in names]
-    # What is wrong is refused before pictures are decoded.
-    found = ImageSet.of(file.stem, reader, torch.from_numpy(labels), kinds)
-    pictures = decode_all(reader)
-    return found if pictures is None else replace(found, source=pictures)
+    return ImageSet.of(file.stem, reader, torch.from_numpy(labels), kinds)
 
 
 def _array(file: Path, pack: np.lib.npyio.NpzFile, key: str, kinds: str) -> npt.NDArray[np.generic]:

@@ -56,7 +56,12 @@ logger = logging.getLogger("kedge")
 
 
 def load_sets(
-    name: str, *, root: str | None = None, download: bool = False, test_only: bool = False
+    name: str,
+    *,
+    root: str | None = None,
+    download: bool = False,
+    test_only: bool = False,
+    decoded: bool = True,
 ) -> Sets:
     """The sets to train and to test on that a name stands for.
 
@@ -66,6 +71,7 @@ def load_sets(
         download: Whether to fetch CIFAR if it is not there.
         test_only: The set to train on is not asked for, and may be left out where it would take
             long to read.
+        decoded: False leaves the pictures of a pack encoded until each is read.
     """
     kind, colon, path = name.partition(":")
     if kind in WITH_PATH:
@@ -74,7 +80,9 @@ def load_sets(
             raise OptionError(
                 f"expected {kind} with what to read, as in '{written}', found {name!r}."
             )
-        return load_pack(path, test_only=test_only) if load is load_pack else load(path)
+        if load is load_pack:
+            return load_pack(path, test_only=test_only, decoded=decoded)
+        return load(path)
     if kind not in PLAIN or colon:
         raise OptionError(_describe_unknown(name))
     if kind == "shapes":

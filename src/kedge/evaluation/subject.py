@@ -49,6 +49,7 @@ class Subject:
         bank: Residuals like those of training, of an anchored model, if known.
         normaliser: For a model that takes floats: makes them of uint8 images.
         precision: That it computes in whatever is asked for, if it has one of its own.
+        trained_on: What stands for its training set, see `kedge.training.material.fingerprint`.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Subject:
     bank: Tensor | None = field(default=None, repr=False)
     normaliser: Normalise | None = None
     precision: str | None = None
+    trained_on: str | None = None
 
     @property
     def members(self) -> int:
@@ -215,6 +217,7 @@ def make_subject(
         recipe.get("data", {}).get("interpolation") or view[1],
         recipe,
         normaliser=normaliser,
+        trained_on=known if isinstance(known := provenance.get("trained_on"), str) else None,
     )
     if normaliser is not None:
         how = f"{subject.weights} {normaliser.mean} {normaliser.std}"

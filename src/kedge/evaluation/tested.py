@@ -1,18 +1,21 @@
 """The sets that a model is tested and fitted on."""
 
+import logging
 import os
 from dataclasses import replace
 
 from torch import Tensor
 
+from kedge.data.folders import WITHOUT
 from kedge.data.given import Given, as_set, overlap
 from kedge.data.images import ImageSet, Sets
 from kedge.data.sources import load_sets, load_whole
 from kedge.errors import DataError, OptionError
 from kedge.evaluation.subject import Subject
-from kedge.training.material import cut_sets
+from kedge.training.material import cut_sets, fingerprint
 from kedge.training.recipe_files import make_recipe
 
+_log = logging.getLogger("kedge")
 Data = str | ImageSet | Sets | tuple[Tensor, Tensor]
 
 
@@ -59,6 +62,7 @@ def _are_same(data: str, other: str | None) -> bool:
     """Whether two names stand for the same data, however their path is written."""
     if other is None:
         return False
+    data, other = (name.partition(WITHOUT)[0] for name in (data, other))
     (kind, _, path), (other_kind, _, other_path) = data.partition(":"), other.partition(":")
     if not path or kind != other_kind:
         return data == other
@@ -118,8 +122,17 @@ def load_validation(
     if not subject.recipe or not _are_same(test.name, subject.recipe["data"]["name"]):
         return None
     recipe = make_recipe(subject.recipe)
-    if not recipe.data.validation:
+    cut_by_us = recipe.data.name.startswith("imagefolder:")  # perhaps
+    if not recipe.data.validation and not cut_by_us:
         return None  # and the pictures it was trained on need not be read
     if root is not None:
         recipe = replace(recipe, data=replace(recipe.data, root=root))
-    return cut_sets(recipe).validation
+    parts = cut_sets(recipe)
+    now, then = fingerprint(parts.train), subject.trained_on
+    if then not in (None, now):
+        _log.warning(
+            "%s is not what %s was trained on (%s, now %s): some of what it is tested or fitted on"
+            " may be among what it was trained on",
+            *(recipe.data.name, subject.name, then, now),
+        )
+    return parts.validation

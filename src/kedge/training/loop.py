@@ -346,6 +346,7 @@ def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
                 "recipe": asdict(recipe),
                 "facts": training_facts(recipe, run),
                 "steps": run.done,
+                "trained_on": run.material.fingerprint,
                 "rows": rows,
             },
         )

@@ -56,7 +56,7 @@ class Material:
         normalise: Mean and standard deviation of each channel.
         class_names: Of the labels.
         description: In a line, what the data are.
-        fingerprint: Of the training labels, to know the data again.
+        fingerprint: Of the training set, to know it again.
     """
 
     batches: Batches
@@ -173,7 +173,7 @@ def gather_material(recipe: Recipe, processes: Processes) -> Material:
         normalise=_normalisation(recipe, pixels),
         class_names=train.class_names,
         description=_describe(recipe, parts, resident),
-        fingerprint=_fingerprint(train),
+        fingerprint=fingerprint(train),
     )
 
 
@@ -358,9 +358,12 @@ def _rounded(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(value, 4) for value in values)
 
 
-def _fingerprint(images: ImageSet) -> str:
+def fingerprint(images: ImageSet) -> str:
+    """By which a training set is known again: how many, their labels, and the names of files."""
     digest = hashlib.sha256(images.labels.numpy().tobytes())
     digest.update("\n".join(images.class_names).encode())
+    if isinstance(images.source, FileReader):
+        digest.update(images.source.digest(images.rows).encode())
     return f"{len(images)} training samples, {digest.hexdigest()[:12]}"
 
 
