@@ -15,6 +15,8 @@ from kedge.own_networks import own_libraries
 
 NETS = """
 from dataclasses import dataclass
+from functools import partial
+from os import system
 
 import torch
 from torch import nn
@@ -52,6 +54,14 @@ def no_network(num_classes):
 
 def without_classes():
     return SmallNet(2)
+
+
+def _hidden(num_classes):
+    return SmallNet(num_classes)
+
+
+narrow = partial(partial(SmallNet, 2), width=3)
+run = partial(system, "false")
 """
 
 
@@ -77,6 +87,7 @@ def test_a_class_and_a_function_of_a_file_are_made_by_name(nets):
     assert net.first.out_channels == 6
     assert kedge.nets.create("nets:SmallNet", num_classes=4, width=9).first.out_channels == 9
     assert kedge.nets.create("nets:wide", num_classes=4).first.out_channels == 12
+    assert kedge.nets.create("nets:narrow").first.out_channels == 3
     assert type(kedge.nets.create("nets:wide", num_classes=4)) is type(net)  # it is run once
     assert sys.path == path
     assert "nets" not in sys.modules  # nobody else's module is replaced
@@ -142,7 +153,10 @@ def test_a_module_that_python_finds_is_known_by_its_name(nets, tmp_path, monkeyp
             "nets:SmalNet",
             r"the network of .*nets.py to be one of 'SmallNet', 'wide', .*mean 'SmallNet'\?",
         ),
-        ("nets:_line", "the network of .*nets.py to be one of"),
+        ("nets:_hidden", "the network of .*nets.py to be one of"),
+        ("nets:system", "the network of .*nets.py to be one of .* found 'system'"),
+        ("nets:run", "the network of .*nets.py to be one of .* found 'run'"),
+        ("nets:Shape", "the network of .*nets.py to be one of .* found 'Shape'"),
         ("nts:SmallNet", r"library to be one of .*'nets', found 'nts' \(did you mean 'nets'\?\)"),
         ("nts:SmallNet", r"Networks of your own: KEDGE_NETWORKS=FILE.py, then 'FILE:NAME'"),
         ("nets:broken", "cannot make 'nets:broken' with .*: RuntimeError: it is broken. Networks"),
@@ -176,6 +190,28 @@ def test_a_file_that_cannot_be_imported_is_told_with_its_line(nets, text, told):
         assert "\n" not in str(problem.value)
     nets.write_text(NETS)
     kedge.nets.create("nets:SmallNet", num_classes=3)
+
+
+def test_a_file_without_networks_is_told(nets):
+    nets.write_text("from os import system\n")
+    with pytest.raises(OptionError, match="found neither a class of torch.nn.Module nor a func"):
+        kedge.nets.create("nets:system", command="false")
+
+
+def test_a_package_may_collect_networks_of_its_parts(tmp_path, monkeypatch):
+    package = tmp_path / "collected"
+    package.mkdir()
+    (package / "part.py").write_text(NETS.replace("from beside import WIDTH", "WIDTH = 5"))
+    (package / "__init__.py").write_text("from .part import SmallNet, wide, system")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("KEDGE_NETWORKS", "collected")
+    assert kedge.nets.create("collected:wide", num_classes=2).first.out_channels == 12
+    assert kedge.nets.create("collected:SmallNet", num_classes=2).first.out_channels == 5
+    with pytest.raises(OptionError, match="found 'system'"):
+        kedge.nets.create("collected:system", command="false")
+    for name in ("collected", "collected.part"):
+        sys.modules.pop(name)
+    own_networks._import.cache_clear()
 
 
 def test_names_that_are_taken_are_refused(tmp_path, monkeypatch):

@@ -51,16 +51,18 @@ def find_own(library: str, name: str) -> Callable[..., Any]:
     """The class or function of that name in a listed file or module; it is imported."""
     source = own_libraries()[library]
     module = _import(library, source)
-    makers = {
+    makers: dict[str, Callable[..., Any]] = {
         key: value
         for key, value in vars(module).items()
-        if callable(value) and not key.startswith("_")
+        if not key.startswith("_") and _may_make_a_network(value, module)
     }
-    if name not in makers:
-        own = [key for key, value in makers.items() if _may_be_a_network(value, module)]
-        check_option(f"the network of {source}", name, own or makers)
-    found: Callable[..., Any] = makers[name]
-    return found
+    if not makers:
+        raise OptionError(
+            f"expected networks in {source} ({VARIABLE}), found neither a class of torch.nn.Module"
+            " nor a function of its own."
+        )
+    check_option(f"the network of {source}", name, makers)
+    return makers[name]
 
 
 def read_source(library: str) -> bytes | None:
@@ -85,10 +87,20 @@ def describe_unknown(name: str) -> str:
     return f" For the network in {file}: {VARIABLE}={file}, and name it '{stem}:{model}'."
 
 
-def _may_be_a_network(value: Any, module: ModuleType) -> bool:
-    """A function of this module, or a class that has a forward pass."""
-    here = getattr(value, "__module__", None) == module.__name__
-    return here and (not isinstance(value, type) or hasattr(value, "forward"))
+def _may_make_a_network(value: Any, module: ModuleType) -> bool:
+    """A network's class, or a function of this module or of its package.
+
+    Whatever else a module imports is none of its networks: a model that names `system`, where the
+    file has a line `from os import system`, is refused.
+    """
+    from torch import nn
+
+    while isinstance(value, functools.partial):
+        value = value.func
+    if isinstance(value, type):
+        return issubclass(value, nn.Module)
+    top = (getattr(value, "__module__", None) or "").partition(".")[0]
+    return callable(value) and top == module.__name__.partition(".")[0]
 
 
 @functools.cache
