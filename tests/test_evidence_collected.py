@@ -357,6 +357,7 @@ def test_a_cell_that_is_not_evaluated_in_full_is_refused(work, tmp_path):
     assert seeds == {"0", "2"}
 
 
+@pytest.mark.slow
 def test_cells_may_come_in_several_sittings(drawn, work, tmp_path, capsys):
     collected.write_results(work, tmp_path / "at-once")
     later = tmp_path / "later"

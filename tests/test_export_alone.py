@@ -80,7 +80,10 @@ def make_model(name: str) -> kedge.Anchored:
     return model
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "swinv2" else []) for name in NETWORKS],
+)
 def test_a_file_runs_where_neither_kedge_nor_torch_is(name, elsewhere, tmp_path):
     model, k = make_model(name), 2 if name in ("resnet", "vit") else 1
     images = torch.randint(256, (64, 3, SIDE, SIDE)).to(torch.uint8)

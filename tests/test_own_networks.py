@@ -199,17 +199,17 @@ def test_a_file_without_networks_is_told(nets):
 
 
 def test_a_package_may_collect_networks_of_its_parts(tmp_path, monkeypatch):
-    package = tmp_path / "collected"
+    package = tmp_path / "gathered_networks"
     package.mkdir()
     (package / "part.py").write_text(NETS.replace("from beside import WIDTH", "WIDTH = 5"))
     (package / "__init__.py").write_text("from .part import SmallNet, wide, system")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("KEDGE_NETWORKS", "collected")
-    assert kedge.nets.create("collected:wide", num_classes=2).first.out_channels == 12
-    assert kedge.nets.create("collected:SmallNet", num_classes=2).first.out_channels == 5
+    monkeypatch.setenv("KEDGE_NETWORKS", "gathered_networks")
+    assert kedge.nets.create("gathered_networks:wide", num_classes=2).first.out_channels == 12
+    assert kedge.nets.create("gathered_networks:SmallNet", num_classes=2).first.out_channels == 5
     with pytest.raises(OptionError, match="found 'system'"):
-        kedge.nets.create("collected:system", command="false")
-    for name in ("collected", "collected.part"):
+        kedge.nets.create("gathered_networks:system", command="false")
+    for name in ("gathered_networks", "gathered_networks.part"):
         sys.modules.pop(name)
     own_networks._import.cache_clear()
 
