@@ -15,6 +15,7 @@ settings.register_profile("dev", deadline=None, max_examples=50)
 settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 torch.set_num_threads(1)  # tensors here are tiny: threads only add time
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # likewise in the processes that tests start
 
 
 @pytest.fixture
