@@ -409,6 +409,10 @@ def test_a_run_goes_on_with_the_same_files_alone(folder, tmp_path):
     first = fingerprint(load_sets(f"imagefolder:{folder}").train)
     moved = folder.rename(tmp_path / "moved")
     assert fingerprint(load_sets(f"imagefolder:{moved}").train) == first
+    shutil.copy(files(moved)[-1], files(moved)[-1].with_name("z-a-longer-name.png"))
+    train = load_sets(f"imagefolder:{moved}").train
+    assert fingerprint(train.part(torch.arange(20))) == first  # the others' names do not count
+    files(moved)[-1].unlink()
     files(moved)[0].rename(files(moved)[0].with_name("0-other.png"))
     assert fingerprint(load_sets(f"imagefolder:{moved}").train) != first
 

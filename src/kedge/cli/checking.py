@@ -34,7 +34,7 @@ def add(commands: Any, name: str) -> None:
     """Tell the parser of `kedge` about this command."""
     parser = commands.add_parser(
         name,
-        help="read every picture of a data set: what is broken, there twice, or missing",
+        help="read every picture of a data set: what is broken, or there twice",
         description=ABOUT,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -121,15 +121,21 @@ def _find_place(given: Path, data: str, sets: dict[str, Any]) -> Path:
         raise OptionError(f"expected --list in a folder that is there, found no {place.parent}.")
     if not place.exists():
         return place
-    own = place.is_file() and place.read_bytes().startswith(HEAD)
-    listed = data.partition(WITHOUT)[2]
-    if not own:
-        grows = " Those of it are kept in the new one." if listed else ""
+    if not place.is_file() or _read_head(place) != HEAD:
+        grows = " Those of it are kept in the new one." if WITHOUT in data else ""
         raise OptionError(
             f"expected --list to be new, or a list that kedge check wrote, found something else at"
             f" {given}. Choose another name.{grows}"
         )
     return place
+
+
+def _read_head(file: Path) -> bytes:
+    try:
+        with open(file, "rb") as stream:
+            return stream.read(len(HEAD))
+    except OSError:
+        return b""
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -48,7 +48,8 @@ class FileReader:
 
     def digest(self, numbers: Tensor) -> str:
         """What stands for the names of some pictures, wherever the folder lies."""
-        return hashlib.sha256(self._names[numbers.numpy()].tobytes()).hexdigest()
+        names: list[bytes] = self._names[numbers.numpy()].tolist()
+        return hashlib.sha256(b"\0".join(names)).hexdigest()
 
     def path(self, number: int) -> str:
         """Where that picture is."""
