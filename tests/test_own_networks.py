@@ -274,3 +274,20 @@ def test_a_card_says_what_has_to_be_brought(nets, tmp_path):
     card = (tmp_path / "published" / "README.md").read_text()
     assert "# nets:SmallNet is the author's own: set KEDGE_NETWORKS=nets.py first" in card
     assert "has to bring its code, `nets.py`, and set `KEDGE_NETWORKS`" in card
+
+
+def test_a_card_names_a_module_as_it_is_listed(tmp_path, monkeypatch):
+    package = tmp_path / "own_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "more.py").write_text(NETS.replace("from beside import WIDTH", "WIDTH = 5"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("KEDGE_NETWORKS", "own_package.more")
+    half = (0.5,) * 3
+    net = kedge.nets.create("own_package.more:SmallNet", num_classes=4)
+    kedge.publish(kedge.standard(net, (half, half), image_shape=(3, 8, 8)), tmp_path / "published")
+    card = (tmp_path / "published" / "README.md").read_text()
+    assert "set KEDGE_NETWORKS=own_package.more first" in card
+    for name in ("own_package", "own_package.more"):
+        sys.modules.pop(name)
+    own_networks._import.cache_clear()

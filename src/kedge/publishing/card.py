@@ -227,10 +227,12 @@ def _network(subject: Subject) -> str:
 
 
 def _own_file(subject: Subject) -> str | None:
-    """The file that a network of the author's own is made by; None for one of a library."""
+    """The file or module of a network of the author's own; None for one of a library."""
     made = subject.config["architecture"]
     library = TAKEN[0] if made is None else str(made["name"]).partition(":")[0]
-    return None if library in TAKEN else f"{library}.py"
+    if library in TAKEN:
+        return None
+    return library if "." in library else f"{library}.py"  # modules are listed as they are
 
 
 def _list_facts(subject: Subject) -> list[list[str]]:
