@@ -15,9 +15,12 @@ Nine models, about two minutes each on an H200; less with `--jobs 3` under NVIDI
 
 import argparse
 import csv
+import multiprocessing
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -111,6 +114,19 @@ def measure(run: Path, corruptions: Sequence[str], device: str, limit: int | Non
     ]
 
 
+def measure_all(
+    runs: Sequence[Path], corruptions: Sequence[str], device: str, limit: int | None, jobs: int
+) -> Iterator[list[Judged]]:
+    """The lines of each model, in the order of the models; `jobs` of them are asked at once."""
+    one = partial(measure, corruptions=corruptions, device=device, limit=limit)
+    if jobs == 1:
+        yield from map(one, runs)
+        return
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=fresh) as pool:
+        yield from pool.map(one, runs)
+
+
 def write(path: Path, lines: Sequence[Judged]) -> None:
     """All lines so far."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--corruptions", help="comma-separated; default: the 19 of C")
     parser.add_argument("--limit", type=int, help="pictures of each set, to try the script")
-    parser.add_argument("--jobs", type=int, help="models that are trained at once")
+    parser.add_argument("--jobs", type=int, help="models that are trained, and asked, at once")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--results", type=Path, default=FILE)
     options = parser.parse_args(arguments)
@@ -149,11 +165,13 @@ def main(arguments: list[str] | None = None) -> int:
     words += ["--jobs", str(options.jobs)] if options.jobs else []
     code = kedge_command(words)
     lines: list[Judged] = []
-    for path in sorted(options.work.glob("*/cell.json")):
-        if read_cell(path.parent).get("finished"):
-            lines += measure(path.parent, corruptions, options.device, options.limit)
-            write(options.results, lines)
-            print(*lines[-3:], sep="\n", flush=True)
+    runs = [path.parent for path in sorted(options.work.glob("*/cell.json"))]
+    runs = [run for run in runs if read_cell(run).get("finished")]
+    jobs = options.jobs or 1
+    for found in measure_all(runs, corruptions, options.device, options.limit, jobs):
+        lines += found
+        write(options.results, lines)
+        print(*found, sep="\n", flush=True)
     return code
 
 
