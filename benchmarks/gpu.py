@@ -1,6 +1,6 @@
 """All benchmarks that have figures of a GPU, one after the other on one machine and one code.
 
-    python benchmarks/gpu.py --data pack:cifar10.npz              # about 15 minutes on an H200
+    python benchmarks/gpu.py --data pack:cifar10.npz              # about 20 minutes on an H200
     python benchmarks/gpu.py --data pack:cifar10.npz --only step folded
 
 Each writes its own file in `results`. What ran is written to `results/gpu.csv` after each: the

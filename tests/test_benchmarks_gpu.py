@@ -91,6 +91,17 @@ def test_each_benchmark_is_there_and_on_the_page(name):
     assert f"python benchmarks/{script}" in (ROOT / "benchmarks" / "README.md").read_text()
 
 
+def test_all_figures_of_a_gpu_are_of_one_code():
+    lines = lines_of(gpu.RECORD)
+    assert [line["benchmark"] for line in lines] == list(gpu.BENCHMARKS)
+    assert {line["exit_code"] for line in lines} == {"0"}
+    assert len({line["code"] for line in lines}) == 1
+    for line in lines:
+        words = gpu.BENCHMARKS[line["benchmark"]]
+        words = ["pack:cifar10.npz" if word == "DATA" else word for word in words]
+        assert line["command"] == f"python benchmarks/{' '.join(words)}"
+
+
 @pytest.mark.parametrize("page", timed.PAGES)
 def test_rows_of_timings_are_renewed_and_nothing_else(page):
     text, folder = (ROOT / page).read_text(), (ROOT / page).parent

@@ -597,6 +597,26 @@ def test_how_long_one_cell_takes_is_told_as_it_was_measured():
     assert 1.4e6 < seen < 1.6e6
 
 
+def test_how_fast_training_is_is_told_as_it_was_measured():
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    with open(ROOT / "benchmarks/results/training-h200.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    over = {(r["baseline"], r["contender"]): r for r in rows}
+    steps = [over["limit", f"kedge, {arm}"] for arm in ("standard", "anchored", "masked")]
+    standard, anchored, masked = (f"{round(float(r['per_second']), -2):,.0f}" for r in steps)
+    assert f"{standard} images a second standard, {anchored} anchored and {masked} masked" in page
+    assert f"about {masked} images a second" in readme
+    slower = [100 * (float(row["ratio"]) - 1) for row in steps]
+    assert f"{min(slower):.1f} to {max(slower):.1f} % slower than the bare network" in page
+    plain = over["kedge, masked", "plain script"]
+    low, high = (float(plain[key]) for key in ("ratio_p10", "ratio_p90"))
+    assert 9 < float(plain["ratio"]) < 11
+    assert f"about ten times slower, {low:.1f} to {high:.1f} between the 10th and 90th" in page
+    ratio = float(over["kedge, standard", "kedge, masked"]["ratio"])
+    assert f"masked steps take {ratio:.3f} of standard ones" in readme
+
+
 def test_variants_were_tested_on_pictures_held_back():
     rows = read("choosing-grid.csv")
     assert {row["count"] for row in rows} == {str(evidence.HELD)}
