@@ -27,6 +27,7 @@ SECOND = {
     "label-running": "masked, label, BatchNorm left alone",
     "label-falling": "masked, label, alpha from 0.5 to 0",
 }
+RELEASED = "label-running"  # what the authors' code does; three seeds, trained with the second grid
 CHOSEN = "more-masked-running"
 CHOSEN_TITLE = "half standard, then masked, label, alpha 0.5, BatchNorm left alone"
 # Measure: title, factor, digits.
@@ -60,10 +61,10 @@ Line = dict[str, str]
 
 
 def describe_first_grid() -> str:
-    """Six arms: mean and standard deviation over seeds."""
+    """Six arms, and what the authors' code does: mean and standard deviation over seeds."""
     lines = [_head("training", [title for title, _, _ in SHOWN.values()])]
     found = _by_arm(_first())
-    for arm, title in FIRST.items():
+    for arm, title in _with_released():
         cells = [_spread(found[arm][measure], *SHOWN[measure][1:]) for measure in SHOWN]
         lines.append(_row(title, cells))
     return "\n".join(lines)
@@ -76,10 +77,12 @@ def describe_most_important() -> str:
     chosen = (row for row in _read("summary") if row["arm"] == CHOSEN)
     first = _by_arm(_first()) | _by_arm(chosen)
     titles = (
-        FIRST | FINISHED | {CHOSEN: "the same, half of the batches masked, BatchNorm left alone"}
+        dict(_with_released())
+        | FINISHED
+        | {CHOSEN: "the same, half of the batches masked, BatchNorm left alone"}
     )
     for found, arms, before in (
-        (first, ("standard", "masked-label", "finetuned", CHOSEN), ""),
+        (first, ("standard", "masked-label", RELEASED, "finetuned", CHOSEN), ""),
         (_by_arm(_read("finetune")), tuple(FINISHED)[1:3], "a finished network, "),
     ):
         for arm in arms:
@@ -93,7 +96,7 @@ def describe_differences() -> str:
     lines = [_head("difference", [title for title, _, _ in SHOWN.values()])]
     for against, less in (("standard", ""), ("continued", ", less its control")):
         found = _by_arm(_first(against))
-        for arm, title in FIRST.items():
+        for arm, title in _with_released():
             if arm in found:
                 cells = [_difference(found[arm][measure], *SHOWN[measure][1:]) for measure in SHOWN]
                 lines.append(_row(title + less, cells))
@@ -209,7 +212,7 @@ def describe_other_networks() -> str:
 def describe_finished() -> str:
     """Networks whose training was over, tuned; also with a temperature."""
     shown = {
-        **{key: SHOWN[key] for key in SHOWN if key not in ("C-bar", "shift", "OOD AUROC")},
+        **{key: SHOWN[key] for key in SHOWN if key not in ("shift", "OOD AUROC")},
         "smooth ECE, corrupted, temperature": ("the same, with a temperature", 1, 3),
         "OOD AUROC": SHOWN["OOD AUROC"],
     }
@@ -329,11 +332,19 @@ def _read(name: str) -> list[Line]:
 
 
 def _first(against: str | None = None) -> list[Line]:
-    """Lines about the first grid; each arm once, or differences to one arm."""
-    rows = [row for row in _read("summary") if row["grid"] == "first"]
+    """Lines about the first grid and RELEASED; each arm once, or differences to one arm."""
+    rows = [row for row in _read("summary") if row["grid"] == "first" or row["arm"] == RELEASED]
     if against is None:
         return [row for row in rows if row["against"] in ("", "standard")]
     return [row for row in rows if row["against"] == against]
+
+
+def _with_released() -> list[tuple[str, str]]:
+    """The arms of the first grid with their titles, RELEASED beside the one that it varies."""
+    arms = list(FIRST.items())
+    after = list(FIRST).index("masked-label") + 1
+    title = "the same, BatchNorm left alone as in the authors' code"
+    return [*arms[:after], (RELEASED, title), *arms[after:]]
 
 
 def _by_arm(rows: Iterable[Line]) -> dict[str, dict[str, Line]]:
@@ -354,7 +365,10 @@ def _difference(row: Line, factor: float, digits: int, *, interval: bool = True)
     text = _signed(value, digits)
     if low > 0 or high < 0:
         text = f"**{text}**"
-    around = f"{_signed(low, digits)}{_KEEP}to{_KEEP}{_signed(high, digits)}"
+    ends = [_signed(end, digits) for end in (low, high)]
+    if any(end.strip("0.") == "" for end in ends):  # on which side of 0 it ends must be seen
+        ends = [_signed(end, digits + 1) for end in (low, high)]
+    around = f"{ends[0]}{_KEEP}to{_KEEP}{ends[1]}"
     return f"{text}<br>{around}" if interval else text
 
 
