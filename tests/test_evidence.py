@@ -329,6 +329,37 @@ def test_what_is_no_gain_is_told_as_it_was_found():
     assert told.format(*masked, *plain) in page
 
 
+def test_sentences_beside_tables_say_what_the_tables_say():
+    page = " ".join((ROOT / "docs/evidence.md").read_text().split())
+
+    def mean(arm: str, measure: str, factor: float = 100) -> float:
+        return factor * float(of_summary(arm, measure)["mean"])
+
+    def lost(measure: str) -> float:
+        return mean("uniform-batch", measure) - mean("uniform-batch-running", measure)
+
+    weakest = 100 * min(numbers(of_summary("masked-label", "corrupted")))
+    falling = mean("label-falling", "corrupted")
+    gains = [mean(arm, "OOD AUROC, scrambled") for arm in ("standard", "masked-label", "finetuned")]
+    alone = of_summary("label-running", "OOD AUROC", against="masked-label")
+    told = [100 * float(alone[key]) for key in ("difference", "low", "high")]
+    shifted = [mean(a, "smooth ECE, shift", 1) for a in ("standard", "masked-label", "finetuned")]
+    assert f"{shifted[1]:.2f}" == f"{shifted[2]:.2f}"
+    uniform, anchored = (mean(arm, "corrupted") for arm in ("masked-uniform", "anchored"))
+    noise = [100 * value for value in numbers(of_summary("standard", "OOD AUROC, noise"))]
+    for said in (
+        f"costs {lost('clean'):.1f} points on clean pictures and {lost('corrupted'):.1f} under",
+        f"over the anchored network ({uniform:.1f} and {anchored:.1f} %)",
+        f"weakest seed ({falling:.1f} and {weakest:.1f} %; one seed",
+        f"weakest seed ({falling:.1f} and {weakest:.1f} %); its calibration",
+        f"told better (+{gains[1] - gains[0]:.1f}, +{gains[2] - gains[0]:.1f}), blobs",
+        f"shifted set from {shifted[0]:.2f} to {shifted[1]:.2f} in both",
+        "{:.1f} points of AUROC ({:.1f} to {:.1f}): there".format(*told),
+        f"(AUROC {min(noise):.0f} to {max(noise):.0f}) to tell",
+    ):
+        assert said in page
+
+
 def test_a_mean_image_with_uniform_targets_is_told_as_it_was_found():
     page = " ".join((ROOT / "docs/protocols/masked-uniform.md").read_text().split())
     found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
