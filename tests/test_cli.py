@@ -1,7 +1,10 @@
 """The command line: what it prints, and how it fails."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -64,6 +67,8 @@ def test_print_recipe_shows_the_resolved_one(capsys):
         (["--epochz", "3"], "epochz: no such setting (did you mean epochs?)"),
         (["--print-recip"], "found --print-recip (did you mean --print-recipe?)"),
         (["--optimiser.lr"], "expected a value after --optimiser.lr"),
+        (["--lr"], "expected a value after --lr"),
+        (["--dry-run"], "no such option: --dry-run. kedge train --help lists all settings"),
         (["epochs", "3"], "expected a setting such as --epochs 10, found 'epochs'"),
         (["--recipe", "cifar"], "expected the recipe to be one of"),
         (["--data", "shape"], "did you mean"),
@@ -97,7 +102,7 @@ def test_settings_have_short_names_and_yaml_values():
         "data.limit": None,
         "checkpoint_minutes": 0,
     }
-    with pytest.raises(OptionError, match="after --b"):
+    with pytest.raises(OptionError, match="no such option: --b"):
         parse_overrides(["--a", "1", "--b"])
 
 
@@ -159,3 +164,17 @@ def test_a_text_is_taken_as_it_is():
 def test_a_setting_below_a_setting_is_refused(capsys):
     assert main(["train", "--epochs.foo", "3", "--print-recipe"]) == 2
     assert "no such setting: epochs.foo" in capsys.readouterr().err
+
+
+def test_a_termination_is_told_and_ended_as_ctrl_c_is(monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def wait(options, rest):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        raise AssertionError("not interrupted")
+
+    monkeypatch.setattr("kedge.cli.listing.run", wait)
+    assert main(["list"]) == 130
+    assert capsys.readouterr().err == "kedge: interrupted\n"
+    assert signal.getsignal(signal.SIGTERM) is before

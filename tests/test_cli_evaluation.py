@@ -100,7 +100,13 @@ def test_a_network_by_name_is_evaluated_with_its_weights(pictures, tmp_path, mon
     assert main(["evaluate", *words, "--size", "32", "--suite", "clean"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "timm:resnet18 is shown pictures of 32 px, normalised by mean (0.485," in told
-    rows = read_rows(tmp_path / "evaluations" / "timm-resnet18")
+    rows = read_rows(tmp_path / "evaluations" / "timm-resnet18-net")
+    other = kedge.nets.create("timm:resnet18", num_classes=4)
+    torch.save(other.state_dict(), "other.pth")
+    again = [*words[:2], "other.pth", *words[3:], "--size", "32", "--suite", "clean", "--quiet"]
+    assert main(["evaluate", *again]) == 0  # which takes no row of the first away
+    assert read_rows(tmp_path / "evaluations" / "timm-resnet18-net") == rows
+    assert len(read_rows(tmp_path / "evaluations" / "timm-resnet18-other")) == len(rows)
     assert {row["network"] for row in rows} == {"timm:resnet18"}
     assert {row["protocol"] for row in rows} == {"standard"}
     assert main(["evaluate", "timm:resnet18", "--data", f"imagefolder:{pictures}"]) == 2

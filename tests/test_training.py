@@ -146,6 +146,11 @@ def test_a_run_with_other_classes_gets_a_new_head(pictures, tmp_path):
     fresh = small(other, network__new_head=True, epochs=1)
     outcome = train(fresh, tmp_path / "b", start=tmp_path / "run", quiet=True)
     assert outcome.model.class_names == ("class0", "class1", "class2")
+    train(small(pictures, epochs=1), tmp_path / "pair", quiet=True)
+    for asked in (False, True):
+        recipe = small(other, network__new_head=asked, epochs=1)
+        with pytest.raises(OptionError, match=r"It is anchored, and keeps its last layer\. Start"):
+            train(recipe, tmp_path / "c", start=tmp_path / "pair", quiet=True)
 
 
 def test_bare_weights_of_timm_are_normalised_as_timm_says(pictures, tmp_path):

@@ -6,9 +6,13 @@ Nothing here imports torch before a command runs, so that help comes at once.
 import argparse
 import os
 import select
+import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import kedge
@@ -80,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
-            return _run(words)
+            with _terminated_as_interrupted():
+                return _run(words)
         finally:
             sys.stdout.flush()
     except KedgeError as problem:
@@ -95,6 +100,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return (
             141  # what a shell calls a command that its pipe has ended, as in `kedge list | head`
         )
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let a termination, as batch systems and containers send it, be what Ctrl-C is."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def make_parser() -> tuple[Parser, "argparse._SubParsersAction[Any]"]:

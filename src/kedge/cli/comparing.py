@@ -85,8 +85,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from kedge.cli.training import parse_overrides
     from kedge.grid.arms import parse_arms
     from kedge.grid.comparing import RECIPE, compare
+    from kedge.training.idle_settings import refuse_idle_everywhere
+    from kedge.training.recipe_files import load_recipe
 
-    settings = parse_overrides(rest)
+    settings = asked = parse_overrides(rest)
     recipe = options.recipe or RECIPE
     if "seed" in settings:
         raise OptionError("expected --seeds 0,1,... for a comparison, found --seed.")
@@ -95,6 +97,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.recipe is None and "network.name" in settings:
         settings = {"network.arguments": {}, **settings}  # those are the small network's
     arms, seeds = parse_arms(options.arm), read_numbers("--seeds", options.seeds) or (0, 1)
+    refuse_idle_everywhere(
+        {arm.name: load_recipe(recipe, {**settings, **arm.settings}) for arm in arms},
+        {arm.name: list(arm.settings) for arm in arms},
+        asked,
+    )
     evaluation = _evaluation(options, recipe, settings)
     output = options.output or Path("comparisons") / _name(recipe, settings)
     if options.dry_run:

@@ -198,7 +198,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if (options.mean is None) != (options.std is None):
         raise OptionError("expected --mean and --std together, found one of them.")
     synthetic = tuple(SYNTHETIC) if options.synthetic is None else options.synthetic
-    folder = options.output or _default_folder(options.model)
+    folder = options.output or _default_folder(options.model, options.checkpoint)
     if options.store_threshold:
         _check_storable(options.model)
     try:
@@ -252,8 +252,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _default_folder(model: str) -> Path:
-    """The run that the model belongs to; else a folder named after it."""
+def _default_folder(model: str, checkpoint: Path | None = None) -> Path:
+    """The run that the model belongs to; else a folder named after it, and after its weights.
+
+    Rows of other weights would take the place of those that are there.
+    """
     folder = Path(model)
     if (folder / "recipe.yaml").is_file():
         return folder
@@ -263,7 +266,8 @@ def _default_folder(model: str) -> Path:
         folder = folder.parent if folder.stem == "model" else folder.with_suffix("")
         return Path("evaluations") / folder.absolute().name
     name = folder.absolute().name if folder.is_dir() else model.replace(":", "-").replace("/", "-")
-    return Path("evaluations") / name
+    weights = "" if checkpoint is None else f"-{Path(checkpoint).stem}"
+    return Path("evaluations") / f"{name}{weights}"
 
 
 def _check_storable(model: str) -> None:

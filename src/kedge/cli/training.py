@@ -8,6 +8,7 @@ from typing import Any
 
 from kedge.cli.listing import describe
 from kedge.errors import OptionError, show
+from kedge.training.idle_settings import refuse_idle
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import (
     SHORT,
@@ -88,6 +89,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)
+    refuse_idle(recipe, given)
+    if given.get("network.new_head") and options.start is None and not options.print_recipe:
+        raise OptionError(
+            "expected --from, a trained network, with network.new_head, found none: without one all"
+            " layers are new."
+        )
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0
@@ -168,6 +175,8 @@ def _missing_value(name: str) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     if name.replace("-", "_") not in known and near:
         return f"no such option: --{name} (did you mean --{near[0]}?)."
+    if SHORT.get(name.replace("-", "_"), name.replace("-", "_")) not in known:
+        return f"no such option: --{name}. kedge train --help lists all settings of a recipe."
     return f"expected a value after --{name}, found none."
 
 

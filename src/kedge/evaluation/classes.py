@@ -13,6 +13,10 @@ from kedge.data.images import ImageSet
 from kedge.errors import DataError, OutputError
 
 ClassMap = Mapping[str, Sequence[str | int] | str | int]
+_WAY = (
+    "Evaluate it on its own data, or on these as a shifted set, with a map of classes: --suite"
+    " shift --shift NAME=DATA --class-map FILE."
+)
 
 
 class Alignment:
@@ -54,8 +58,7 @@ class Alignment:
             if len(theirs) != classes:
                 raise OutputError(
                     f"expected a model with {len(theirs)} classes, as {name} has, found"
-                    f" {classes} logits. Evaluate it on its own data, or give a map:"
-                    " --class-map FILE."
+                    f" {classes} logits. {_WAY}"
                 )
         elif set(theirs) <= set(ours):
             places = {kind: place for place, kind in enumerate(ours)}
@@ -64,8 +67,7 @@ class Alignment:
             strange = [kind for kind in theirs if kind not in set(ours)]
             raise DataError(
                 f"expected the classes of {name} among the model's ({', '.join(ours[:3])}, ...),"
-                f" found {len(strange)} others, such as {strange[0]!r}. Evaluate it on its own"
-                " data, or give a map: --class-map FILE."
+                f" found {len(strange)} others, such as {strange[0]!r}. {_WAY}"
             )
 
     def _follow(

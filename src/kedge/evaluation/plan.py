@@ -320,7 +320,8 @@ def _chosen(known: tuple[str, ...], choices: Choices, suite: str) -> tuple[str, 
     if not chosen:
         raise OptionError(
             f"expected some of the {len(known)} corruptions of the suite {suite}, found"
-            f" {', '.join(choices.corruptions)} alone."
+            f" {', '.join(choices.corruptions)} alone. Name one of its own too, or the suites"
+            " without it."
         )
     return chosen
 

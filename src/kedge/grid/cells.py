@@ -10,6 +10,7 @@ from typing import Any
 from kedge.errors import OptionError
 from kedge.grid.arms import Arm
 from kedge.run_folder import LATER, read_cell
+from kedge.training.idle_settings import find_idle
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import load_recipe, make_recipe
 
@@ -170,6 +171,10 @@ def _make_cell(
     evaluation: Mapping[str, Any],
 ) -> Cell:
     recipe = load_recipe(source, {**settings, **arm.settings, "seed": seed})
+    idle = find_idle(recipe, settings)
+    if idle:  # an alpha for all makes no other standard network, which is not trained again
+        acting = {name: value for name, value in settings.items() if name not in idle}
+        recipe = load_recipe(source, {**acting, **arm.settings, "seed": seed})
     start = None if arm.start is None else _find_start(arm.start)
     recipes = [recipe] if not arm.first else list(_halves(recipe, arm))
     earlier: tuple[Phase, ...] = ()

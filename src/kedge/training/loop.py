@@ -287,7 +287,8 @@ def _diverged(run: Run, step: int) -> DivergedError:
         f"the loss or the weights became NaN or infinite at {where}, at learning rate"
         f" {run.rate(step):.3g}. Try a lower optimiser.lr, a longer schedule.warmup,"
         " optimiser.clip: 1.0, or precision: float32."
-        " The last checkpoint was not touched."
+        " The last checkpoint was not touched. A run keeps its settings: begin another one, with"
+        " --output."
     )
 
 

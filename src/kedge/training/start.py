@@ -145,10 +145,16 @@ def _with_classes(
         own = None if model.normalise is None else (model.normalise.mean, model.normalise.std)
         return standard(net.eval(), own, image_shape=model.image_shape)
     if logits.shape[1] != len(class_names):
+        way = "Give it a new last layer: --network.new_head true."
+        if isinstance(model, Anchored) or made is None:
+            which = "anchored" if isinstance(model, Anchored) else "not made by name"
+            way = (
+                f"It is {which}, and keeps its last layer. Start from a standard model that was"
+                " made by name, with --network.new_head true."
+            )
         raise OptionError(
             f"expected a model with {len(class_names)} classes, as the data have, found"
-            f" {logits.shape[1]} in {folder}. Give it a new last layer: --network.new_head true"
-            " (standard models made by name)."
+            f" {logits.shape[1]} in {folder}. {way}"
         )
     if model.class_names is not None and model.class_names != class_names:
         raise OptionError(

@@ -1,0 +1,105 @@
+"""Settings that cannot act are told where somebody typed them, and nowhere else."""
+
+import dataclasses
+
+import pytest
+
+from kedge.cli import main
+from kedge.errors import OptionError
+from kedge.grid.arms import parse_arms
+from kedge.grid.cells import make_cells
+from kedge.training.idle_settings import NEEDS, find_idle, refuse_idle
+from kedge.training.recipe import Recipe
+from kedge.training.recipe_files import load_recipe, settings, shipped
+
+
+def recipe_with(**values):
+    return load_recipe("shapes-small", {name.replace("__", "."): v for name, v in values.items()})
+
+
+@pytest.mark.parametrize("dotted", NEEDS)
+def test_each_acts_with_what_it_needs_and_not_without(dotted):
+    other, wanted = NEEDS[dotted]
+    field = settings()[other]
+    assert dotted in settings()
+    names = field.metadata["among"] or ("shapes", "cifar10", "cifar100")
+    assert set(wanted) < set(names)
+    for name in names:
+        recipe = load_recipe("shapes-small", {"protocol.target": "label", other: name})
+        idle = find_idle(recipe, [dotted, "epochs"])
+        assert (dotted in idle) == (name not in wanted)
+        if name not in wanted:
+            assert other in idle[dotted]
+            assert idle[dotted].endswith(f"found {name}")
+            with pytest.raises(OptionError, match=f"a setting cannot act: {dotted}: expected"):
+                refuse_idle(recipe, ["seed", dotted])
+        else:
+            refuse_idle(recipe, ["seed", dotted])
+
+
+def test_the_table_agrees_with_what_the_settings_say_of_themselves():
+    """Where the meaning of a setting names another one's value, it is in the table."""
+    for dotted, field in settings().items():
+        group = dotted.partition(".")[0]
+        about = field.metadata["about"]
+        for name in ("sgd", "adamw", "multistep"):
+            if about.startswith(f"of {name}"):
+                assert name in NEEDS[dotted][1], dotted
+                assert NEEDS[dotted][0] == f"{group}.name"
+
+
+def test_alpha_beside_every_cannot_act():
+    recipe = recipe_with(protocol__every=2)
+    assert "found 2" in find_idle(recipe, ["protocol.alpha"])["protocol.alpha"]
+    assert find_idle(recipe, ["protocol.every"]) == {}
+
+
+def test_several_are_told_at_once():
+    with pytest.raises(OptionError, match=r"2 settings cannot act: .*alpha.*; .*target.*them out"):
+        refuse_idle(recipe_with(protocol__name="standard"), ["protocol.alpha", "protocol.target"])
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_what_recipes_hold_is_never_refused(name, capsys):
+    for protocol in ("standard", "anchored"):
+        words = ["train", "--recipe", name, "--protocol", protocol, "--print-recipe"]
+        assert main(words) == 0
+        assert f"name: {protocol}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train --protocol standard --alpha 0.5", "protocol.alpha: expected protocol.name masked"),
+        ("train --protocol anchored --alpha_end 0", "protocol.alpha_end: expected protocol.name"),
+        ("train --protocol.every 2 --alpha 0.9", "protocol.alpha: expected no protocol.every"),
+        ("train --schedule.milestones 0.5 --schedule.name cosine", "found cosine"),
+        ("train --network.new_head true", "expected --from, a trained network, with"),
+        ("compare --protocol standard --dry-run", "protocol.name: every arm has its own"),
+        ("compare --arm standard:alpha=0.5", "cannot act in the arm standard: protocol.alpha"),
+        ("compare --arm standard --alpha 0.5", "cannot act in any arm: protocol.alpha"),
+    ],
+)
+def test_commands_refuse_them_and_leave_nothing(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) != 0
+    found = capsys.readouterr()
+    assert told in found.err
+    assert found.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_acts_in_one_arm_is_taken_and_changes_no_other(tmp_path):
+    arms = parse_arms(["standard", "masked-label"])
+    plain, masked = make_cells("shapes-compare", {}, arms, [0], tmp_path, {})
+    same, other = make_cells("shapes-compare", {"protocol.alpha": 0.5}, arms, [0], tmp_path, {})
+    assert same.folder == plain.folder
+    assert same.phases == plain.phases
+    assert other.folder != masked.folder
+    assert other.phases[0].recipe.protocol.alpha == 0.5
+    changed = dataclasses.replace(other.phases[0].recipe.protocol, alpha=0.25)
+    assert changed == masked.phases[0].recipe.protocol
+
+
+def test_without_settings_nothing_is_idle():
+    assert find_idle(Recipe(), []) == {}
