@@ -567,6 +567,13 @@ def test_a_function_and_a_model_of_floats_are_evaluated_too():
     images = (data.images(), data.labels)
     net = Colours()
     rows = evaluate(lambda x: net(x), images, normalise=MEAN_STD)
+    for probable in (lambda x: net(x).softmax(1), nn.Sequential(net, nn.Softmax(1))):
+        with pytest.raises(OutputError, match=r"expected logits, found probabilities.*softmax, or"):
+            evaluate(probable, images, normalise=MEAN_STD)
+    logarithms = evaluate(lambda x: net(x).log_softmax(1), images, normalise=MEAN_STD)
+    for ours, theirs in zip(rows, logarithms, strict=True):
+        if ours["metric"] in ("top1", "nll", "ece"):
+            assert theirs["value"] == pytest.approx(ours["value"], abs=1e-5)
     assert find(rows, "nll")["value"] == pytest.approx(usual, abs=1e-5)
     plain = kedge.standard(Colours(), image_shape=(3, 16, 16)).eval()
     rows = evaluate(plain, images, normalise=MEAN_STD)

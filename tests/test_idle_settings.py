@@ -75,9 +75,13 @@ def test_what_recipes_hold_is_never_refused(name, capsys):
         ("train --protocol.every 2 --alpha 0.9", "protocol.alpha: expected no protocol.every"),
         ("train --schedule.milestones 0.5 --schedule.name cosine", "found cosine"),
         ("train --network.new_head true", "expected --from, a trained network, with"),
-        ("compare --protocol standard --dry-run", "protocol.name: every arm has its own"),
+        (
+            "compare --protocol standard --dry-run",
+            "cannot act in any of the arms: protocol.name: each has its own",
+        ),
+        ("study label-noise --size smoke --protocol standard", "protocol.name: each has its own"),
         ("compare --arm standard:alpha=0.5", "cannot act in the arm standard: protocol.alpha"),
-        ("compare --arm standard --alpha 0.5", "cannot act in any arm: protocol.alpha"),
+        ("compare --arm standard --alpha 0.5", "cannot act in any of the arms: protocol.alpha"),
     ],
 )
 def test_commands_refuse_them_and_leave_nothing(tmp_path, monkeypatch, capsys, words, told):

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from kedge.cli.training import parse_overrides
     from kedge.grid.arms import parse_arms
     from kedge.grid.comparing import RECIPE, compare
-    from kedge.training.idle_settings import refuse_idle_everywhere
+    from kedge.training.idle_settings import refuse_idle_in_all, refuse_idle_in_arms
     from kedge.training.recipe_files import load_recipe
 
     settings = asked = parse_overrides(rest)
@@ -97,11 +97,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.recipe is None and "network.name" in settings:
         settings = {"network.arguments": {}, **settings}  # those are the small network's
     arms, seeds = parse_arms(options.arm), read_numbers("--seeds", options.seeds) or (0, 1)
-    refuse_idle_everywhere(
-        {arm.name: load_recipe(recipe, {**settings, **arm.settings}) for arm in arms},
-        {arm.name: list(arm.settings) for arm in arms},
-        asked,
-    )
+    recipes = {arm.name: load_recipe(recipe, {**settings, **arm.settings}) for arm in arms}
+    own = {arm.name: list(arm.settings) for arm in arms}
+    refuse_idle_in_arms(recipes, own)
+    refuse_idle_in_all(recipes, own, asked)
     evaluation = _evaluation(options, recipe, settings)
     output = options.output or Path("comparisons") / _name(recipe, settings)
     if options.dry_run:

@@ -103,6 +103,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         print(_list_studies())
         return 0
     from kedge.cli.training import parse_overrides
+    from kedge.training.idle_settings import refuse_idle_in_all
+    from kedge.training.recipe_files import load_recipe
 
     study = find_study(options.study)
     settings = parse_overrides(rest)
@@ -117,6 +119,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         options=_read_options(study, options),
         seeds=read_numbers("--seeds", options.seeds),
         evaluation=read_evaluation(options),
+    )
+    refuse_idle_in_all(
+        {a.name: load_recipe(plan.recipe, {**plan.settings, **a.settings}) for a in plan.arms},
+        {arm.name: list(arm.settings) for arm in plan.arms},
+        settings,
     )
     output = options.output or Path("studies") / _name(plan, options.recipe)
     limit = plan.evaluation.get("limit")

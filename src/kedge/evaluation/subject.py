@@ -239,8 +239,19 @@ def make_subject(
             "expected logits of shape (n, classes) with at least two classes, found"
             f" {tuple(logits.shape[1:])} for 2 images."
         )
+    if _are_probabilities(logits):
+        raise OutputError(
+            "expected logits, found probabilities, which would be taken for logits. Return what"
+            " comes before the softmax, or the logarithm."
+        )
     subject.classes = logits.shape[2]
     return subject
+
+
+def _are_probabilities(logits: Tensor) -> bool:
+    """Whether every row is positive and adds up to 1; answers that are 0 or 1 could be either."""
+    sums = (logits.sum(2) - 1).abs().amax()
+    return bool((logits >= 0).all() and sums < 1e-3 and ((logits > 0) & (logits < 1)).any())
 
 
 class _Function(nn.Module):

@@ -76,27 +76,30 @@ def refuse_idle(recipe: Recipe, asked: Iterable[str]) -> None:
     _refuse(find_idle(recipe, asked), "")
 
 
-def refuse_idle_everywhere(
-    recipes: Mapping[str, Recipe], own: Mapping[str, Sequence[str]], shared: Iterable[str]
-) -> None:
-    """Likewise for a comparison.
+def refuse_idle_in_arms(recipes: Mapping[str, Recipe], own: Mapping[str, Sequence[str]]) -> None:
+    """Likewise of settings that arms of a comparison ask for, each of which must act in its arm.
 
     Args:
         recipes: Of each arm, by name.
-        own: Settings that the arm itself asks for; each must act in it.
-        shared: Settings that are asked for all; each must act in one arm at least.
+        own: What the arm itself asks for.
     """
     for name, recipe in recipes.items():
         _refuse(find_idle(recipe, own[name]), f" in the arm {name}")
+
+
+def refuse_idle_in_all(
+    recipes: Mapping[str, Recipe], own: Mapping[str, Sequence[str]], shared: Iterable[str]
+) -> None:
+    """Likewise of settings that are asked for all arms: each must act in one arm at least."""
     idle: dict[str, str] = {}
     for dotted in shared:
-        if all(dotted in settings for settings in own.values()):
-            idle[dotted] = "every arm has its own; say it of one: --arm NAME:key=value"
-            continue
-        reasons = [find_idle(recipe, [dotted]).get(dotted) for recipe in recipes.values()]
+        reasons = [
+            "each has its own" if dotted in own[name] else find_idle(recipe, [dotted]).get(dotted)
+            for name, recipe in recipes.items()
+        ]
         if all(reasons):
             idle[dotted] = str(reasons[0])
-    _refuse(idle, " in any arm")
+    _refuse(idle, " in any of the arms")
 
 
 def _refuse(idle: Mapping[str, str], where: str) -> None:
@@ -106,7 +109,7 @@ def _refuse(idle: Mapping[str, str], where: str) -> None:
     one = len(idle) == 1
     raise OptionError(
         f"{'a setting' if one else f'{len(idle)} settings'} cannot act{where}: {reasons}. Leave"
-        f" {'it' if one else 'them'} out, or change the other."
+        f" {'it' if one else 'them'} out, or change what decides."
     )
 
 
