@@ -519,3 +519,14 @@ def test_training_leaves_the_pictures_of_a_pack_as_they_are(tmp_path):
     assert torch.equal(kept.train.images(), before[0])
     assert torch.equal(kept.test.images(), before[1])
     assert torch.equal(kept.train.labels, torch.arange(40) % 2)
+
+
+def test_classes_that_are_not_tested_are_told(pictures, tmp_path, capsys):
+    few = tmp_path / "few"
+    shutil.copytree(pictures, few)
+    for path in sorted((few / "class2").iterdir())[1:]:
+        path.unlink()
+    train(small(few, epochs=1, data__validation=0), tmp_path / "run")
+    assert "to test (none of 'class2')" in " ".join(capsys.readouterr().out.split())
+    train(small(pictures, epochs=1, data__validation=0), tmp_path / "other")
+    assert "none of" not in capsys.readouterr().out

@@ -378,7 +378,18 @@ def _describe(recipe: Recipe, parts: Parts, resident: bool) -> str:
         found += f" ({int(parts.flipped.sum())} labels flipped)"
     for images, words in ((parts.validation, "to validate"), (parts.test, "to test")):
         found += f", {len(images):,} {words}" if images is not None else f", none {words}"
+        found += "" if images is None else _tell_lacking(images)
     return found + (", kept on the device" if resident else ", streamed")
+
+
+def _tell_lacking(images: ImageSet) -> str:
+    """Of which classes it has no picture, and so can tell nothing; empty where it has of all."""
+    counts = images.labels.bincount(minlength=images.classes).tolist()
+    lacking = [repr(kind) for kind, n in zip(images.class_names, counts, strict=True) if not n]
+    if not lacking:
+        return ""
+    more = f" and {len(lacking) - 3} more classes" if len(lacking) > 3 else ""
+    return f" (none of {', '.join(lacking[:3])}{more})"
 
 
 def initial_seed(recipe: Recipe) -> int:
