@@ -28,7 +28,7 @@ from kedge.data.synthetic import SYNTHETIC
 from kedge.errors import DataError, KedgeError, OptionError, OutputError
 from kedge.evaluation import asking
 from kedge.evaluation.pictures import BLOCK, block_generator
-from kedge.evaluation.subject import Subject
+from kedge.evaluation.subject import Subject, _are_probabilities
 from kedge.evaluation.tested import load_validation
 from kedge.rows import COLUMNS, read_rows
 from kedge.training.material import cut_sets
@@ -686,3 +686,18 @@ def test_pictures_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, m
         return
     assert len(held) == aside
     assert torch.equal(held.rows, cut_sets(recipe).validation.rows)
+
+
+@pytest.mark.parametrize(
+    ("row", "probable"),
+    [
+        ([0.2, 0.3, 0.5], True),
+        ([0.2, 0.3, 0.6], False),
+        ([-0.2, 0.7, 0.5], False),
+        ([0.0, 1.0, 0.0], False),  # the answers of a toy
+        ([0.0, 0.9996, 0.0], True),
+    ],
+)
+def test_probabilities_are_told_from_logits(row, probable):
+    assert _are_probabilities(torch.tensor([[row, row]])) == probable
+    assert not _are_probabilities(torch.tensor([[row, [2.0, 0.0, 1.0]]]))

@@ -3,11 +3,13 @@
 import dataclasses
 
 import pytest
+import torch
 
 from kedge.cli import main
 from kedge.errors import OptionError
 from kedge.grid.arms import parse_arms
 from kedge.grid.cells import make_cells
+from kedge.training import train
 from kedge.training.idle_settings import NEEDS, find_idle, refuse_idle
 from kedge.training.recipe import Recipe
 from kedge.training.recipe_files import load_recipe, settings, shipped
@@ -35,6 +37,56 @@ def test_each_acts_with_what_it_needs_and_not_without(dotted):
                 refuse_idle(recipe, ["seed", dotted])
         else:
             refuse_idle(recipe, ["seed", dotted])
+
+
+OTHER_VALUES = {
+    "protocol.target": "uniform",
+    "protocol.alpha": 1.0,
+    "protocol.alpha_end": 1.0,
+    "protocol.every": 1,
+    "protocol.scope": "sample",
+    "protocol.ranks": "own",
+    "protocol.batchnorm": "running",
+    "protocol.references": "augmented",
+    "protocol.reference_set": 5,
+    "protocol.stored": 3,
+    "protocol.stored_as": "mean",
+    "protocol.stem": "exact",
+    "optimiser.momentum": 0.1,
+    "optimiser.nesterov": False,
+    "optimiser.betas": [0.5, 0.5],
+    "schedule.milestones": [0.1],
+    "schedule.gamma": 0.9,
+    "schedule.final": 0.9,
+    "augment.padding": 1,
+    "augment.policy_arguments": {"magnitude": 3},
+    "data.root": "elsewhere",
+    "data.download": True,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dotted", NEEDS)
+def test_what_is_said_to_be_idle_changes_no_weight(dotted, tmp_path):
+    """And with what it needs, what can be seen in a short run does."""
+    other, wanted = NEEDS[dotted]
+    names = settings()[other].metadata["among"] or ("shapes",)
+    usual = {"epochs": 1, "batch": 16, "data.limit": 64, "data.validation": 0, "optimiser.lr": 0.01}
+    usual |= {"protocol.target": "label", "network.arguments": {"width": 4}}
+    for number, name in enumerate(names):
+        if name in wanted and (len(wanted) > 1 or dotted == "protocol.ranks"):
+            continue  # of several, each takes other values; ranks are of several processes
+        found = []
+        for changed in ({}, {dotted: OTHER_VALUES[dotted]}):
+            recipe = load_recipe("shapes-small", {**usual, other: name, **changed})
+            folder = tmp_path / f"{number}-{len(changed)}"
+            model = train(recipe, folder, quiet=True).model
+            found.append(model.state_dict())
+        same = all(torch.equal(a, b) for a, b in zip(*map(dict.values, found), strict=True))
+        if name not in wanted:
+            assert same, f"{dotted} acts with {other} {name}"
+        else:
+            assert not same, f"{dotted} does nothing with {other} {name}"
 
 
 def test_the_table_agrees_with_what_the_settings_say_of_themselves():
@@ -103,6 +155,13 @@ def test_what_acts_in_one_arm_is_taken_and_changes_no_other(tmp_path):
     assert other.phases[0].recipe.protocol.alpha == 0.5
     changed = dataclasses.replace(other.phases[0].recipe.protocol, alpha=0.25)
     assert changed == masked.phases[0].recipe.protocol
+
+
+def test_what_acts_in_one_arm_is_accepted_by_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = "compare --arm standard --arm masked-label --alpha 0.5 --seeds 0 --dry-run"
+    assert main(words.split()) == 0
+    assert "2 cells, 2 to run" in capsys.readouterr().out
 
 
 def test_without_settings_nothing_is_idle():
