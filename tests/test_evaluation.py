@@ -567,6 +567,12 @@ def test_a_function_and_a_model_of_floats_are_evaluated_too():
     images = (data.images(), data.labels)
     net = Colours()
     rows = evaluate(lambda x: net(x), images, normalise=MEAN_STD)
+    assert {row["model"] for row in rows} == {row["network"] for row in rows} == {"function"}
+
+    def mine(x):
+        return net(x)
+
+    assert {r["model"] for r in evaluate(mine, images, normalise=MEAN_STD)} == {"mine"}
     for probable in (lambda x: net(x).softmax(1), nn.Sequential(net, nn.Softmax(1))):
         with pytest.raises(OutputError, match=r"expected logits, found probabilities.*softmax, or"):
             evaluate(probable, images, normalise=MEAN_STD)

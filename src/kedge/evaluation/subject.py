@@ -260,6 +260,8 @@ class _Function(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self._function = function
+        own = str(getattr(function, "__name__", type(function).__name__))
+        self.name = "function" if own == "<lambda>" else own
 
     def forward(self, x: Tensor) -> Tensor:
         return self._function(x)
@@ -353,7 +355,10 @@ def _folder_name(folder: Path) -> str:
 
 def _describe(model: nn.Module) -> str:
     made = remembered(model.net) if hasattr(model, "net") else None  # type: ignore[arg-type]
-    return type(getattr(model, "net", model)).__name__ if made is None else made.name
+    if made is not None:
+        return made.name
+    net = getattr(model, "net", model)
+    return net.name if isinstance(net, _Function) else type(net).__name__
 
 
 def _facts(model: nn.Module, provenance: dict[str, Any]) -> dict[str, Any]:

@@ -254,8 +254,9 @@ def _end_epoch(run: Run, clock: _Clock, display: Display, metrics: "Metrics | _N
 def _describe_plan(run: Run, folder: Path) -> str:
     recipe = run.recipe
     epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs:g} epochs"
+    steps = "1 step" if run.steps_per_epoch == 1 else f"{run.steps_per_epoch:,} steps"
     return (
-        f"{epochs} of {run.steps_per_epoch:,} steps, batch {recipe.batch}, {recipe.optimiser.name}"
+        f"{epochs} of {steps}, batch {recipe.batch}, {recipe.optimiser.name}"
         f" at {recipe.optimiser.lr:g}, {recipe.schedule.name}, into {folder}"
     )
 
@@ -337,7 +338,8 @@ def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
     if held is not None:
         score = judge(run.judged, held, processes)
         rows = rows_of(recipe, run, score, folder.name)
-        display.say(f"test accuracy {100 * score.accuracy:.2f} % on {score.count:,} images")
+        count = "1 image" if score.count == 1 else f"{score.count:,} images"
+        display.say(f"test accuracy {100 * score.accuracy:.2f} % on {count}")
     if processes.first:
         save(
             run.judged,
