@@ -275,6 +275,88 @@ def test_what_the_authors_code_does_is_told_as_it_was_found():
     assert told.format(*welch(left, own)) in page
 
 
+def test_the_table_of_claims_says_what_the_paper_says_and_what_was_found():
+    page = (ROOT / "docs/evidence.md").read_text()
+    table = page.partition("## The claims")[2].partition("\n## ")[0]
+    cells = {
+        row.split("|")[1].strip(): [cell.strip() for cell in row.split("|")[2:5]]
+        for row in table.splitlines()
+        if row.startswith("|")
+    }
+    path = ROOT / "src/kedge/studies/published/generalization.csv"
+    with open(path, newline="", encoding="utf-8") as file:
+        published = {r["protocol"]: r for r in csv.DictReader(file) if r["data"] == "CIFAR-10"}
+
+    def theirs(arm: str, suite: str, severities: str = "12345") -> float:
+        return statistics.fmean(
+            float(published[arm][suite + s]) - float(published["standard"][suite + s])
+            for s in severities
+        )
+
+    def ours(arm: str, measure: str, *keys: str, factor: float = 100) -> list[str]:
+        row = of_summary(arm, measure)
+        values = [factor * float(row[key]) for key in keys or ("difference",)]
+        digits = 1 if factor == 100 else 3
+        return [f"{v:+.{digits}f}".replace("-", "−") for v in values]
+
+    interval = ("difference", "low", "high")
+    arms = ("masked-label", "finetuned", measured.CHOSEN)
+    for title, suite, mean, worst in (
+        ("CIFAR-10-C, masked less standard", "c", "corrupted", "severity 5"),
+        ("C-bar, masked less standard", "cbar", "C-bar", "C-bar, severity 5"),
+    ):
+        paper, _, here = cells[title]
+        said = theirs("masked-label", suite), theirs("masked-label", suite, "5")
+        assert paper.startswith("+{:.1f} mean, +{:.1f} at severity 5".format(*said))
+        found = [ours(arm, measure)[0] for arm in arms for measure in (mean, worst)]
+        low, high = ours("masked-label", mean, "low", "high")
+        form = "Re-estimated: {0}{6} and {1} from scratch, {2} and {3} in the second half, {4} and"
+        around = f" ({low} to {high})" if suite == "cbar" else ""
+        assert f"{form} {{5}} there with chosen settings".format(*found, around) in here
+    paper, _, here = cells["anchored less standard"]
+    said = theirs("anchored", "c"), theirs("anchored", "cbar")
+    assert paper == "CIFAR-10-C +{:.1f}, C-bar +{:.1f}".format(*said)
+    assert here.startswith("{} ({} to {}), C-bar".format(*ours("anchored", "corrupted", *interval)))
+    paper, _, here = cells["clean accuracy"]
+    said = [published[arm]["clean"] for arm in ("standard", "masked-label")]
+    assert paper == "{:.1f} standard, {:.1f} masked".format(*(float(v) + 1e-9 for v in said))
+    found = [100 * float(of_summary(arm, "clean")["mean"]) for arm in ("standard", "masked-label")]
+    gap = ours("masked-label", "clean", *interval)
+    assert here == "{:.1f} and {:.1f}: the gain was not seen ({}; {} to {})".format(*found, *gap)
+    error = "smooth ECE, corrupted"
+    found = [
+        float(of_summary(arm, error)["mean"])
+        for arm in ("masked-label", "label-running", "finetuned", measured.CHOSEN, "standard")
+    ]
+    form = "{:.3f} from scratch ({:.3f} with BatchNorm left alone), {:.3f} in the second half,"
+    form += " {:.3f} with chosen settings, against {:.3f}."
+    assert form.format(*found) in cells["calibration"][2]
+    finished = {(r["arm"], r["measure"]): r for r in read("finetune.csv")}
+    cured = f"{error}, temperature"
+    scratch, control, base = (
+        float(finished[arm, cured]["mean"])
+        for arm in ("scratch-masked-label", "tuned-standard-lr0.01", "base")
+    )
+    assert f"[{scratch:.3f} from scratch]" in cells["calibration"][2]
+    assert f"against {control:.3f}; [" in cells["calibration"][2]
+    assert cells["calibration"][2].endswith(f"in the second half against {base:.3f}")
+    arms = ("masked-label", "label-running", "finetuned", measured.CHOSEN, "anchored")
+    found = [ours(arm, "OOD AUROC")[0] for arm in (*arms, "masked-uniform")]
+    form = "{} from scratch ({} with BatchNorm left alone) and {} in the second half, with chosen"
+    form += " settings {}; anchored {}; uniform {}"
+    found[4] = found[4].strip("+−") if float(found[4].strip("+−")) == 0 else found[4]
+    assert cells["other pictures, by energy"][2] == form.format(*found)
+    tuned = finished["tuned-masked-label-lr0.01", "corrupted"]
+    found = [f"{100 * float(tuned[key]):.1f}" for key in interval]
+    form = "in the second half of training: {}; finished, in ten epochs: +{} ({} to {}), where"
+    told = form.format(ours("finetuned", "corrupted")[0], *found)
+    assert told in cells["anchoring a trained network"][2]
+    label, released = ours("masked-label", "corrupted")[0], ours("label-running", "corrupted")[0]
+    told = ours("masked-uniform", "corrupted", *interval)
+    form = "label: {} corrupted, as in the authors' code {}; uniform, by sample: {} ({} to {})"
+    assert cells["target of masked pairs"][2] == form.format(label, released, *told)
+
+
 def test_what_is_no_gain_is_told_as_it_was_found():
     page = " ".join((ROOT / "docs/evidence.md").read_text().split())
 
