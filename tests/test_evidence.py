@@ -366,7 +366,7 @@ def test_what_is_no_gain_is_told_as_it_was_found():
 
     foreign = gap("anchored", "masked-uniform", "OOD AUROC")
     clean = gap("anchored", "masked-uniform", "clean")
-    told = "it has {:.1f} points of AUROC less ({:.1f} to {:.1f}), and perhaps {:.1f} on clean"
+    told = "it loses {:.1f} points of AUROC ({:.1f} to {:.1f}), and perhaps {:.1f} on clean"
     told = f"{told} pictures ({{:.1f}} to {{:.1f}})".format(*foreign, *clean)
     assert told.replace("-", "−") in page
     told = "from scratch {:.1f} under corruption; {:.1f} to +{:.1f}"
