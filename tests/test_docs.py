@@ -245,3 +245,34 @@ def test_the_demo_trains_and_tests_at_small_size(monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "Accuracy on 128 digits" in printed
     assert "difference" in printed
+
+
+def test_what_other_days_gave_is_that_of_the_files_and_ends_with_the_newest():
+    def read(name):
+        with open(RESULTS / name, newline="") as file:
+            return list(csv.DictReader(file))
+
+    days = read("folded-days-h200.csv")
+    told = " ".join((ROOT / "README.md").read_text().split())
+    ratios = [f"{float(row['ratio']):.3f}" for row in days]
+    assert "at batch 64 took {}, {} and, in the table, {} of the plain".format(*ratios) in told
+    (newest,) = [
+        row["ratio"]
+        for row in read("folded-h200.csv")
+        if (row["setting"], row["contender"]) == (days[-1]["setting"], "folded")
+    ]
+    assert f"{float(newest):.3f}" == ratios[-1]
+    *earlier, last = (
+        [
+            f"{100 * float(row['test_accuracy']):.1f}"
+            for row in read("training-runs-days-h200.csv")
+            if row["commit"] == commit
+        ]
+        for commit in dict.fromkeys(r["commit"] for r in read("training-runs-days-h200.csv"))
+    )
+    now = [f"{100 * float(r['test_accuracy']):.1f}" for r in read("training-runs-h200.csv")]
+    assert last == now
+    assert earlier[0][:2] == earlier[1][:2]
+    low, high = sorted(day[2] for day in earlier)
+    page = " ".join((ROOT / "docs/protocols/index.md").read_text().split())
+    assert "were {}, {} and {} or {}".format(*earlier[0][:2], low, high) in page

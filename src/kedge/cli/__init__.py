@@ -116,7 +116,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set from Python
 
 
 def make_parser() -> tuple[Parser, "argparse._SubParsersAction[Any]"]:

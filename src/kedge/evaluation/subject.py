@@ -251,7 +251,7 @@ def make_subject(
 def _are_probabilities(logits: Tensor) -> bool:
     """Whether every row is positive and adds up to 1; answers that are 0 or 1 could be either."""
     sums = (logits.sum(2) - 1).abs().amax()
-    return bool((logits >= 0).all() and sums < 1e-3 and ((logits > 0) & (logits < 1)).any())
+    return bool((logits >= 0).all() and sums < 1e-5 and ((logits > 0) & (logits < 1)).any())
 
 
 class _Function(nn.Module):
