@@ -9,8 +9,8 @@ READY := .venv/.ready
 help:                ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: $(READY)       ## kedge compare: five protocols side by side, and a report (five minutes on two cores)
-	@$(RUN)/kedge compare
+demo: $(READY)       ## killick compare: five protocols side by side, and a report (five minutes on two cores)
+	@$(RUN)/killick compare
 
 test: $(READY)       ## the tests and doctests, warnings as errors (about ten minutes on two cores)
 	$(RUN)/python -m pytest -n auto --dist worksteal

@@ -14,11 +14,11 @@ import csv
 import tempfile
 from pathlib import Path
 
-from kedge.grid.arms import parse_arms
-from kedge.grid.cells import Cell, make_cells
-from kedge.grid.engines import LocalJobs
-from kedge.rows import Row
-from kedge.run_folder import read_run
+from killick.grid.arms import parse_arms
+from killick.grid.cells import Cell, make_cells
+from killick.grid.engines import LocalJobs
+from killick.rows import Row
+from killick.run_folder import read_run
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = [(1500, 12), (1500, 40), (1500, 120), (3500, 12), (3500, 40), (3500, 120)]

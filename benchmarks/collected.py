@@ -11,14 +11,14 @@
 - `references.csv`: of seed 0, how much the choice of a reference decides, and what five give.
 - `gate.csv`, `gate.svg`: what a faded reference does (`gate.py`).
 - `again.csv`: a cell that was run twice with the same seed.
-- `finetune.csv`: likewise of `kedge study finetune`, networks that were finished before they were
+- `finetune.csv`: likewise of `killick study finetune`, networks that were finished before they were
   tuned, over the one that was tuned as long without masks; also with the logits divided by a
   temperature that was fitted on training pictures set aside.
 - `tempered.csv`: likewise of the best arm and the variant that was chosen. Of these two all cells
   must be there at once, as the rows with a temperature are not among those that are written.
 - `choosing.csv`: variants, tested on training pictures that were held back.
 - `seconds.csv`: how long each cell took, most of them beside others on the same GPU.
-- Figures of `kedge report` over the first grid, where all of it is found.
+- Figures of `killick report` over the first grid, where all of it is found.
 """
 
 import csv
@@ -45,8 +45,8 @@ from evaluated import (
 from paired import RESULTS
 from scipy import stats
 
-from kedge.cli import main as kedge_command
-from kedge.report.drawing import (
+from killick.cli import main as killick_command
+from killick.report.drawing import (
     Style,
     drawing,
     finish,
@@ -59,8 +59,8 @@ from kedge.report.drawing import (
     sample_line,
     to_file,
 )
-from kedge.rows import Row
-from kedge.run_folder import find_runs
+from killick.rows import Row
+from killick.run_folder import find_runs
 
 FOLDER = RESULTS / "cifar10"
 # By grid: what arms are compared with, and those that have a control of their own.
@@ -163,7 +163,7 @@ def _draw_first(found: Sequence[RunCell], cells: Sequence[Cell], page: Path, fol
         print("Figures are as they were: not all cells of the first grid are here.")
         return
     runs = [str(cell.run.folder) for cell in found]
-    if kedge_command(["report", *runs, "--output", str(page), "--quiet"]):
+    if killick_command(["report", *runs, "--output", str(page), "--quiet"]):
         raise SystemExit("collected.py: the report was not written, and figures are as they were.")
     for name in FIGURES:
         (folder / name).write_bytes((page / "figures" / name).read_bytes())

@@ -28,17 +28,17 @@ from evidence import CHOSEN, HELD
 from paired import RESULTS
 from torch import Tensor
 
-import kedge
-from kedge.cli import main as kedge_command
-from kedge.corruptions.making import SEVERITIES, list_corruptions
-from kedge.data.images import ImageSet
-from kedge.evaluation.subject import Subject, make_subject
-from kedge.metrics.accuracy import nll
-from kedge.metrics.smooth import smooth_ece
-from kedge.metrics.temperature import fit_temperature
-from kedge.run_folder import read_cell
-from kedge.training import load_recipe
-from kedge.training.material import cut_sets
+import killick
+from killick.cli import main as killick_command
+from killick.corruptions.making import SEVERITIES, list_corruptions
+from killick.data.images import ImageSet
+from killick.evaluation.subject import Subject, make_subject
+from killick.metrics.accuracy import nll
+from killick.metrics.smooth import smooth_ece
+from killick.metrics.temperature import fit_temperature
+from killick.run_folder import read_cell
+from killick.training import load_recipe
+from killick.training.material import cut_sets
 
 FILE = RESULTS / "cifar10" / "corrupted-temperature.csv"
 ARMS = ("standard", "finetuned", CHOSEN)
@@ -56,7 +56,7 @@ def answers(
         parts = []
         for part in images.split(BATCH):
             if name:
-                part = kedge.corrupt(part, name, severity, generator=generator)
+                part = killick.corrupt(part, name, severity, generator=generator)
             parts.append(subject.ask(part)[0])
         yield torch.cat(parts)
 
@@ -139,7 +139,7 @@ def write(path: Path, lines: Sequence[Judged]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Train what is not trained yet, and measure all."""
     parser = argparse.ArgumentParser(description="A temperature fitted under corruption.")
-    parser.add_argument("--data", required=True, help="CIFAR-10, as kedge takes it")
+    parser.add_argument("--data", required=True, help="CIFAR-10, as killick takes it")
     parser.add_argument("--work", type=Path, required=True, help="folder of the models")
     parser.add_argument("--recipe", default="cifar10-resnet18")
     parser.add_argument("--epochs", type=int, default=60)
@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     words += ["--baseline", options.arms.split(",")[0]] if options.arms else []
     words += ["--output", str(options.work)]
     words += ["--jobs", str(options.jobs)] if options.jobs else []
-    code = kedge_command(words)
+    code = killick_command(words)
     lines: list[Judged] = []
     runs = [path.parent for path in sorted(options.work.glob("*/cell.json"))]
     runs = [run for run in runs if read_cell(run).get("finished")]

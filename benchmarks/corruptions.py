@@ -1,4 +1,4 @@
-"""Making corruptions: Kedge against imagecorruptions-imaug, the whole of CIFAR-10-C, and C-bar.
+"""Making corruptions: Killick against imagecorruptions-imaug, the whole of CIFAR-10-C, and C-bar.
 
     OMP_NUM_THREADS=1 python benchmarks/corruptions.py             one CPU thread
     python benchmarks/corruptions.py --threads 2
@@ -8,7 +8,7 @@ Claims, on one thread by CPU time, severity 3: at least 10 times as fast as the 
 the 19 at 32 px with none slower, at least 4 times at 224 px; CIFAR-10-C (950,000 images) in under
 3 core-minutes; C-bar's CIFAR list at least 50 times as fast as its authors' code, each of
 ImageNet's at least 25 images a second. The peer works on one image at a time and has ImageNet's
-constants at every size, so Kedge uses them too. On a GPU: all of C and C-bar, 1.45 million images,
+constants at every size, so Killick uses them too. On a GPU: all of C and C-bar, 1.45 million images,
 generated and classified by a ResNet-18 in under a minute.
 """
 
@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import kedge
-from kedge.corruptions.making import SEVERITIES, list_corruptions
+import killick
+from killick.corruptions.making import SEVERITIES, list_corruptions
 
 RESULTS = Path(__file__).parent / "results"
 SEVERITY = 3
@@ -89,7 +89,7 @@ def against_peer(size: int, count: int, rounds: int, threads: int) -> list[dict[
     for name in list_corruptions("c", "imagenet"):
 
         def ours(name: str = name) -> object:
-            return kedge.corrupt(images, name, SEVERITY, table="imagenet", generator=generator)
+            return killick.corrupt(images, name, SEVERITY, table="imagenet", generator=generator)
 
         def theirs(name: str = name) -> object:
             return [peer(a, severity=SEVERITY, corruption_name=name) for a in arrays]
@@ -115,7 +115,7 @@ def whole_cifar(count: int, rounds: int, threads: int) -> list[dict[str, object]
         for severity in SEVERITIES:
 
             def ours(name: str = name, severity: int = severity) -> object:
-                return kedge.corrupt(images, name, severity, table="cifar", generator=generator)
+                return killick.corrupt(images, name, severity, table="cifar", generator=generator)
 
             seconds += cpu_seconds(ours, rounds) / count
         total += seconds
@@ -140,7 +140,7 @@ def cbar(size: int, count: int, rounds: int, threads: int) -> list[dict[str, obj
     for name in list_corruptions("cbar", table):
 
         def ours(name: str = name) -> object:
-            return kedge.corrupt(images, name, SEVERITY, table=table, generator=generator)
+            return killick.corrupt(images, name, SEVERITY, table=table, generator=generator)
 
         own = cpu_seconds(ours, rounds) / count
         other = 1 / AUTHORS[name] if table == "cifar" else None
@@ -172,19 +172,19 @@ def _row(
 
 def classify(data: str) -> list[dict[str, object]]:
     """All of C and C-bar made and classified on a GPU, end to end, and the share of making."""
-    from kedge.data.sources import load_sets
+    from killick.data.sources import load_sets
 
     device = torch.device("cuda")
     test = load_sets(data).test
     assert test is not None
-    net = kedge.nets.create("kedge:resnet18").to(memory_format=torch.channels_last)
+    net = killick.nets.create("killick:resnet18").to(memory_format=torch.channels_last)
     net = net.to(device).eval()
-    model = kedge.standard(net, ((0.49, 0.48, 0.45), (0.2, 0.2, 0.2)), image_shape=(3, 32, 32))
+    model = killick.standard(net, ((0.49, 0.48, 0.45), (0.2, 0.2, 0.2)), image_shape=(3, 32, 32))
     rows = []
     for precision in ("float32", "bfloat16"):
         for attempt in ("first", "second"):
             begun = time.perf_counter()
-            kedge.evaluate(
+            killick.evaluate(
                 model, test, ("corruptions", "cbar"), precision=precision, device="cuda",
                 batch=2000, quiet=True,
             )  # fmt: skip
@@ -195,13 +195,13 @@ def classify(data: str) -> list[dict[str, object]]:
     images = test.images().to(device)
     made: dict[str, float] = {}
     for name in list_corruptions("c", "cifar") + list_corruptions("cbar", "cifar"):
-        kedge.corrupt(images[:250], name, SEVERITY, table="cifar")
+        killick.corrupt(images[:250], name, SEVERITY, table="cifar")
         torch.cuda.synchronize()
         begun = time.perf_counter()
         for severity in SEVERITIES:
             for block in images.split(250):
                 generator = torch.Generator(device).manual_seed(0)
-                kedge.corrupt(block, name, severity, table="cifar", generator=generator)
+                killick.corrupt(block, name, severity, table="cifar", generator=generator)
         torch.cuda.synchronize()
         made[name] = time.perf_counter() - begun
         rows.append(_gpu(f"made: {name}", 5 * len(test), made[name]))

@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kedge.corruptions.making import list_corruptions
-from kedge.rows import Row
-from kedge.run_folder import Run
+from killick.corruptions.making import list_corruptions
+from killick.rows import Row
+from killick.run_folder import Run
 
 CORRUPTIONS, CBAR = (list_corruptions(kind, "cifar") for kind in ("c", "cbar"))
 FOLDERS = {  # of cells, and the grid they belong to
@@ -18,9 +18,9 @@ FOLDERS = {  # of cells, and the grid they belong to
     "finished": "finished",
     "tempered": "tempered",
 }
-ICELESS = tuple(name for name in CORRUPTIONS if name != "frost")  # Kedge's is drawn, not a photo
+ICELESS = tuple(name for name in CORRUPTIONS if name != "frost")  # Killick's is drawn, not a photo
 FOREIGN = ("textures", "scenes", "characters")
-MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Kedge's own
+MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Killick's own
 HIGHEST = 5
 
 

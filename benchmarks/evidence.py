@@ -1,4 +1,4 @@
-"""The method on real images, all of it again: CIFAR-10 on a GPU, by Kedge's own commands.
+"""The method on real images, all of it again: CIFAR-10 on a GPU, by Killick's own commands.
 
     python benchmarks/evidence.py --data pack:cifar10.npz --foreign foreign.npz --work evidence
 
@@ -7,7 +7,7 @@
 - The second: what masking whole batches towards uniform does to BatchNorm, handled or not; a share
   of masked batches that falls; a small ViT and a ConvNeXt. One seed.
 - One cell of the first grid again, same seed: what a GPU does by itself.
-- `kedge study finetune`: a finished network, tuned for a sixth of its epochs, masked or as it was.
+- `killick study finetune`: a finished network, tuned for a sixth of its epochs, masked or as it was.
   5,000 training pictures are set aside, so that a temperature can be fitted.
 - Variants of the best arm, trained without the last 5,000 pictures and tested on those: whether
   something is better, without a look at the test set. Chosen is, by a rule set before they ran, the
@@ -38,9 +38,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kedge.cli import main as kedge_command
-from kedge.data.sources import load_sets
-from kedge.run_folder import read_cell
+from killick.cli import main as killick_command
+from killick.data.sources import load_sets
+from killick.run_folder import read_cell
 
 FOREIGN = ("textures", "scenes", "characters")
 SUITES = "clean,corruptions,cbar,calibration,ood,shift"
@@ -56,7 +56,7 @@ LABEL_RUNNING = "label-running:protocol=masked,target=label,protocol.batchnorm=r
 
 @dataclass(frozen=True)
 class Grid:
-    """A comparison: `kedge compare` with these options.
+    """A comparison: `killick compare` with these options.
 
     Attributes:
         name: Of its folder.
@@ -126,7 +126,7 @@ FINISHED = "finished"  # the study's folder
 
 
 def command(grid: Grid, options: argparse.Namespace) -> list[str]:
-    """The words after `kedge` that run a grid."""
+    """The words after `killick` that run a grid."""
     data = f"pack:{options.work / 'held.npz'}" if grid.held else options.data
     words = ["compare", "--recipe", grid.recipe, "--data", data, "--epochs", str(options.epochs)]
     if grid.aside:
@@ -143,7 +143,7 @@ def command(grid: Grid, options: argparse.Namespace) -> list[str]:
 
 
 def study_command(options: argparse.Namespace) -> list[str]:
-    """The words after `kedge` for networks that are finished before they are tuned."""
+    """The words after `killick` for networks that are finished before they are tuned."""
     words = ["study", "finetune", "--size", "paper", "--recipe", "cifar10-resnet18"]
     words += ["--data", options.data, "--data.validation", str(HELD)]  # to fit a temperature on
     words += ["--base-epochs", str(options.epochs), "--tuning-epochs", str(options.epochs // 6)]
@@ -175,8 +175,8 @@ def run_grid(grid: Grid, options: argparse.Namespace) -> int:
     if grid.held:
         hold_back(options.data, options.work / "held.npz")
     words = command(grid, options)
-    print("kedge", shlex.join(words), flush=True)
-    code = kedge_command(words)
+    print("killick", shlex.join(words), flush=True)
+    code = killick_command(words)
     finished = [
         path.parent
         for path in sorted((options.work / grid.name).glob("*/cell.json"))
@@ -263,7 +263,7 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", help="CIFAR-10, as kedge takes it")
+    parser.add_argument("--data", help="CIFAR-10, as killick takes it")
     parser.add_argument("--foreign", help="a pack: textures, scenes, characters, shift")
     parser.add_argument("--work", type=Path, required=True, help="folder of the cells")
     names = [*(grid.name for grid in GRIDS), FINISHED]
@@ -316,8 +316,8 @@ def main() -> int:
     codes = [run_grid(grid, options) for grid in choose(options)]
     if studies(options):
         words = study_command(options)
-        print("kedge", shlex.join(words), flush=True)
-        codes.append(kedge_command(words))
+        print("killick", shlex.join(words), flush=True)
+        codes.append(killick_command(words))
     if not codes:
         sys.exit("evidence.py: no grid has these arms and seeds: see --help for the grids.")
     return max(codes)

@@ -1,6 +1,6 @@
 """Latency of exported files: the folded network over the plain one, in onnxruntime. Aim: 1.02.
 
-Both are files of `kedge.export` in float32 with the same normalisation inside and the same outputs:
+Both are files of `killick.export` in float32 with the same normalisation inside and the same outputs:
 logits, probabilities and energy. One thread, so that time on the processor is latency.
 
     python benchmarks/exported.py
@@ -15,12 +15,12 @@ import onnxruntime
 import torch
 from paired import Ratio, compare, write
 
-import kedge
+import killick
 
 NORMALISE = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SETTINGS = [
-    ("kedge:resnet18", 32, 1, 300),
-    ("kedge:resnet18", 32, 32, 60),
+    ("killick:resnet18", 32, 1, 300),
+    ("killick:resnet18", 32, 32, 60),
     ("timm:resnet18", 224, 1, 150),
     ("timm:resnet18", 224, 32, 24),
     ("timm:vit_small_patch16_224", 224, 1, 60),
@@ -31,15 +31,15 @@ SETTINGS = [
 def make_files(name: str, side: int, place: Path) -> dict[str, Path]:
     """The plain network, and the same one anchored, its halves told apart, and folded."""
     torch.manual_seed(0)
-    net = kedge.nets.create(name).eval()
-    standard = kedge.standard(net, NORMALISE, image_shape=(3, side, side))
-    model = kedge.anchor(standard).eval()
+    net = killick.nets.create(name).eval()
+    standard = killick.standard(net, NORMALISE, image_shape=(3, side, side))
+    model = killick.anchor(standard).eval()
     for stem in model.stems:
         weight = model.net.get_parameter(f"{stem.name}.weight").data
         weight.mul_(0.5 + torch.rand_like(weight))
     model.set_references(torch.randint(256, (1, 3, side, side)).to(torch.uint8))
     made = {"plain": standard, "folded": model}
-    return {key: kedge.export(value, place / key).path for key, value in made.items()}
+    return {key: killick.export(value, place / key).path for key, value in made.items()}
 
 
 def measure(name: str, side: int, batch: int, rounds: int, files: dict[str, Path]) -> list[Ratio]:

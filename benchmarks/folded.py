@@ -15,7 +15,7 @@ from paired import Ratio, compare, write
 from step import captured
 from torch import nn
 
-import kedge
+import killick
 
 
 def measure(
@@ -25,11 +25,11 @@ def measure(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     layout = torch.channels_last
-    plain = kedge.nets.create(name).to(device).eval()
+    plain = killick.nets.create(name).to(device).eval()
     x = torch.rand(batch, *shape, device=device).to(memory_format=layout)
-    model = kedge.anchor(plain, example=x[:2]).eval()
+    model = killick.anchor(plain, example=x[:2]).eval()
     model.set_references(torch.rand(10, *shape))
-    nets = [plain, kedge.fold(model), model]
+    nets = [plain, killick.fold(model), model]
     for net in nets:
         net.to(memory_format=layout)
 
@@ -55,14 +55,14 @@ def measure(
 def main() -> None:
     """Measure and write."""
     small, large = (3, 32, 32), (3, 224, 224)
-    rows = measure("kedge:resnet18", small, 64, rounds=40)
-    rows += measure("kedge:resnet18", small, 1, rounds=200)
-    rows += measure("kedge:resnet_small", small, 128, rounds=100)
+    rows = measure("killick:resnet18", small, 64, rounds=40)
+    rows += measure("killick:resnet18", small, 1, rounds=200)
+    rows += measure("killick:resnet_small", small, 128, rounds=100)
     rows += measure("timm:vit_tiny_patch16_224", large, 8, rounds=40)
     write("folded-h200" if torch.cuda.is_available() else "folded-cpu", rows)
     if torch.cuda.is_available():
-        rows += measure("kedge:resnet18", small, 64, rounds=40, graph=True)
-        rows += measure("kedge:resnet18", small, 1, rounds=100, graph=True)
+        rows += measure("killick:resnet18", small, 64, rounds=40, graph=True)
+        rows += measure("killick:resnet18", small, 1, rounds=100, graph=True)
         rows += measure("timm:vit_tiny_patch16_224", large, 8, rounds=40, graph=True)
         write("folded-h200", rows)
 

@@ -30,12 +30,12 @@ import torch
 from paired import RESULTS
 from torch import Tensor
 
-import kedge
-from kedge.anchored import Anchored
-from kedge.batchnorm import tracked_norms
-from kedge.data.images import ImageSet
-from kedge.data.sources import load_sets
-from kedge.training import load_recipe, train
+import killick
+from killick.anchored import Anchored
+from killick.batchnorm import tracked_norms
+from killick.data.images import ImageSet
+from killick.data.sources import load_sets
+from killick.training import load_recipe, train
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 FIELDS = ("pair", "share", "reference", "top1", "confidence", "entropy")
@@ -122,7 +122,7 @@ def _statistics_of_batches(model: Anchored) -> Iterator[None]:
 
 def measure_gate(run: Path, test: ImageSet, device: str) -> None:
     """Write `gate.csv` beside a trained anchored model; nothing for a standard one."""
-    model = kedge.load(run / "model")
+    model = killick.load(run / "model")
     if not isinstance(model, Anchored):
         return
     rows = fade_references(model.to(device), test.images().to(device), test.labels.to(device))
@@ -157,7 +157,7 @@ def main() -> None:
             )
             with tempfile.TemporaryDirectory() as folder:
                 train(recipe, Path(folder) / "run", quiet=True)
-                model = kedge.load(Path(folder) / "run" / "model")
+                model = killick.load(Path(folder) / "run" / "model")
             assert isinstance(model, Anchored)
             for found in fade_references(model, test.images()[:FEW], test.labels[:FEW], (0.0, 1.0)):
                 rows.append({"arm": arm, "seed": seed, **found})

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 HERE = Path(__file__).parent
-LIBRARY = HERE.parent / "src" / "kedge"
+LIBRARY = HERE.parent / "src" / "killick"
 RECORD = HERE / "results" / "gpu.csv"
 BENCHMARKS = {
     "step": ["step.py"],
@@ -77,7 +77,7 @@ def record(line: dict[str, str], path: Path = RECORD) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run what is asked for; 1 if any failed."""
     parser = argparse.ArgumentParser(description="All figures of a GPU, in one sitting.")
-    parser.add_argument("--data", required=True, help="CIFAR-10, as kedge takes it")
+    parser.add_argument("--data", required=True, help="CIFAR-10, as killick takes it")
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, help="these alone")
     options = parser.parse_args(arguments)
     import torch

@@ -16,7 +16,7 @@ import torch
 from paired import Ratio, compare, write
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from kedge.metrics import aupr, auroc, smooth_ece, smooth_ece_interval
+from killick.metrics import aupr, auroc, smooth_ece, smooth_ece_interval
 
 
 def measure_calibration(n: int, kind: str, rounds: int) -> list[Ratio]:
@@ -28,11 +28,14 @@ def measure_calibration(n: int, kind: str, rounds: int) -> list[Ratio]:
     correct = torch.rand(n, generator=generator) < confidence - gap
     f, y = confidence.numpy(), correct.double().numpy()
     ours, theirs = smooth_ece(confidence, correct), float(relplot.smECE(f, y))
-    print(f"{kind}: kedge {ours:.5f}, relplot {theirs:.5f}")
+    print(f"{kind}: killick {ours:.5f}, relplot {theirs:.5f}")
     return compare(
         "metrics",
         f"smooth ECE, {n:,} images, {kind}",
-        {"kedge": lambda: smooth_ece(confidence, correct), "relplot": lambda: relplot.smECE(f, y)},
+        {
+            "killick": lambda: smooth_ece(confidence, correct),
+            "relplot": lambda: relplot.smECE(f, y),
+        },
         rounds=rounds,
         items=n,
     )
@@ -67,7 +70,7 @@ def measure_detection(n: int, rounds: int) -> list[Ratio]:
         "metrics",
         f"AUROC, {n:,} scores",
         {
-            "kedge": lambda: auroc(inside, outside),
+            "killick": lambda: auroc(inside, outside),
             "scikit-learn": lambda: roc_auc_score(labels, scores),
         },
         rounds=rounds,
@@ -77,7 +80,7 @@ def measure_detection(n: int, rounds: int) -> list[Ratio]:
         "metrics",
         f"average precision, {n:,} scores",
         {
-            "kedge": lambda: aupr(inside, outside),
+            "killick": lambda: aupr(inside, outside),
             "scikit-learn": lambda: average_precision_score(labels, scores),
         },
         rounds=rounds,

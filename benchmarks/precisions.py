@@ -2,7 +2,7 @@
 
     python benchmarks/precisions.py                      # trains on embedded shapes: minutes
 
-Accuracy, agreement and accepted share are those that `kedge export` measures on all 2,000 test
+Accuracy, agreement and accepted share are those that `killick export` measures on all 2,000 test
 pictures; time is onnxruntime's for 64 images on one thread over that of the float32 file.
 """
 
@@ -16,10 +16,10 @@ import onnxruntime
 import torch
 from paired import RESULTS, compare
 
-import kedge
-from kedge.export.about import PRECISIONS
-from kedge.export.opening import Exported
-from kedge.training import load_recipe, train
+import killick
+from killick.export.about import PRECISIONS
+from killick.export.opening import Exported
+from killick.training import load_recipe, train
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
             changes = {"protocol.name": "masked", "protocol.target": "label"}
             train(load_recipe("shapes-compare", changes), run, quiet=True)
         made = {
-            precision: kedge.export(run, Path(place) / precision, precision=precision, limit=2000)
+            precision: killick.export(run, Path(place) / precision, precision=precision, limit=2000)
             for precision in PRECISIONS
         }
         write(made, measure_time(made))

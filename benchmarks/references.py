@@ -28,13 +28,13 @@ import torch
 from paired import RESULTS
 from torch import Tensor
 
-import kedge
-from kedge.data.images import ImageSet
-from kedge.private_references import make_references
-from kedge.rows import Row, members_of
-from kedge.training import Recipe, load_recipe, train
-from kedge.training.checkpoint import LAST
-from kedge.training.material import cut_sets
+import killick
+from killick.data.images import ImageSet
+from killick.private_references import make_references
+from killick.rows import Row, members_of
+from killick.training import Recipe, load_recipe, train
+from killick.training.checkpoint import LAST
+from killick.training.material import cut_sets
 
 STORED, TOGETHER = 10, 5
 TRAINED: dict[str, dict[str, Any]] = {
@@ -165,7 +165,7 @@ def run(preset: Preset, options: argparse.Namespace, output: Path) -> None:
             seconds = time.monotonic() - began
             print(f"seed {seed}, {name}: trained, {seconds:.0f} s since the start", flush=True)
             ask = Asking(model, parts.test, folder, limit, preset.corruptions)
-            if isinstance(model, kedge.Anchored):
+            if isinstance(model, killick.Anchored):
                 pool = parts.train.images().to(device)
                 asked = ask_anchored(ask, pool, model.references.clone(), seed)
             else:
@@ -178,14 +178,14 @@ def run(preset: Preset, options: argparse.Namespace, output: Path) -> None:
     print(f"written to {table.path}")
 
 
-def trained(plan: Recipe, folder: Path, device: str) -> "kedge.Anchored | kedge.Standard":
+def trained(plan: Recipe, folder: Path, device: str) -> "killick.Anchored | killick.Standard":
     """The model of a run, which is made if it is not there, and gone on with if it is not whole."""
     if not (folder / "model" / "config.json").exists():
         unfinished = (folder / LAST).exists()
         train(None if unfinished else plan, folder, resume=unfinished, device=device, quiet=True)
         if not (folder / "model" / "config.json").exists():
             raise SystemExit(f"interrupted: {folder} is not trained to its end; --output keeps it.")
-    model = kedge.load(folder, device=device)
+    model = killick.load(folder, device=device)
     # What it was trained on would be read again for every evaluation; it is given instead.
     model.provenance = {"facts": model.provenance["facts"]}
     return model
@@ -203,7 +203,7 @@ class Answer:
 class Asking:
     """A model, and what it is asked."""
 
-    model: "kedge.Anchored | kedge.Standard"
+    model: "killick.Anchored | killick.Standard"
     test: ImageSet
     folder: Path
     limit: int
@@ -212,9 +212,9 @@ class Asking:
     def __call__(self, title: str, references: Tensor | None = None) -> Answer:
         """Evaluate, with these references."""
         if references is not None:
-            assert isinstance(self.model, kedge.Anchored)
+            assert isinstance(self.model, killick.Anchored)
             self.model.set_references(references, policy=title)
-        rows = kedge.evaluate(
+        rows = killick.evaluate(
             self.model,
             self.test,
             suites=SUITES,

@@ -15,7 +15,7 @@ from paired import Ratio, compare, write
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import kedge
+import killick
 
 Loss = Callable[[Callable[..., Tensor], Tensor, Tensor], Tensor]
 
@@ -27,7 +27,7 @@ def standard_loss(model: Callable[..., Tensor], x: Tensor, labels: Tensor) -> Te
 
 def masked_loss(target: str, alpha: float = 0.25) -> Loss:
     """The loss of masked anchored training."""
-    masking = kedge.ReferenceMasking(alpha=alpha, target=target)
+    masking = killick.ReferenceMasking(alpha=alpha, target=target)
     return lambda model, x, labels: masking.loss(model, x, labels)
 
 
@@ -74,8 +74,8 @@ def measure(name: str, batch: int, device: str, compiled: bool, rounds: int) -> 
 
     def net(anchored: bool) -> nn.Module:
         torch.manual_seed(0)
-        plain = kedge.nets.create(f"kedge:{name}")
-        return kedge.anchor(plain) if anchored else plain
+        plain = killick.nets.create(f"killick:{name}")
+        return killick.anchor(plain) if anchored else plain
 
     contenders = {
         "standard": step(net(False), standard_loss, batch, device, compiled),

@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from kedge.studies import NAMES, find_study
-from kedge.studies.running import plan_cells, run_study
-from kedge.studies.study import make_plan
+from killick.studies import NAMES, find_study
+from killick.studies.running import plan_cells, run_study
+from killick.studies.study import make_plan
 
 RESULTS = Path(__file__).parent / "results" / "studies"
 
@@ -32,7 +32,7 @@ def main() -> None:
         plan = make_plan(find_study(name))
         cells = plan_cells(plan, work / name)
         since = time.monotonic()
-        ran = run_study(plan, work / name, command=["kedge", "study", name])
+        ran = run_study(plan, work / name, command=["killick", "study", name])
         seconds = time.monotonic() - since
         assert not ran.failed, ran.failed
         shutil.copy(work / name / "study.csv", RESULTS / f"{name}.csv")

@@ -1,4 +1,4 @@
-"""Claim: training with Kedge runs at the speed of the network alone, and anchoring costs nothing.
+"""Claim: training with Killick runs at the speed of the network alone, and anchoring costs nothing.
 
 On a GPU, with CIFAR-10 in a pack (about five minutes):
 
@@ -6,8 +6,8 @@ On a GPU, with CIFAR-10 in a pack (about five minutes):
     python benchmarks/training.py pack:cifar10.npz --only runs    # or steps
 
 - the limit: the same network stepping on one constant batch, compiled and captured in a CUDA graph;
-- Kedge: whole steps (samples drawn and augmented, references, masks, learning rate, losses kept,
-  BatchNorm handled) for each protocol, in turns with the limit; then whole runs of `kedge train`;
+- Killick: whole steps (samples drawn and augmented, references, masks, learning rate, losses kept,
+  BatchNorm handled) for each protocol, in turns with the limit; then whole runs of `killick train`;
 - a plain script: float32, eager, `DataLoader` with two workers and a transform for each image, a
   second loader for references; what the authors' code does.
 
@@ -33,21 +33,21 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-import kedge
-from kedge.data.images import ImageSet
-from kedge.data.sources import load_sets
-from kedge.run_folder import read_metrics
-from kedge.training import load_recipe, train
-from kedge.training.distributed import Processes
-from kedge.training.material import gather_material
-from kedge.training.run import Run
+import killick
+from killick.data.images import ImageSet
+from killick.data.sources import load_sets
+from killick.run_folder import read_metrics
+from killick.training import load_recipe, train
+from killick.training.distributed import Processes
+from killick.training.material import gather_material
+from killick.training.run import Run
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 PROTOCOLS = ("standard", "anchored", "masked")
 
 
-def kedge_step(recipe: str, settings: dict[str, Any], device: torch.device) -> Callable[[], None]:
-    """One step of a run of Kedge's, as `kedge train` takes it."""
+def killick_step(recipe: str, settings: dict[str, Any], device: torch.device) -> Callable[[], None]:
+    """One step of a run of Killick's, as `killick train` takes it."""
     plan = load_recipe(recipe, settings)
     processes = Processes(0, 1, device)
     run = Run(plan, gather_material(plan, processes), processes, None)
@@ -65,7 +65,7 @@ def kedge_step(recipe: str, settings: dict[str, Any], device: torch.device) -> C
 
 def constant_step(channels: int, batch: int) -> Callable[[], None]:
     """The limit: nothing but the network, on one batch that never changes."""
-    net = kedge.nets.create("kedge:resnet18", in_chans=channels)
+    net = killick.nets.create("killick:resnet18", in_chans=channels)
     net = net.cuda().to(memory_format=torch.channels_last)
     rate = torch.tensor(0.01, device="cuda")
     optimiser = torch.optim.SGD(net.parameters(), rate, 0.9, weight_decay=5e-4, fused=True)
@@ -120,7 +120,7 @@ def plain_step(images: ImageSet) -> Callable[[], None]:
         DataLoader(Pictures(images, transform), 128, shuffle=True, num_workers=2)
         for transform in (augmented, v2.Compose(to_tensor))
     ]
-    net = kedge.nets.create("kedge:resnet18", in_chans=6).cuda()
+    net = killick.nets.create("killick:resnet18", in_chans=6).cuda()
     optimiser = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
 
     def endless(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[list[Tensor]]:
@@ -145,7 +145,7 @@ def plain_step(images: ImageSet) -> Callable[[], None]:
 
 
 def whole_runs(recipe: str, settings: dict[str, Any], device: torch.device) -> None:
-    """`kedge train` for each protocol: seconds, and images per second once it is warm."""
+    """`killick train` for each protocol: seconds, and images per second once it is warm."""
     rows: list[dict[str, Any]] = []
     for protocol in PROTOCOLS:
         with tempfile.TemporaryDirectory() as folder:
@@ -185,34 +185,34 @@ RECIPE = "cifar10-resnet18"
 
 
 def steps_on_a_gpu(data: str, device: torch.device) -> None:
-    """Limit, Kedge and the plain script, in turns."""
+    """Limit, Killick and the plain script, in turns."""
     batch = 128
     contenders = {"limit": constant_step(6, batch)}
     for protocol in PROTOCOLS:
         plan = {"data.name": data, "protocol.name": protocol}
-        contenders[f"kedge, {protocol}"] = kedge_step(RECIPE, plan, device)
+        contenders[f"killick, {protocol}"] = killick_step(RECIPE, plan, device)
     setting = f"resnet18, batch {batch}, bf16, compiled, CUDA graph"
     rows = compare(
         "training", setting, contenders, rounds=30, items=batch, repeats=100, device=device
     )
     write("training-h200", rows)
-    names = ("kedge, standard", "kedge, anchored", "kedge, masked")
+    names = ("killick, standard", "killick, anchored", "killick, masked")
     arms = {name: contenders[name] for name in names}
     setting = f"{setting}, over standard"
     rows += compare("training", setting, arms, rounds=30, items=batch, repeats=100, device=device)
     write("training-h200", rows)
     images = load_sets(data).train
     assert images is not None
-    against = {"kedge, masked": contenders["kedge, masked"], "plain script": plain_step(images)}
+    against = {"killick, masked": contenders["killick, masked"], "plain script": plain_step(images)}
     setting = "resnet18, batch 128, plain script: float32, eager, 2 + 2 workers"
     rows += compare("training", setting, against, rounds=6, items=batch, repeats=100, device=device)
     write("training-h200", rows)
 
 
 def steps_on_a_cpu(device: torch.device) -> None:
-    """Kedge's steps for each protocol, in turns."""
+    """Killick's steps for each protocol, in turns."""
     contenders = {
-        f"kedge, {protocol}": kedge_step("shapes-small", {"protocol.name": protocol}, device)
+        f"killick, {protocol}": killick_step("shapes-small", {"protocol.name": protocol}, device)
         for protocol in PROTOCOLS
     }
     rows = compare(
@@ -224,7 +224,7 @@ def steps_on_a_cpu(device: torch.device) -> None:
 def main() -> None:
     """Measure and write, on a GPU where there is one."""
     parser = argparse.ArgumentParser(description="How near training is to the network alone.")
-    parser.add_argument("data", nargs="?", help="on a GPU: CIFAR-10, as kedge takes it")
+    parser.add_argument("data", nargs="?", help="on a GPU: CIFAR-10, as killick takes it")
     parser.add_argument("--only", choices=("steps", "runs"), help="one part")
     options = parser.parse_args()
     cuda = torch.cuda.is_available()

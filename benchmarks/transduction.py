@@ -11,7 +11,7 @@ import torch
 from paired import compare, write
 from torch import Tensor
 
-from kedge.transduction import nearest_residuals
+from killick.transduction import nearest_residuals
 
 
 def direct(x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:

@@ -22,13 +22,13 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from kedge import errors, metrics
-from kedge.cli import make_parser
-from kedge.cli.parser import inner_parsers
-from kedge.report.numbers import MEASURES, Measure
-from kedge.studies import NAMES, find_study
-from kedge.training import load_recipe, shipped
-from kedge.training.recipe_files import settings
+from killick import errors, metrics
+from killick.cli import make_parser
+from killick.cli.parser import inner_parsers
+from killick.report.numbers import MEASURES, Measure
+from killick.studies import NAMES, find_study
+from killick.training import load_recipe, shipped
+from killick.training.recipe_files import settings
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -54,7 +54,7 @@ def describe_commands() -> str:
 
 
 def describe_exit_codes() -> str:
-    """What `kedge --help` says at its end."""
+    """What `killick --help` says at its end."""
     parser, _ = make_parser()
     return f"```text\n{_as_printed(parser)}\n```"
 
@@ -90,16 +90,16 @@ def describe_settings() -> str:
 
 
 def list_metrics() -> str:
-    """Every public name of `kedge.metrics`, for mkdocstrings."""
+    """Every public name of `killick.metrics`, for mkdocstrings."""
     names = [name for name in vars(metrics) if is_public(metrics, name)]
-    return "\n\n".join(f"::: kedge.metrics.{name}" for name in sorted(names, key=str.lower))
+    return "\n\n".join(f"::: killick.metrics.{name}" for name in sorted(names, key=str.lower))
 
 
 def describe_errors() -> str:
     """A table of the errors that a user can cause."""
     lines = ["| error | is also a | when |", "| --- | --- | --- |"]
     for name, kind in vars(errors).items():
-        if isinstance(kind, type) and issubclass(kind, errors.KedgeError):
+        if isinstance(kind, type) and issubclass(kind, errors.KillickError):
             also = ", ".join(
                 base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"
             )
@@ -233,7 +233,7 @@ PARTS: dict[str, Callable[[], str]] = {
 
 def _describe(name: str, parser: argparse.ArgumentParser) -> str:
     usage = parser.format_usage().removeprefix("usage: ").strip()
-    parts = [f"## kedge {name}", parser.description or "", f"```text\n{usage}\n```"]
+    parts = [f"## killick {name}", parser.description or "", f"```text\n{usage}\n```"]
     inner = inner_parsers(parser)
     if inner:
         about = {name: each.description or "" for name, each in inner.items()}
@@ -272,7 +272,7 @@ def _describe_comparison(path: Path) -> str:
     titles = [f"{each.title}{', %' if each.unit == '%' else ''}" for each in shown]
     link = f"[{path.name}](../../benchmarks/results/{path.name})"
     lines = [
-        f"`kedge compare`, {link}: mean ± standard deviation over seeds, and in brackets the"
+        f"`killick compare`, {link}: mean ± standard deviation over seeds, and in brackets the"
         " difference to the first arm with its 95 % interval.\n",
         f"| arm | {' | '.join(titles)} |",
         "|" + " --- |" * (1 + len(shown)),
@@ -302,7 +302,7 @@ def _option(action: argparse.Action) -> str:
     value = action.metavar or (action.choices and "{" + ",".join(map(str, action.choices)) + "}")
     value = value or action.dest.upper()
     names += f" `{value}`" if takes else ""
-    meaning = (action.help or "") % {**vars(action), "prog": "kedge"}
+    meaning = (action.help or "") % {**vars(action), "prog": "killick"}
     return f"| {names.replace('|', chr(92) + '|')} | {meaning.replace('|', chr(92) + '|')} |"
 
 

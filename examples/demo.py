@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-import kedge
+import killick
 
 SEEDS, EPOCHS, BATCH = 2, 12, 64
 NOISE = (0.0, 0.2, 0.4, 0.6)  # standard deviation; the images lie in -1 to 1
@@ -35,10 +35,10 @@ def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def train(anchored: bool, seed: int, x: Tensor, y: Tensor, progress: Progress) -> nn.Module:
     """An ordinary network: trained as it is, or anchored, trained and folded."""
     torch.manual_seed(seed)
-    net: nn.Module = kedge.nets.resnet_small(in_chans=1)
+    net: nn.Module = killick.nets.resnet_small(in_chans=1)
     if anchored:
-        model = kedge.anchor(net, example=x[:2])
-        masking = kedge.ReferenceMasking(alpha=0.25, target="label")
+        model = killick.anchor(net, example=x[:2])
+        masking = killick.ReferenceMasking(alpha=0.25, target="label")
         net = model
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -63,8 +63,8 @@ def train(anchored: bool, seed: int, x: Tensor, y: Tensor, progress: Progress) -
     progress.remove_task(task)
     if not anchored:
         return net.eval()
-    model.set_references(kedge.ReferencePool(x, y).choose(1, seed=seed), policy="random")
-    return kedge.fold(model)
+    model.set_references(killick.ReferencePool(x, y).choose(1, seed=seed), policy="random")
+    return killick.fold(model)
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-import kedge
+import killick
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -37,28 +37,28 @@ def data() -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def fit(x: Tensor, y: Tensor, steps: int) -> kedge.Anchored:
+def fit(x: Tensor, y: Tensor, steps: int) -> killick.Anchored:
     """An anchored network that has learnt `y` from `x`; its references are the training points."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Linear(1, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1)
     )
-    model = kedge.anchor(net, init="random")
-    plain = kedge.ReferenceMasking(alpha=0.0, target="label")
+    model = killick.anchor(net, init="random")
+    plain = killick.ReferenceMasking(alpha=0.0, target="label")
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(steps):
         loss = plain.loss(model, x, y, criterion=mse_loss)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    return model.set_references(kedge.ReferencePool(x).choose(60, seed=0), policy="random").eval()
+    return model.set_references(killick.ReferencePool(x).choose(60, seed=0), policy="random").eval()
 
 
-def draw(x: Tensor, y: Tensor, at: Tensor, found: kedge.Prediction, path: str) -> None:
+def draw(x: Tensor, y: Tensor, at: Tensor, found: killick.Prediction, path: str) -> None:
     """Data, mean and two standard deviations; below it the standard deviation alone."""
     assert found.std is not None
     mean, std, grid = found.logits[:, 0], found.std[:, 0], at[:, 0]
-    plt.rcParams.update({"font.family": "sans-serif", "svg.hashsalt": "kedge", "font.size": 9})
+    plt.rcParams.update({"font.family": "sans-serif", "svg.hashsalt": "killick", "font.size": 9})
     figure, (above, below) = plt.subplots(
         2, 1, sharex=True, figsize=(6.4, 4.2), height_ratios=(3, 1), layout="constrained"
     )
@@ -86,7 +86,7 @@ def main(path: str = "docs/images/regression.svg", steps: str = "2000") -> None:
     x, y = data()
     model = fit(x, y, int(steps))
     at = torch.linspace(-3.5, 3.5, 281)[:, None]
-    found = kedge.predict(model, at, protocol="marginal", task="regression")
+    found = killick.predict(model, at, protocol="marginal", task="regression")
     assert found.std is not None
     distance = (at - x.T).abs().amin(1)
     near, far = found.std[distance < 0.1].mean(), found.std[distance > 1].mean()

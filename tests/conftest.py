@@ -33,7 +33,7 @@ def pictures(tmp_path_factory) -> Path:
 def _own_cache(tmp_path_factory) -> Iterator[None]:
     """Shared by the processes of a test run, and by nothing else."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KEDGE_CACHE", str(tmp_path_factory.getbasetemp().parent / "kedge-cache"))
+        patch.setenv("KILLICK_CACHE", str(tmp_path_factory.getbasetemp().parent / "killick-cache"))
         yield
 
 
@@ -43,7 +43,7 @@ def here() -> Iterator[None]:
     from grids import HereJobs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kedge.grid.working.LocalJobs", HereJobs)
+        patch.setattr("killick.grid.working.LocalJobs", HereJobs)
         yield
 
 
@@ -51,8 +51,8 @@ def here() -> Iterator[None]:
 def few_shapes() -> Iterator[None]:
     """Fewer embedded pictures, for what is about how they are used: all runs are judged on them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kedge.data.sources.SHAPES_TRAIN", 1000)
-        patch.setattr("kedge.data.sources.SHAPES_TEST", 300)
+        patch.setattr("killick.data.sources.SHAPES_TRAIN", 1000)
+        patch.setattr("killick.data.sources.SHAPES_TEST", 300)
         yield
 
 

@@ -36,14 +36,14 @@ import torch
 import yaml
 from PIL import Image
 
-import kedge
-from kedge.data.decoding import decode, measure
-from kedge.errors import KedgeError
-from kedge.rows import make_row, write_rows
-from kedge.run_folder import read_run
-from kedge.training.checkpoint import load_checkpoint, save_checkpoint
-from kedge.training.recipe_files import load_recipe, shipped
-from kedge.training.start import read_weights
+import killick
+from killick.data.decoding import decode, measure
+from killick.errors import KillickError
+from killick.rows import make_row, write_rows
+from killick.run_folder import read_run
+from killick.training.checkpoint import load_checkpoint, save_checkpoint
+from killick.training.recipe_files import load_recipe, shipped
+from killick.training.start import read_weights
 
 LONGEST_MESSAGE, LONGEST_MISTAKE = 600, 300
 SECONDS = 20  # for a case
@@ -65,7 +65,7 @@ class Case:
 
 
 class Broken(Exception):
-    """A case in which something else came out than a result or an error of Kedge's."""
+    """A case in which something else came out than a result or an error of Killick's."""
 
 
 def judge(case: Case, folder: Path) -> str:
@@ -79,7 +79,7 @@ def judge(case: Case, folder: Path) -> str:
         (folder / name).write_bytes(content)
     try:
         case.read(folder)
-    except KedgeError as error:
+    except KillickError as error:
         text = str(error)
         longest = LONGEST_MESSAGE + LONGEST_MISTAKE * text.count("; ")  # recipes tell them all
         written = text.encode("utf-8", "replace").decode() == text
@@ -221,7 +221,7 @@ _ODD: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 2**31, 2**63, -(2**70), 10**400, 0.5, -1e308, 1e-320),
     *(float("nan"), float("inf"), "", "x", "a\nb", "\x00", "\ud800", "é" * 2000, "1e-4", "null"),
     *([], {}, [None], [[]], {"": ""}, {"name": 3}, [1, 2, 3], ["a"] * 500, "@deep@", "@long@"),
-    *("../../etc", "/dev/zero", "timm:resnet18", "kedge:resnet18", "model-00000000.safetensors"),
+    *("../../etc", "/dev/zero", "timm:resnet18", "killick:resnet18", "model-00000000.safetensors"),
 )
 
 
@@ -323,15 +323,17 @@ def saved_models() -> list[dict[str, bytes]]:
     half = (0.5,) * 3
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        nets = [kedge.nets.create("kedge:resnet_small", num_classes=3, width=4) for _ in range(2)]
-    anchored = kedge.anchor(nets[0], normalise=(half, half))
+        nets = [
+            killick.nets.create("killick:resnet_small", num_classes=3, width=4) for _ in range(2)
+        ]
+    anchored = killick.anchor(nets[0], normalise=(half, half))
     anchored.set_references(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), policy="black")
-    anchored.threshold = kedge.image_model.Threshold(-1.0, 0.95, 1, "noise")
-    standard = kedge.standard(nets[1], normalise=(half, half), image_shape=(3, 8, 8))
+    anchored.threshold = killick.image_model.Threshold(-1.0, 0.95, 1, "noise")
+    standard = killick.standard(nets[1], normalise=(half, half), image_shape=(3, 8, 8))
     found = []
     for model in (anchored, standard):
         with tempfile.TemporaryDirectory() as folder:
-            kedge.save(model, folder, class_names=("a", "b", "c"), provenance={"seed": 3})
+            killick.save(model, folder, class_names=("a", "b", "c"), provenance={"seed": 3})
             found.append({path.name: path.read_bytes() for path in Path(folder).iterdir()})
     return found
 
@@ -345,8 +347,8 @@ def config(chance: random.Random) -> Case:
 
 
 def _load(folder: Path) -> None:
-    model = kedge.load(folder)
-    assert isinstance(model, kedge.Anchored | kedge.Standard)
+    model = killick.load(folder)
+    assert isinstance(model, killick.Anchored | killick.Standard)
     assert not model.training
 
 
@@ -451,7 +453,11 @@ def _odd_state(chance: random.Random) -> dict[str, Any]:
         {1: torch.zeros(2)},
         -(2**70),
     )
-    state: dict[Any, Any] = {"format": "kedge-checkpoint", "version": 1, **copy.deepcopy(_state())}
+    state: dict[Any, Any] = {
+        "format": "killick-checkpoint",
+        "version": 1,
+        **copy.deepcopy(_state()),
+    }
     for _ in range(chance.choice((1, 2))):
         state[chance.choice((*state, 5, None, "net", "x"))] = chance.choice(odd)
     if chance.random() < 0.3:

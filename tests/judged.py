@@ -8,8 +8,8 @@ import torch
 from conftest import small_cnn
 from torch import nn
 
-import kedge
-from kedge.data.images import ImageSet
+import killick
+from killick.data.images import ImageSet
 
 MEAN_STD = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 NAMES = ("red", "green", "blue", "grey")
@@ -41,11 +41,11 @@ class Colours(nn.Module):
         return nn.functional.pad(logits, (0, self.classes - 4))
 
 
-def make_standard(classes: int = 4, size: int = 16) -> kedge.Standard:
-    return kedge.standard(Colours(classes), MEAN_STD, image_shape=(3, size, size)).eval()
+def make_standard(classes: int = 4, size: int = 16) -> killick.Standard:
+    return killick.standard(Colours(classes), MEAN_STD, image_shape=(3, size, size)).eval()
 
 
-def make_anchored(references: int = 3) -> kedge.Anchored:
+def make_anchored(references: int = 3) -> killick.Anchored:
     """A few steps of training: better than chance, and each reference makes a difference."""
     model = copy.deepcopy(_trained())
     images = make_set(references, seed=3).images()
@@ -53,13 +53,13 @@ def make_anchored(references: int = 3) -> kedge.Anchored:
 
 
 @lru_cache
-def _trained() -> kedge.Anchored:
+def _trained() -> killick.Anchored:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = kedge.anchor(
+        model = killick.anchor(
             small_cnn(classes=4), normalise=MEAN_STD, example=torch.rand(2, 3, 16, 16)
         ).train()
-        masking = kedge.ReferenceMasking(alpha=0.25, target="label")
+        masking = killick.ReferenceMasking(alpha=0.25, target="label")
         optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
         data = make_set(400, seed=1)
         for chosen in torch.randperm(400).repeat(5).split(50):
@@ -86,6 +86,6 @@ def evaluate_all(folder: str | Path) -> None:
     torch.manual_seed(0)
     suites = ("clean", "corruptions", "calibration", "ood")
     options = {"corruptions": ["gaussian_noise"], "validation": make_set(300, seed=9)}
-    kedge.evaluate(
+    killick.evaluate(
         make_anchored(), make_set(), suites, folder=folder, quiet=True, device="cpu", **options
     )

@@ -7,8 +7,8 @@ import torch
 from conftest import stir
 from PIL import Image
 
-import kedge
-from kedge.data.decoding import decode
+import killick
+from killick.data.decoding import decode
 
 NAMES = ("cat", "dog", "fox", "owl", "yak")
 NORMALISE = ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
@@ -18,23 +18,23 @@ SIDE = 12
 def make_net() -> torch.nn.Module:
     """A network that does not say the same of everything."""
     torch.manual_seed(0)
-    net = stir(kedge.nets.create("kedge:resnet_small", num_classes=len(NAMES)).eval())
+    net = stir(killick.nets.create("killick:resnet_small", num_classes=len(NAMES)).eval())
     net.fc.weight.data *= 8
     return net
 
 
-def make_anchored(stored: int = 4) -> kedge.Anchored:
+def make_anchored(stored: int = 4) -> killick.Anchored:
     """Its answers depend on the reference."""
     generator = torch.Generator().manual_seed(1)
-    model = kedge.anchor(make_net(), normalise=NORMALISE, example=torch.zeros(2, 3, SIDE, SIDE))
+    model = killick.anchor(make_net(), normalise=NORMALISE, example=torch.zeros(2, 3, SIDE, SIDE))
     references = torch.randint(0, 256, (stored, 3, SIDE, SIDE), generator=generator)
     model = stir(model).set_references(references.to(torch.uint8)).eval()
     model.class_names = NAMES
     return model
 
 
-def make_standard() -> kedge.Standard:
-    model = kedge.standard(make_net(), NORMALISE, image_shape=(3, SIDE, SIDE)).eval()
+def make_standard() -> killick.Standard:
+    model = killick.standard(make_net(), NORMALISE, image_shape=(3, SIDE, SIDE)).eval()
     model.class_names = NAMES
     return model
 
@@ -55,9 +55,9 @@ def make_files(folder: Path, count: int = 11) -> list[str]:
 
 def expected(model, path: str, k: int | None) -> dict:
     """A record by hand, in float64, from the logits for each reference of one picture alone."""
-    image = kedge.data.views.view_for(model)(decode(path, path))[None]
-    said = kedge.predict(model, image, "marginal", k, members=True) if k else None
-    logits = kedge.predict(model, image).logits[None] if said is None else said.members
+    image = killick.data.views.view_for(model)(decode(path, path))[None]
+    said = killick.predict(model, image, "marginal", k, members=True) if k else None
+    logits = killick.predict(model, image).logits[None] if said is None else said.members
     members = logits[:, 0].double().numpy()
     mean = members.mean(0)
     probs = np.exp(mean) / np.exp(mean).sum()

@@ -1,4 +1,4 @@
-"""A comparison as `kedge compare` leaves it, made up: three arms, two seeds."""
+"""A comparison as `killick compare` leaves it, made up: three arms, two seeds."""
 
 import json
 from dataclasses import replace
@@ -8,8 +8,8 @@ import numpy as np
 import yaml
 from report_runs import ANCHORED, LABEL, STANDARD, make_run
 
-from kedge.answers import encode, files_in, read_answers, write_answers
-from kedge.run_folder import Run, find_runs
+from killick.answers import encode, files_in, read_answers, write_answers
+from killick.run_folder import Run, find_runs
 
 NAMES = ("disc", "ring", "square", "star", "cross")
 ARMS = {"standard": STANDARD, "anchored": ANCHORED, "masked-label": LABEL}
@@ -29,7 +29,7 @@ def make_grid(
                 "seed": seed,
                 "finished": True,
                 "seconds": {"train": 12.25, "evaluate": 20.5},
-                "command": ["kedge", "compare", "--title", "a b"],
+                "command": ["killick", "compare", "--title", "a b"],
             }
             recipe = {"protocol": {"name": facts["protocol"], "target": facts.get("target")}}
             recipe |= {"epochs": 5, "seed": seed, "about": "Made up."}
@@ -78,13 +78,13 @@ def _add_training(folder: Path, seed: int) -> None:
             )
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     about = {
-        "versions": {"kedge": "0.1.0", "torch": "2.9.9"},
+        "versions": {"killick": "0.1.0", "torch": "2.9.9"},
         "python": "3.11.1",
         "system": "Somewhere",
         "device": "cpu",
         "cores": 2,
         "threads": 1,
-        "command": ["kedge", "train", "--seed", str(seed)],
+        "command": ["killick", "train", "--seed", str(seed)],
         "started": "2026-01-01T00:00:00+00:00",
     }
     (folder / "environment.json").write_text(json.dumps(about))

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 import yaml
 
-from kedge import metrics
-from kedge.answers import Answers, write_answers
-from kedge.evaluation.summary import summarise
-from kedge.rows import make_row, merge, write_rows
-from kedge.run_folder import Run, read_run
+from killick import metrics
+from killick.answers import Answers, write_answers
+from killick.evaluation.summary import summarise
+from killick.rows import make_row, merge, write_rows
+from killick.run_folder import Run, read_run
 
 LABEL = {"protocol": "masked", "target": "label", "alpha": 0.25, "scope": "batch"}
 UNIFORM = {**LABEL, "target": "uniform"}
@@ -66,7 +66,7 @@ def make_run(
     """
     anchored = facts.get("protocol") in ("anchored", "masked")
     common = {
-        **make_row(model=name, network="kedge:resnet_small", data="shapes", epochs=12),
+        **make_row(model=name, network="killick:resnet_small", data="shapes", epochs=12),
         **dict(weights=f"weights of {name}", precision="float32", evaluation_seed=0),
         **dict(seed=seed, limit=limit, view="32 px", pictures=pictures),
         **({"references": "clean", "reference_policy": f"random, seed {seed}"} if anchored else {}),

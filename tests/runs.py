@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-import kedge
-from kedge.run_folder import read_metrics
-from kedge.training import Recipe, loop, make_recipe, train
-from kedge.training.checkpoint import load_checkpoint
+import killick
+from killick.run_folder import read_metrics
+from killick.training import Recipe, loop, make_recipe, train
+from killick.training.checkpoint import load_checkpoint
 
 
 def make_pictures(folder: Path) -> Path:
@@ -29,7 +29,7 @@ def make_pictures(folder: Path) -> Path:
 def small(pictures: Path, **changes) -> Recipe:
     """A run of seconds: 16 pictures of 16 px, 4 steps an epoch."""
     values = {
-        "network": {"name": "kedge:resnet_small"},
+        "network": {"name": "killick:resnet_small"},
         "data": {"name": f"imagefolder:{pictures}", "size": 16, "validation": 0},
         "augment": {"crop": "pad", "padding": 2, "flip": True},
         "protocol": {"name": "masked", "target": "label", "alpha": 0.5, "stored": 2},
@@ -48,7 +48,7 @@ def small(pictures: Path, **changes) -> Recipe:
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return kedge.load(folder / "model").state_dict()
+    return killick.load(folder / "model").state_dict()
 
 
 def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
@@ -83,7 +83,7 @@ EVERYTHING = {
     "augment__cutmix": 1.0,
     "augment__erase": 0.5,
     "augment__smoothing": 0.1,
-    "network__name": "kedge:wrn40_2",
+    "network__name": "killick:wrn40_2",
     "network__arguments": {"dropout": 0.3},
     "protocol__target": "uniform",
 }

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.answers import (
+from killick.answers import (
     Answers,
     encode,
     file_of,
@@ -13,8 +13,8 @@ from kedge.answers import (
     sample,
     write_answers,
 )
-from kedge.errors import DataError
-from kedge.run_folder import read_run
+from killick.errors import DataError
+from killick.run_folder import read_run
 
 
 def make(count: int = 5, model: str = "a", **about) -> Answers:

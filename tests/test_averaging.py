@@ -9,9 +9,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.testing import assert_close
 
-import kedge
-from kedge.training.averaging import MovingAverage
-from kedge.training.recipe import Average
+import killick
+from killick.training.averaging import MovingAverage
+from killick.training.recipe import Average
 
 
 def change(model: nn.Module) -> None:
@@ -100,11 +100,11 @@ def test_updates_draw_nothing_and_keep_no_graph():
     assert all(parameter.grad_fn is None for parameter in average.model.parameters())
 
 
-def trained(decay: float, alpha: float) -> tuple[kedge.Anchored, MovingAverage, list]:
+def trained(decay: float, alpha: float) -> tuple[killick.Anchored, MovingAverage, list]:
     """An anchored model after some masked steps, its average, and the pairs it has seen."""
-    model = kedge.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8)).train()
+    model = killick.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8)).train()
     average = MovingAverage(model, Average(decay=decay))
-    masking = kedge.ReferenceMasking(alpha=alpha, target="label")
+    masking = killick.ReferenceMasking(alpha=alpha, target="label")
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
     generator, seen = torch.Generator().manual_seed(0), []
     for step in range(1, 9):
@@ -119,7 +119,7 @@ def trained(decay: float, alpha: float) -> tuple[kedge.Anchored, MovingAverage, 
     return model, average, seen
 
 
-def first_statistics(model: kedge.Anchored, pairs: list) -> tuple[torch.Tensor, torch.Tensor]:
+def first_statistics(model: killick.Anchored, pairs: list) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the first BatchNorm over unmasked pairs, by hand: mean over batches of 32."""
     x, references = (torch.cat(parts).split(32) for parts in zip(*pairs, strict=True))
     with torch.no_grad():

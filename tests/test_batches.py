@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
-from kedge.data.batches import (
+from killick.data.batches import (
     Batch,
     Batches,
     Cut,
@@ -16,9 +16,9 @@ from kedge.data.batches import (
     epoch_order,
     read_all,
 )
-from kedge.data.chance import sample_keys
-from kedge.data.images import ImageSet
-from kedge.data.transforms import Shift
+from killick.data.chance import sample_keys
+from killick.data.images import ImageSet
+from killick.data.transforms import Shift
 
 CPU = torch.device("cpu")
 SIZE = 6

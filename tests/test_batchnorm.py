@@ -11,18 +11,18 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.testing import assert_close
 
-import kedge
-from kedge.batchnorm import REMEMBERED_BYTES, RecentPairs, tracked_norms
-from kedge.errors import OptionError
-from kedge.nets import ResNet
+import killick
+from killick.batchnorm import REMEMBERED_BYTES, RecentPairs, tracked_norms
+from killick.errors import OptionError
+from killick.nets import ResNet
 
 MASKED = torch.tensor(True)
 
 
-def trained(steps: int = 6, scope: str = "batch", **options) -> tuple[kedge.Anchored, list]:
+def trained(steps: int = 6, scope: str = "batch", **options) -> tuple[killick.Anchored, list]:
     """A small network after some masked steps, and the pairs it has seen."""
-    model = kedge.anchor(small_cnn()).train()
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform", scope=scope)
+    model = killick.anchor(small_cnn()).train()
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform", scope=scope)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
     generator = torch.Generator().manual_seed(0)
     seen = []
@@ -41,10 +41,10 @@ def statistics(model: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(n.running_mean.clone(), n.running_var.clone()) for n in tracked_norms(model)]
 
 
-def fresh_statistics(model: kedge.Anchored, pairs: list) -> tuple[torch.Tensor, torch.Tensor]:
+def fresh_statistics(model: killick.Anchored, pairs: list) -> tuple[torch.Tensor, torch.Tensor]:
     """The first BatchNorm's statistics over unmasked pairs, by hand: mean over batches of 32."""
     x, r = (torch.cat(parts).split(32) for parts in zip(*pairs, strict=True))
-    features = [model.net[0](kedge.pair(*both)) for both in zip(x, r, strict=True)]
+    features = [model.net[0](killick.pair(*both)) for both in zip(x, r, strict=True)]
     means = torch.stack([f.mean((0, 2, 3)) for f in features])
     variances = torch.stack([f.transpose(0, 1).flatten(1).var(1, correction=1) for f in features])
     return means.mean(0), variances.mean(0)
@@ -78,9 +78,9 @@ def test_digits_keep_their_accuracy_with_the_handling_and_lose_it_without():
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     x, y = x[order], y[order]
     generator = torch.Generator().manual_seed(2)
-    model = kedge.anchor(ResNet((16, 32, 64), 2, in_chans=1), example=x[:2])
+    model = killick.anchor(ResNet((16, 32, 64), 2, in_chans=1), example=x[:2])
     model.set_references(x[:1])
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with_handling, without = [], []
     for _ in range(12):
@@ -133,16 +133,16 @@ def test_training_statistics_stay_where_single_samples_are_masked():
 
 
 def test_training_statistics_stay_where_nothing_is_masked():
-    model = kedge.anchor(small_cnn()).train()
+    model = killick.anchor(small_cnn()).train()
     x = torch.rand(8, 3, 8, 8)
-    kedge.ReferenceMasking(alpha=0.0, target="label").loss(model, x, torch.arange(8) % 5)
+    killick.ReferenceMasking(alpha=0.0, target="label").loss(model, x, torch.arange(8) % 5)
     before = statistics(model)
     model.eval()
     assert_close(statistics(model), before)
 
 
 def test_a_mask_given_by_hand_counts_as_masked_training():
-    model = kedge.anchor(small_cnn()).train()
+    model = killick.anchor(small_cnn()).train()
     x = torch.rand(8, 3, 8, 8)
     model(x, x.flip(0), True)
     model.eval()
@@ -151,9 +151,9 @@ def test_a_mask_given_by_hand_counts_as_masked_training():
 
 
 def test_averaged_weights_get_statistics_of_their_own():
-    model = kedge.anchor(small_cnn()).train()
+    model = killick.anchor(small_cnn()).train()
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
     optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
     x = torch.rand(8, 3, 8, 8)
     for _ in range(5):
@@ -210,7 +210,7 @@ def test_a_copy_that_is_trained_itself_remembers_its_own_pairs():
     assert_close(model.net[1].running_mean, fresh_statistics(model, seen)[0])
 
 
-def step(model: kedge.Anchored, x: torch.Tensor, masked: object = True) -> None:
+def step(model: killick.Anchored, x: torch.Tensor, masked: object = True) -> None:
     """One masked step of training that changes the weights."""
     model.train()
     model(x, x.flip(0), masked).square().sum().backward()
@@ -222,7 +222,7 @@ def step(model: kedge.Anchored, x: torch.Tensor, masked: object = True) -> None:
 
 @pytest.mark.parametrize("side", [8, 12])
 def test_statistics_follow_a_change_of_the_image_size(side):
-    model = kedge.anchor(small_cnn())
+    model = killick.anchor(small_cnn())
     first, second = torch.rand(8, 3, 8, 8), torch.rand(8, 3, side, side) + 3
     for x in (first, second):
         step(model, x)
@@ -232,7 +232,7 @@ def test_statistics_follow_a_change_of_the_image_size(side):
 
 
 def test_a_snapshot_stays_as_it_was_while_its_original_is_trained():
-    model = kedge.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8))
+    model = killick.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8))
     x = torch.rand(8, 3, 8, 8)
     step(model, x)
     best = copy.deepcopy(model.eval())
@@ -244,7 +244,7 @@ def test_a_snapshot_stays_as_it_was_while_its_original_is_trained():
 
 
 def test_a_teacher_that_averages_a_trained_copy_is_settled():
-    teacher = kedge.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8)).eval()
+    teacher = killick.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8)).eval()
     student, x = copy.deepcopy(teacher), torch.rand(8, 3, 8, 8)
     step(student, x)
     with torch.no_grad():
@@ -270,7 +270,7 @@ def test_loading_weights_without_statistics_does_not_pass_for_settled():
 
 
 def test_a_mask_of_the_whole_batch_given_for_each_image_counts_as_such():
-    model, x = kedge.anchor(small_cnn()), torch.rand(8, 3, 8, 8)
+    model, x = killick.anchor(small_cnn()), torch.rand(8, 3, 8, 8)
     step(model, x, torch.ones(8, dtype=torch.bool))
     model.eval()
     assert_close(model.net[1].running_mean, fresh_statistics(model, [(x, x.flip(0))])[0])
@@ -282,7 +282,7 @@ def test_a_model_cast_to_another_dtype_is_settled_in_it():
 
 
 def test_batches_of_one_are_joined_before_statistics_are_taken():
-    model = kedge.anchor(small_cnn()).train()
+    model = killick.anchor(small_cnn()).train()
     images = torch.rand(40, 3, 8, 8)
     with torch.no_grad():
         for x in images.split(1):
@@ -301,9 +301,9 @@ def test_a_layer_used_twice_gets_the_mean_over_its_uses():
         def forward(self, x):
             return self.head(self.norm(self.norm(self.stem(x)).relu()))
 
-    model, x = kedge.anchor(Twice()).train(), torch.rand(64, 3)
-    kedge.settle(model, [x], references=kedge.ReferencePool(torch.zeros(1, 3)))
-    first = model.net.stem(kedge.pair(x, torch.zeros_like(x)))
+    model, x = killick.anchor(Twice()).train(), torch.rand(64, 3)
+    killick.settle(model, [x], references=killick.ReferencePool(torch.zeros(1, 3)))
+    first = model.net.stem(killick.pair(x, torch.zeros_like(x)))
     second = nn.functional.batch_norm(first, None, None, training=True).relu()
     assert_close(model.net.norm.running_mean, (first.mean(0) + second.mean(0)) / 2)
 
@@ -313,13 +313,13 @@ def test_settle_leaves_a_frozen_batchnorm_alone():
     model.train().net[1].eval()
     before = statistics(model)
     with pytest.raises(OptionError, match="at least one batch"):
-        kedge.settle(model, [])
-    kedge.settle(model, [torch.rand(8, 3, 8, 8)])
+        killick.settle(model, [])
+    killick.settle(model, [torch.rand(8, 3, 8, 8)])
     assert_close(statistics(model), before)
 
 
 def test_a_frozen_batchnorm_is_left_alone():
-    model = kedge.anchor(small_cnn()).train()
+    model = killick.anchor(small_cnn()).train()
     model.net[1].eval()
     x = torch.rand(8, 3, 8, 8)
     model(x, x.flip(0), True)
@@ -334,7 +334,7 @@ def test_settling_draws_nothing_and_restores_modes_momentum_and_counters():
     norm = model.net[1]
     norm.momentum, counter = 0.3, norm.num_batches_tracked.clone()
     state = torch.get_rng_state()
-    with kedge.anchored.evaluating(model):
+    with killick.anchored.evaluating(model):
         assert not model.net[1].training
     assert model.training
     assert norm.training
@@ -346,20 +346,20 @@ def test_settling_draws_nothing_and_restores_modes_momentum_and_counters():
 def test_settle_estimates_from_given_batches_and_is_not_undone_by_eval(generator):
     model, _ = trained()
     batches = [torch.rand(32, 3, 8, 8, generator=generator) for _ in range(3)]
-    pool = kedge.ReferencePool(torch.zeros(1, 3, 8, 8))
-    kedge.settle(model, [(x, None) for x in batches], references=pool)
+    pool = killick.ReferencePool(torch.zeros(1, 3, 8, 8))
+    killick.settle(model, [(x, None) for x in batches], references=pool)
     mean, variance = fresh_statistics(model, [(x, torch.zeros_like(x)) for x in batches])
     model.eval()
     assert_close(model.net[1].running_mean, mean)
     assert_close(model.net[1].running_var, variance)
     with pytest.raises(OptionError, match="at least one batch"):
-        kedge.settle(model, [])
+        killick.settle(model, [])
 
 
 def test_settle_pairs_within_the_batch_by_default(generator):
     model, _ = trained()
     x = torch.rand(2, 3, 8, 8)
-    kedge.settle(model, [x], generator=generator)  # of two images each is the other's reference
+    killick.settle(model, [x], generator=generator)  # of two images each is the other's reference
     mean, _ = fresh_statistics(model, [(x, x.flip(0))])
     assert_close(model.net[1].running_mean, mean)
 
@@ -371,7 +371,7 @@ def test_synchronised_batchnorm_is_estimated_without_waiting_for_other_processes
     refuse = pytest.fail
     monkeypatch.setattr(nn.SyncBatchNorm, "forward", lambda *_: refuse("waited for the others"))
     model.net[1] = norm
-    with kedge.anchored.evaluating(model):
+    with killick.anchored.evaluating(model):
         pass
     mean, _ = fresh_statistics(model, seen)
     assert_close(norm.running_mean, mean)
@@ -388,11 +388,11 @@ def test_a_pickled_model_does_not_carry_the_remembered_pairs():
 
 def test_the_remembered_pairs_round_trip_so_that_a_run_can_be_resumed():
     model, _ = trained()
-    fresh = kedge.anchor(small_cnn())
+    fresh = killick.anchor(small_cnn())
     fresh.load_state_dict(model.state_dict())
     fresh.recent.load_state_dict(model.recent.state_dict())
     assert_close(statistics(fresh.eval()), statistics(model.eval()))
 
 
 def test_a_network_without_batchnorm_remembers_nothing():
-    assert kedge.anchor(nn.Linear(3, 2)).recent is None
+    assert killick.anchor(nn.Linear(3, 2)).recent is None

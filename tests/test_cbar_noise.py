@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from kedge.corruptions import cbar_noise
-from kedge.corruptions.cbar_noise import blue_noise_sample, brownish_noise, perlin_noise
-from kedge.corruptions.severities import CBAR
+from killick.corruptions import cbar_noise
+from killick.corruptions.cbar_noise import blue_noise_sample, brownish_noise, perlin_noise
+from killick.corruptions.severities import CBAR
 
 CPU = torch.device("cpu")
 ALL = [blue_noise_sample, brownish_noise, perlin_noise]

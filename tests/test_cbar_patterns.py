@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from kedge.corruptions import cbar_patterns
-from kedge.corruptions.cbar_patterns import (
+from killick.corruptions import cbar_patterns
+from killick.corruptions.cbar_patterns import (
     checkerboard_cutout,
     cocentric_sine_waves,
     plasma_noise,
     single_frequency_greyscale,
 )
-from kedge.corruptions.severities import CBAR
+from killick.corruptions.severities import CBAR
 
 CPU = torch.device("cpu")
 ALL = [checkerboard_cutout, cocentric_sine_waves, plasma_noise, single_frequency_greyscale]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kedge.corruptions import cbar_sparkles as cbar
-from kedge.corruptions.severities import CBAR
+from killick.corruptions import cbar_sparkles as cbar
+from killick.corruptions.severities import CBAR
 
 NAMES = ("sparkles", "inverse_sparkles", "lines")
 SIZES = ((32, 32), (11, 18))

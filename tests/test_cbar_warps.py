@@ -10,9 +10,9 @@ from scipy import ndimage
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from kedge.corruptions import cbar_caustics as caustics
-from kedge.corruptions import cbar_warps as warps
-from kedge.corruptions.severities import CBAR
+from killick.corruptions import cbar_caustics as caustics
+from killick.corruptions import cbar_warps as warps
+from killick.corruptions.severities import CBAR
 
 MODULES: dict[str, ModuleType] = {
     "pinch_and_twirl": warps,

@@ -1,4 +1,4 @@
-"""`kedge check`: all that is wrong with a data set, and lists of what is left out of it."""
+"""`killick check`: all that is wrong with a data set, and lists of what is left out of it."""
 
 import io
 import os
@@ -12,14 +12,14 @@ import torch
 from PIL import Image
 from runs import make_pictures
 
-from kedge.cli import main
-from kedge.data.checking import check_set
-from kedge.data.folders import load_folder
-from kedge.data.images import ImageSet
-from kedge.data.sources import load_sets, load_whole
-from kedge.errors import DataError
-from kedge.rows import read_rows
-from kedge.training.material import fingerprint
+from killick.cli import main
+from killick.data.checking import check_set
+from killick.data.folders import load_folder
+from killick.data.images import ImageSet
+from killick.data.sources import load_sets, load_whole
+from killick.errors import DataError
+from killick.rows import read_rows
+from killick.training.material import fingerprint
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def files(folder, part="train"):
     return sorted((folder / part).rglob("*.png"))
 
 
-HEAD = "# Pictures that kedge check could not read."
+HEAD = "# Pictures that killick check could not read."
 
 
 def check(capsys, *words):
@@ -114,12 +114,12 @@ def test_a_run_says_how_to_find_the_others_and_trains_without_them(folder, capsy
     for file in files(folder)[:2]:
         file.write_bytes(b"")
     found = tmp_path / "broken.txt"
-    words = ["train", "--network", "kedge:resnet_small", "--epochs", "1", "--quiet"]
+    words = ["train", "--network", "killick:resnet_small", "--epochs", "1", "--quiet"]
     words += ["--data.validation", "0", "--device", "cpu", "--output", str(tmp_path / "run")]
     assert main([*words, "--data", f"imagefolder:{folder}"]) == 2
     told = capsys.readouterr().err
     assert f"cannot read {folder}" in told
-    assert "Replace it or leave it out. All that are broken: kedge check DATA." in told
+    assert "Replace it or leave it out. All that are broken: killick check DATA." in told
     assert check(capsys, f"imagefolder:{folder}", "--list", found, "--workers", 0)[0] == 1
     assert main([*words, "--data", f"imagefolder:{folder}#without={found}"]) == 0
     assert main(["evaluate", str(tmp_path / "run"), "--suite", "clean", "--quiet"]) == 0
@@ -238,7 +238,7 @@ def test_a_folder_may_have_a_sharp_in_its_name(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (None, "expected a list of pictures to leave out at .*No such file.*kedge check DATA"),
+        (None, "expected a list of pictures to leave out at .*No such file.*killick check DATA"),
         ("elsewhere/a.png\n", "to list pictures of .*photos, found none of them among its 1 lines"),
         ("CLASS", "some pictures of 'class0' to be left in .*train, found that .*leaves out all"),
     ],
@@ -293,7 +293,7 @@ def test_nothing_else_is_overwritten(folder, tmp_path, capsys, kind):
         place.symlink_to(real)
     before = real.read_bytes()
     assert main(["check", f"imagefolder:{folder}", "--list", str(place)]) == 2
-    assert "a list that kedge check wrote, found something else at" in capsys.readouterr().err
+    assert "a list that killick check wrote, found something else at" in capsys.readouterr().err
     assert real.read_bytes() == before
 
 
@@ -307,7 +307,7 @@ def test_a_list_behind_a_link_is_renewed_there(folder, tmp_path, capsys):
 
 def test_the_list_is_written_before_anything_is_told(folder, tmp_path):
     files(folder)[0].write_bytes(b"")
-    command = [sys.executable, "-m", "kedge", "check", f"imagefolder:{folder}", "--workers", "0"]
+    command = [sys.executable, "-m", "killick", "check", f"imagefolder:{folder}", "--workers", "0"]
     process = subprocess.Popen(
         [*command, "--list", str(tmp_path / "list.txt")], stdout=subprocess.PIPE
     )
@@ -355,7 +355,7 @@ def test_lines_that_name_nothing_are_told_and_a_mark_of_windows_is_none(folder, 
 
 
 def test_leaving_out_more_moves_nothing_between_training_and_testing(folder, tmp_path):
-    top = folder / "train"  # Kedge cuts the test set by itself
+    top = folder / "train"  # Killick cuts the test set by itself
     whole = load_sets(f"imagefolder:{top}")
     listed = tmp_path / "list.txt"
     before = [names_of(part) for part in (whole.train, whole.test)]
@@ -388,7 +388,7 @@ def test_a_run_whose_data_became_others_is_not_tested_in_silence(
     listed, top = tmp_path / "list.txt", folder / "train"
     listed.write_text(f"{files(folder)[0]}\n")
     data = f"imagefolder:{top}#without={listed}"
-    words = ["train", "--network", "kedge:resnet_small", "--epochs", "1", "--quiet", "--device"]
+    words = ["train", "--network", "killick:resnet_small", "--epochs", "1", "--quiet", "--device"]
     words += ["cpu", "--data.validation", "0", "--output", str(tmp_path / "run"), "--data", data]
     assert main(words) == 0, capsys.readouterr().err
     if change == "a list":

@@ -9,11 +9,11 @@ import time
 import pytest
 import yaml
 
-import kedge
-from kedge.cli import main
-from kedge.cli.training import parse_overrides
-from kedge.errors import OptionError
-from kedge.training.recipe_files import settings, shipped
+import killick
+from killick.cli import main
+from killick.cli.training import parse_overrides
+from killick.errors import OptionError
+from killick.training.recipe_files import settings, shipped
 
 
 def test_help_names_every_command_recipe_and_setting(capsys):
@@ -30,16 +30,16 @@ def test_help_names_every_command_recipe_and_setting(capsys):
 def test_the_version_is_told(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
-    assert capsys.readouterr().out == f"kedge {kedge.__version__}\n"
+    assert capsys.readouterr().out == f"killick {killick.__version__}\n"
 
 
 def test_list_names_recipes_data_and_networks(capsys):
     assert main(["list"]) == 0
     told = capsys.readouterr().out
-    for name in [*shipped(), "imagefolder:PATH", "kedge:wrn40_2", "timm:NAME"]:
+    for name in [*shipped(), "imagefolder:PATH", "killick:wrn40_2", "timm:NAME"]:
         assert name in told
     assert main(["list", "data"]) == 0
-    assert "kedge:wrn40_2" not in capsys.readouterr().out
+    assert "killick:wrn40_2" not in capsys.readouterr().out
 
 
 def test_print_recipe_shows_the_resolved_one(capsys):
@@ -68,7 +68,7 @@ def test_print_recipe_shows_the_resolved_one(capsys):
         (["--print-recip"], "found --print-recip (did you mean --print-recipe?)"),
         (["--optimiser.lr"], "expected a value after --optimiser.lr"),
         (["--lr"], "expected a value after --lr"),
-        (["--dry-run"], "no such option: --dry-run. kedge train --help lists all settings"),
+        (["--dry-run"], "no such option: --dry-run. killick train --help lists all settings"),
         (["epochs", "3"], "expected a setting such as --epochs 10, found 'epochs'"),
         (["--recipe", "cifar"], "expected the recipe to be one of"),
         (["--data", "shape"], "did you mean"),
@@ -84,10 +84,10 @@ def test_print_recipe_shows_the_resolved_one(capsys):
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, words, told):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KEDGE_CACHE", str(tmp_path))
+    monkeypatch.setenv("KILLICK_CACHE", str(tmp_path))
     assert main(["train", *words]) == 2
     out, err = capsys.readouterr()
-    assert err.startswith("kedge: ")
+    assert err.startswith("killick: ")
     assert err.count("\n") == 1
     assert told in err
 
@@ -107,7 +107,7 @@ def test_settings_have_short_names_and_yaml_values():
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    from kedge.cli import training
+    from killick.cli import training
 
     def broken(*arguments):
         raise ZeroDivisionError
@@ -119,14 +119,14 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 
 def test_the_module_is_the_command():
     done = subprocess.run(
-        [sys.executable, "-m", "kedge", "list", "recipes"], capture_output=True, text=True
+        [sys.executable, "-m", "killick", "list", "recipes"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert "cifar10-resnet18" in done.stdout
 
 
 def test_piped_output_is_plain_lines(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("KEDGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KILLICK_CACHE", str(tmp_path / "cache"))
     words = ["--data", "digits", "--data.limit", "64", "--data.validation", "32", "--epochs", "2"]
     assert main(["train", *words, "--output", str(tmp_path / "run"), "--batch", "32"]) == 0
     told = capsys.readouterr().out
@@ -174,7 +174,7 @@ def test_a_termination_is_told_and_ended_as_ctrl_c_is(monkeypatch, capsys):
         time.sleep(5)
         raise AssertionError("not interrupted")
 
-    monkeypatch.setattr("kedge.cli.listing.run", wait)
+    monkeypatch.setattr("killick.cli.listing.run", wait)
     assert main(["list"]) == 130
-    assert capsys.readouterr().err == "kedge: interrupted\n"
+    assert capsys.readouterr().err == "killick: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before

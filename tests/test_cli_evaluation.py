@@ -1,4 +1,4 @@
-"""`kedge evaluate` and `kedge corrupt`: what they write and print, and how they fail."""
+"""`killick evaluate` and `killick corrupt`: what they write and print, and how they fail."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ import torch
 from PIL import Image
 from runs import small
 
-import kedge
-from kedge.cli import main
-from kedge.rows import read_rows
-from kedge.training import train
+import killick
+from killick.cli import main
+from killick.rows import read_rows
+from killick.training import train
 
 
 @pytest.fixture(scope="module")
@@ -79,29 +79,29 @@ def test_all_suites_run(run, pictures, capsys):
 
 
 def test_the_threshold_is_kept_in_the_model(run, capsys):
-    assert kedge.load(run).threshold is None
+    assert killick.load(run).threshold is None
     words = ["--suite", "ood", "--synthetic", "noise", "--accept", "0.75", "--store-threshold"]
     assert main(["evaluate", str(run), *words]) == 0
     assert "is stored in" in capsys.readouterr().out
-    model = kedge.load(run)
+    model = killick.load(run)
     assert model.threshold.acceptance == 0.75
     assert "validation (4, " in model.threshold.fitted_on
     images = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
-    assert kedge.predict(model, images).in_distribution.shape == (2,)
+    assert killick.predict(model, images).in_distribution.shape == (2,)
     # Measured again with a threshold inside, the rows are of the same weights.
     assert main(["evaluate", str(run), *words, "--quiet"]) == 0
 
 
 def test_a_network_by_name_is_evaluated_with_its_weights(pictures, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    net = kedge.nets.create("timm:resnet18", num_classes=4)
+    net = killick.nets.create("timm:resnet18", num_classes=4)
     torch.save(net.state_dict(), "net.pth")
     words = ["timm:resnet18", "--checkpoint", "net.pth", "--data", f"imagefolder:{pictures}"]
     assert main(["evaluate", *words, "--size", "32", "--suite", "clean"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "timm:resnet18 is shown pictures of 32 px, normalised by mean (0.485," in told
     rows = read_rows(tmp_path / "evaluations" / "timm-resnet18-net")
-    other = kedge.nets.create("timm:resnet18", num_classes=4)
+    other = killick.nets.create("timm:resnet18", num_classes=4)
     torch.save(other.state_dict(), "other.pth")
     again = [*words[:2], "other.pth", *words[3:], "--size", "32", "--suite", "clean", "--quiet"]
     assert main(["evaluate", *again]) == 0  # which takes no row of the first away
@@ -124,14 +124,14 @@ def test_a_set_written_by_corrupt_scores_as_the_one_made_on_the_fly(run, tmp_pat
     array = np.load(folder / "fog.npy")
     assert (array.shape, array.dtype) == ((1500, 32, 32, 3), np.uint8)
     assert np.load(folder / "labels.npy").shape == (1500,)
-    model = kedge.standard(
-        kedge.nets.create("kedge:resnet_small", num_classes=10).eval(),
+    model = killick.standard(
+        killick.nets.create("killick:resnet_small", num_classes=10).eval(),
         ((0.5,) * 3, (0.5,) * 3),
         image_shape=(3, 32, 32),
     )
     options = {"corruptions": ("fog", "spatter"), "limit": 300, "quiet": True}
-    made = kedge.evaluate(model, "digits", ("corruptions",), **options)
-    read = kedge.evaluate(
+    made = killick.evaluate(model, "digits", ("corruptions",), **options)
+    read = killick.evaluate(
         model, "digits", ("corruptions",), corruption_files=str(folder), **options
     )
     for metric in ("nll", "top1"):
@@ -172,7 +172,7 @@ def test_a_folder_is_evaluated_whole_by_whom_it_did_not_train(run, pictures, tmp
     assert main(["evaluate", str(run), "--data", same, *words]) == 0
     (mine,) = {row["count"] for row in read_rows(run) if row["data"] == same}
     assert mine == 4
-    torch.save(kedge.nets.create("timm:resnet18", num_classes=4).state_dict(), tmp_path / "n.pth")
+    torch.save(killick.nets.create("timm:resnet18", num_classes=4).state_dict(), tmp_path / "n.pth")
     other = ["timm:resnet18", "--checkpoint", str(tmp_path / "n.pth"), "--size", "32"]
     words += ["--data", f"imagefolder:{pictures}", "--output", str(tmp_path / "out")]
     assert main(["evaluate", *other, *words]) == 0
@@ -227,7 +227,7 @@ def test_pictures_are_corrupted_one_by_one(pictures, tmp_path, capsys):
         (["evaluate", "RUN", "--suite", "clean,shift", "--shift", "a=pictures:."], "without. Name"),
         (["evaluate", "RUN", "--unknown"], "found --unknown"),
         (["evaluate", "nowhere"], "nowhere"),
-        (["evaluate", "timm:resnet18", "--store-threshold"], "a Kedge folder to store"),
+        (["evaluate", "timm:resnet18", "--store-threshold"], "a Killick folder to store"),
         (["corrupt"], "expected --sheet FILE.png or --output FOLDER"),
         (["corrupt", "--sheet", "x.gif"], "expected a .png, .jpg or .webp file"),
         (["corrupt", "gone.jpg", "--sheet", "x.png"], "gone.jpg"),

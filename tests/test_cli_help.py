@@ -11,15 +11,15 @@ import sys
 import pytest
 from runs import small
 
-import kedge.cli
-from kedge.cli import COMMANDS, FIRST_STEPS, listing, main, make_parser, parse
-from kedge.cli.parser import inner_parsers
-from kedge.cli.training import parse_overrides
-from kedge.errors import OptionError
-from kedge.rows import read_rows
-from kedge.studies import NAMES
-from kedge.studies.study import SIZES
-from kedge.training import load_recipe, shipped, train
+import killick.cli
+from killick.cli import COMMANDS, FIRST_STEPS, listing, main, make_parser, parse
+from killick.cli.parser import inner_parsers
+from killick.cli.training import parse_overrides
+from killick.errors import OptionError
+from killick.rows import read_rows
+from killick.studies import NAMES
+from killick.studies.study import SIZES
+from killick.training import load_recipe, shipped, train
 
 HEAVY = {"torch", "torchvision", "numpy", "timm", "sklearn", "matplotlib", "ray", "rich"}
 
@@ -32,21 +32,21 @@ def help_of(*words: str) -> str:
 
 
 def examples_of(text: str) -> list[list[str]]:
-    """The commands below `examples:`, without `kedge` and what is said of them."""
+    """The commands below `examples:`, without `killick` and what is said of them."""
     block = re.search(r"^examples:\n((?:  .+\n?)+)", text, re.MULTILINE).group(1)
     lines = block.replace("\\\n", " ").splitlines()
     found = []
     for line in lines:
         command = re.split(r"\s{2,}", re.sub(r"\s+(?=--)", " ", line.strip()))[0]
         words = shlex.split(command.split(" > ")[0])
-        found.append(words[words.index("kedge") + 1 :])
+        found.append(words[words.index("killick") + 1 :])
     return found
 
 
 def test_help_lists_and_completion_do_without_torch():
     code = f"""
 import sys
-from kedge.cli import COMMANDS, main
+from killick.cli import COMMANDS, main
 for words in [
     [], ["--help"], ["--version"], ["list"], ["list", "--json"], ["completion", "bash"],
     ["train", "--print-recipe"], ["trian"], *([name, "--help"] for name in COMMANDS)
@@ -64,7 +64,7 @@ print("none of them")
     assert done.stdout.endswith("none of them\n")
 
 
-def test_kedge_alone_says_what_to_do_next_within_80_columns(capsys):
+def test_killick_alone_says_what_to_do_next_within_80_columns(capsys):
     assert main([]) == 0
     told, err = capsys.readouterr()
     assert err == ""
@@ -74,29 +74,29 @@ def test_kedge_alone_says_what_to_do_next_within_80_columns(capsys):
     assert names == list(COMMANDS)
     for step in FIRST_STEPS:
         assert (step in told) == (step.split()[1] in COMMANDS), step
-    assert "kedge COMMAND --help" in told
+    assert "killick COMMAND --help" in told
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_of_every_command_is_explained(name):
     _, commands = make_parser()
     for action in commands.choices[name]._actions:
-        assert action.help, f"kedge {name} {action.option_strings or action.dest}"
+        assert action.help, f"killick {name} {action.option_strings or action.dest}"
     text = help_of(name)
     assert "%%" not in text
     assert max(map(len, text.splitlines())) <= 100
-    assert text.startswith(f"usage: kedge {name}")
+    assert text.startswith(f"usage: killick {name}")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_of_every_study_is_explained(name):
     _, commands = make_parser()
     for action in inner_parsers(commands.choices["study"])[name]._actions:
-        assert action.help, f"kedge study {name} {action.option_strings or action.dest}"
+        assert action.help, f"killick study {name} {action.option_strings or action.dest}"
     text = help_of("study", name)
     assert "%%" not in text
     assert max(map(len, text.splitlines())) <= 100
-    assert text.startswith(f"usage: kedge study {name}")
+    assert text.startswith(f"usage: killick study {name}")
     for size in SIZES:
         assert f"\n  {size:6} recipe " in text
 
@@ -107,7 +107,7 @@ def test_every_example_in_the_help_is_understood(name):
     assert examples
     for words in examples:
         if not words:
-            continue  # `kedge` alone
+            continue  # `killick` alone
         if "--help" in words:
             with pytest.raises(SystemExit, match="0"):
                 parse(words)
@@ -130,19 +130,19 @@ def test_the_first_steps_are_understood():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["trian"], "expected a command, found trian (did you mean train?). See kedge --help."),
+        (["trian"], "expected a command, found trian (did you mean train?). See killick --help."),
         (["eval"], "expected a command, found eval (did you mean evaluate?)"),
         (["e"], "expected a command, found e (did you mean evaluate?)"),
-        (["frobnicate"], "expected a command, found frobnicate. See kedge --help."),
-        (["--hlep"], "expected an option of kedge, found --hlep (did you mean --help?)"),
-        (["-x"], "expected an option of kedge, found -x. See"),
+        (["frobnicate"], "expected a command, found frobnicate. See killick --help."),
+        (["--hlep"], "expected an option of killick, found --hlep (did you mean --help?)"),
+        (["-x"], "expected an option of killick, found -x. See"),
         (
             ["evaluate", "runs/x", "--limt", "5"],
-            "expected an option of kedge evaluate, found --limt (did you mean --limit?)."
-            " See kedge evaluate --help.",
+            "expected an option of killick evaluate, found --limt (did you mean --limit?)."
+            " See killick evaluate --help.",
         ),
         (["evaluate", "x", "--limt=5"], "found --limt (did you mean --limit?)"),
-        (["evaluate"], "expected MODEL, found nothing. See kedge evaluate --help."),
+        (["evaluate"], "expected MODEL, found nothing. See killick evaluate --help."),
         (["evaluate", "x", "--limit", "few"], "--limit: expected a whole number, found 'few'."),
         (["evaluate", "x", "--accept", "all"], "--accept: expected a number, found 'all'."),
         (["evaluate", "x", "--limit"], "--limit: expected a value, found none."),
@@ -150,12 +150,12 @@ def test_the_first_steps_are_understood():
         (["corrupt", "--table", "cifr"], "--table: expected cifar or imagenet, found 'cifr' (did"),
         (
             ["train", "--devcie", "cpu"],
-            "expected an option of kedge train, found --devcie (did you",
+            "expected an option of killick train, found --devcie (did you",
         ),
         (["train", "--quite"], "found --quite (did you mean --quiet?)"),
         (["list", "corruption"], "found 'corruption' (did you mean corruptions?)"),
         (["list", "spaceships"], "KIND: expected recipes, data, networks, "),
-        (["list", "data", "more"], "expected nothing more, found 'more'. See kedge list --help."),
+        (["list", "data", "more"], "expected nothing more, found 'more'. See killick list --help."),
         (
             ["completion", "bsh"],
             "SHELL: expected bash, zsh or fish, found 'bsh' (did you mean bash",
@@ -167,7 +167,7 @@ def test_what_is_not_understood_is_one_line_with_the_way_out(words, told, capsys
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("kedge: ")
+    assert err.startswith("killick: ")
     assert err.count("\n") == 1
     assert told in err
 
@@ -195,12 +195,12 @@ def test_an_interrupted_command_has_exit_code_130(monkeypatch, capsys):
 
     monkeypatch.setattr(listing, "run", interrupted)
     assert main(["list"]) == 130
-    assert capsys.readouterr().err == "kedge: interrupted\n"
+    assert capsys.readouterr().err == "killick: interrupted\n"
 
 
 def test_a_bug_has_exit_code_1_and_keeps_its_traceback():
     code = (
-        "import sys; from kedge.cli import listing, main; listing.run = lambda *a: 1 / 0;"
+        "import sys; from killick.cli import listing, main; listing.run = lambda *a: 1 / 0;"
         "sys.exit(main(['list']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -217,7 +217,7 @@ def test_the_exit_codes_are_documented():
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [["list"], ["train", "--help"], ["completion", "zsh"]])
 def test_a_closed_pipe_is_no_error_to_be_told(words, unbuffered):
-    command = [sys.executable, "-m", "kedge", *words]
+    command = [sys.executable, "-m", "killick", *words]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -278,14 +278,14 @@ def test_lists_are_wrapped_on_a_terminal(monkeypatch, capsys):
 
 
 def test_the_lists_are_what_the_code_has(capsys):
-    from kedge.corruptions.making import MAKERS, list_corruptions
-    from kedge.data.sources import PLAIN, WITH_PATH
-    from kedge.data.synthetic import SYNTHETIC
-    from kedge.evaluation.measures import DISTANCE, MARGINAL_SCORES, SCORES
-    from kedge.evaluation.plan import SUITES
-    from kedge.grid.arms import KNOWN
-    from kedge.nets import OWN
-    from kedge.training.recipe_files import settings
+    from killick.corruptions.making import MAKERS, list_corruptions
+    from killick.data.sources import PLAIN, WITH_PATH
+    from killick.data.synthetic import SYNTHETIC
+    from killick.evaluation.measures import DISTANCE, MARGINAL_SCORES, SCORES
+    from killick.evaluation.plan import SUITES
+    from killick.grid.arms import KNOWN
+    from killick.nets import OWN
+    from killick.training.recipe_files import settings
 
     def names(kind: str) -> list[str]:
         return [entry["name"] for entry in listed(kind, capsys)]
@@ -309,7 +309,7 @@ def test_the_lists_are_what_the_code_has(capsys):
                 expected = "C" if lists["c15"] else "C, extra" if lists["c"] else "C-bar"
                 assert entry["list"].split(", cifar")[0].split(", imagenet")[0] == expected
     for entry in listed("networks", capsys)[: len(OWN)]:
-        make = OWN[entry["name"].removeprefix("kedge:")]
+        make = OWN[entry["name"].removeprefix("killick:")]
         assert entry["about"] == make.__doc__.splitlines()[0].rstrip(".")
     assert set(names("protocols")) == set(KNOWN)
     fields = settings()
@@ -345,4 +345,4 @@ def test_commands_stand_in_the_order_of_their_use():
     assert list(COMMANDS) == [name for name in order if name in COMMANDS]
     assert set(COMMANDS) <= set(order)
     assert isinstance(make_parser()[0], argparse.ArgumentParser)
-    assert set(kedge.cli.WITH_SETTINGS) <= set(order)
+    assert set(killick.cli.WITH_SETTINGS) <= set(order)

@@ -1,4 +1,4 @@
-"""`kedge predict`: what goes in, what comes out, what is told, and how it ends."""
+"""`killick predict`: what goes in, what comes out, what is told, and how it ends."""
 
 import contextlib
 import csv
@@ -15,26 +15,26 @@ import pytest
 from labelled import NAMES, make_anchored, make_files, make_standard
 from runs import small
 
-import kedge
-import kedge.cli
-from kedge.cli import main, predicting
-from kedge.image_model import Threshold
-from kedge.labelling import label
-from kedge.labelling.writing import FORMATS
-from kedge.training import train
+import killick
+import killick.cli
+from killick.cli import main, predicting
+from killick.image_model import Threshold
+from killick.labelling import label
+from killick.labelling.writing import FORMATS
+from killick.training import train
 
 START = (
     # Behind a shell without job control, Ctrl-C would not be for this process.
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "import sys, kedge.cli; from kedge.cli import predicting;"
-    "kedge.cli.COMMANDS.setdefault('predict', predicting);"
-    "sys.exit(kedge.cli.main(sys.argv[1:]))"
+    "import sys, killick.cli; from killick.cli import predicting;"
+    "killick.cli.COMMANDS.setdefault('predict', predicting);"
+    "sys.exit(killick.cli.main(sys.argv[1:]))"
 )
 
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
-    monkeypatch.setitem(kedge.cli.COMMANDS, "predict", predicting)
+    monkeypatch.setitem(killick.cli.COMMANDS, "predict", predicting)
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,10 @@ def place(tmp_path_factory) -> Path:
     (place / "pictures").mkdir()
     files = make_files(place / "pictures")
     for name, model in (("anchored", make_anchored()), ("standard", make_standard())):
-        kedge.save(model, place / f"{name}-unjudged", class_names=NAMES)
+        killick.save(model, place / f"{name}-unjudged", class_names=NAMES)
         energies = sorted(record.energy for record in label(model, files))
         model.threshold = Threshold((energies[5] + energies[6]) / 2, 0.95, 1, "these")
-        kedge.save(model, place / name, class_names=NAMES)
+        killick.save(model, place / name, class_names=NAMES)
     return place
 
 
@@ -85,7 +85,7 @@ def test_a_folder_of_pictures_becomes_json_lines_where_nobody_looks(name, here, 
         assert ours == pytest.approx(theirs, abs=1e-6)
     assert {record["in_distribution"] for record in found} == {True, False}
     assert err.count("\n") == 1
-    assert err.startswith("kedge: 11 pictures, 5 out of distribution, ")
+    assert err.startswith("killick: 11 pictures, 5 out of distribution, ")
     assert err.endswith(" pictures/s\n")
     assert run(capsys, name, "pictures", "--quiet") == (0, out, "")
 
@@ -106,8 +106,8 @@ def test_all_options_reach_the_model_and_the_records(here, capsys):
     assert "no threshold is stored with anchored for 3 references" in err
     assert "not told apart. There is one for --references 1." in err
     err = run(capsys, "anchored-unjudged", "pictures", "--references", "2")[2]
-    assert "Fit one, kedge.fit_threshold(model, images, k=2), and save the model; or leave" in err
-    assert "kedge evaluate anchored-unjudged --store-threshold." in err
+    assert "Fit one, killick.fit_threshold(model, images, k=2), and save the model; or leave" in err
+    assert "killick evaluate anchored-unjudged --store-threshold." in err
 
 
 def test_a_file_is_written_in_the_format_of_its_extension(here, capsys):
@@ -143,7 +143,9 @@ def test_a_terminal_is_shown_a_table_with_the_totals(here, capsys, monkeypatch):
     assert len(lines) == 1 + 11 + 1
     assert "it is empty" in lines[4]
     assert "11 pictures, 1 broken, " in lines[-1]
-    assert err.startswith("kedge: cannot read pictures/03.png: it is empty")  # stderr is elsewhere
+    assert err.startswith(
+        "killick: cannot read pictures/03.png: it is empty"
+    )  # stderr is elsewhere
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run(capsys, "anchored", "pictures")[2] == ""
     assert "cannot read" in run(capsys, "anchored", "pictures", "--only", "in")[2]
@@ -163,8 +165,8 @@ def test_broken_pictures_are_told_and_the_rest_goes_on_with_exit_code_1(here, ca
         *("pictures/00.png", "pictures/05.webp", "pictures/10.bmp", "gone.png", "*.gif"),
     ]
     lines = err.splitlines()
-    assert lines[:-1] == [f"kedge: {record['error']}" for record in broken]
-    assert lines[-1].startswith("kedge: 13 pictures, 5 broken, ")
+    assert lines[:-1] == [f"killick: {record['error']}" for record in broken]
+    assert lines[-1].startswith("killick: 13 pictures, 5 broken, ")
     code, _, err = run(capsys, "anchored", "pictures", "--output", "x.csv", "--quiet")
     assert code == 1
     assert len(err.splitlines()) == 3
@@ -194,8 +196,8 @@ def test_without_a_threshold_it_is_said_once_how_to_get_one(here, capsys):
     assert all(record["in_distribution"] is None for record in read_json(out))
     told, totals = err.splitlines()
     assert told == (
-        "kedge: no threshold is stored with anchored-unjudged, so in and out of distribution are"
-        " not told apart. Store one: kedge evaluate anchored-unjudged --store-threshold."
+        "killick: no threshold is stored with anchored-unjudged, so in and out of distribution are"
+        " not told apart. Store one: killick evaluate anchored-unjudged --store-threshold."
     )
     assert "distribution" not in totals
     assert run(capsys, "anchored-unjudged", "pictures", "--quiet")[2] == ""
@@ -248,7 +250,7 @@ def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
 def test_a_mistake_is_one_line_and_exit_code_2(words, told, here, capsys):
     code, out, err = run(capsys, *words, *([] if "--quiet" in words else ["--quiet"]))
     assert (code, out) == (2, "")
-    assert err.startswith("kedge: ")
+    assert err.startswith("killick: ")
     assert err.count("\n") == 1
     assert told in err
 
@@ -279,7 +281,7 @@ def test_paths_come_from_a_list_on_stdin(here, capsys, monkeypatch, closing):
     assert "say -0" in err
     listing(b"\n")
     assert run(capsys, "anchored", "-", "--format", "csv", "--quiet") == (
-        *(2, "", "kedge: expected pictures to label, found no paths.\n"),
+        *(2, "", "killick: expected pictures to label, found no paths.\n"),
     )
 
 
@@ -291,7 +293,9 @@ def test_names_that_are_no_utf8_or_hold_signs_for_terminals_do_no_harm(here, cap
         words = ["--format", form, "--output", f"out-{form}"]
         code, _, err = run(capsys, "anchored", name, f"{name}.png", *words)
         assert code == 1
-        assert err.splitlines()[0].startswith("kedge: cannot read \\udcff\\x1b[31m\\n.png.png: it")
+        assert err.splitlines()[0].startswith(
+            "killick: cannot read \\udcff\\x1b[31m\\n.png.png: it"
+        )
         assert "\x1b" not in err
     records = read_json(Path("out-json").read_text(encoding="utf-8"))
     assert [os.fsencode(r["image"]) for r in records] == [
@@ -318,14 +322,14 @@ def test_an_interrupt_waits_for_the_end_of_the_line_and_a_file_stays_as_it_was(
     assert len(read_json(stream.getvalue().decode())) == 3
     assert stream.getvalue().endswith(b"}\n")
     monkeypatch.undo()
-    monkeypatch.setitem(kedge.cli.COMMANDS, "predict", predicting)
+    monkeypatch.setitem(killick.cli.COMMANDS, "predict", predicting)
     monkeypatch.chdir(here)
     Path("x.csv").write_text("before")
 
     def interrupted(self, totals):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kedge.labelling.watching.Watching.tick", interrupted)
+    monkeypatch.setattr("killick.labelling.watching.Watching.tick", interrupted)
     assert main(["predict", "anchored", "pictures", "--output", "x.csv"]) == 130
     assert Path("x.csv").read_text() == "before"
     assert not [name for name in os.listdir() if name.endswith(".part")]
@@ -350,7 +354,7 @@ def test_lines_come_while_the_list_goes_on_and_ctrl_c_ends_the_waiting(here):
         assert json.loads(process.stdout.readline())["image"] == f"pictures/{name}"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (130, b"", b"kedge: interrupted\n")
+    assert (process.returncode, out, err) == (130, b"", b"killick: interrupted\n")
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly(here):
@@ -367,10 +371,10 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(here):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, place, one_registry) -> Path:
     """The anchored model as an ONNX file with three references, and as a .pt2 with one."""
-    from kedge.export import export
+    from killick.export import export
 
     folder = tmp_path_factory.mktemp("exported")
-    model = kedge.load(place / "anchored")
+    model = killick.load(place / "anchored")
     export(model, folder / "torch", format="torch")
     model.threshold = Threshold(model.threshold.energy, 0.95, 3, "these")
     export(model, folder / "onnx", k=3)
@@ -378,7 +382,7 @@ def exported(tmp_path_factory, place, one_registry) -> Path:
 
 
 def test_an_exported_file_answers_like_the_model(exported, here, capsys):
-    model = kedge.load(here / "anchored")
+    model = killick.load(here / "anchored")
     model.threshold = Threshold(model.threshold.energy, 0.95, 3, "these")
     theirs = list(label(model, "pictures", references=3))
     assert len({record.in_distribution for record in theirs}) == 2

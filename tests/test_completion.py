@@ -1,4 +1,4 @@
-"""`kedge completion`: real shells are asked what they would complete."""
+"""`killick completion`: real shells are asked what they would complete."""
 
 import os
 import pty
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kedge.cli import COMMANDS, WITH_SETTINGS, listing, main, make_parser
-from kedge.cli.completion import SHELLS, VALUES, make_script
-from kedge.cli.parser import inner_parsers
-from kedge.cli.training import SHORT
-from kedge.training.recipe_files import settings, shipped
+from killick.cli import COMMANDS, WITH_SETTINGS, listing, main, make_parser
+from killick.cli.completion import SHELLS, VALUES, make_script
+from killick.cli.parser import inner_parsers
+from killick.cli.training import SHORT
+from killick.training.recipe_files import settings, shipped
 
 ALL_SETTINGS = {f"--{each}" for each in [*settings(), *SHORT] if each != "about"}
 
@@ -24,7 +24,7 @@ ASK_BASH = """
 source "$1"
 while IFS= read -r COMP_LINE; do
   COMP_POINT=${#COMP_LINE}
-  _kedge
+  _killick
   (IFS='|'; printf '%s\\n' "${COMPREPLY[*]}")
 done
 """
@@ -39,9 +39,9 @@ def scripts(tmp_path_factory) -> Path:
     """The scripts, each where its shell reads it, beside some pictures and a recipe."""
     folder = tmp_path_factory.mktemp("shells")
     for shell in SHELLS:
-        (folder / f"_kedge.{shell}").write_text(make_script(shell))
+        (folder / f"_killick.{shell}").write_text(make_script(shell))
     (folder / "functions").mkdir()
-    shutil.copy(folder / "_kedge.zsh", folder / "functions" / "_kedge")
+    shutil.copy(folder / "_killick.zsh", folder / "functions" / "_killick")
     (folder / "pictures of cats").mkdir()
     (folder / "photos").mkdir()
     (folder / "mine.yaml").touch()
@@ -50,7 +50,7 @@ def scripts(tmp_path_factory) -> Path:
 
 
 def ask_bash(scripts: Path, *lines: str) -> list[list[str]]:
-    command = ["bash", "--norc", "-c", ASK_BASH, "bash", scripts / "_kedge.bash"]
+    command = ["bash", "--norc", "-c", ASK_BASH, "bash", scripts / "_killick.bash"]
     done = subprocess.run(
         command,
         input="\n".join([*lines, ""]),
@@ -66,7 +66,7 @@ def ask_bash(scripts: Path, *lines: str) -> list[list[str]]:
 
 
 def ask_fish(scripts: Path, *lines: str) -> list[list[str]]:
-    command = ["fish", "--no-config", "-c", ASK_FISH, scripts / "_kedge.fish"]
+    command = ["fish", "--no-config", "-c", ASK_FISH, scripts / "_killick.fish"]
     done = subprocess.run(
         command,
         input="\n".join([*lines, ""]),
@@ -81,33 +81,33 @@ def ask_fish(scripts: Path, *lines: str) -> list[list[str]]:
 
 
 ONE_ANSWER = {
-    "kedge tr": "train",
-    "kedge train --optimiser.l": "--optimiser.lr",
-    "kedge train --lr 0.1 --optimiser.weight_": "--optimiser.weight_decay",
-    "kedge train --recipe digits-": "digits-small",
-    "kedge train --recipe mine": "mine.yaml",
-    "kedge train --data dig": "digits",
-    "kedge train --data imagef": "imagefolder:",
-    "kedge compare --arm fine": "finetuned",
-    "kedge compare --baseline st": "standard",
-    "kedge compare --optimiser.weight_": "--optimiser.weight_decay",
-    "kedge evaluate x --baseline ale": "alexnet",
-    "kedge train --protocol m": "masked",
-    "kedge train --protocol.name m": "masked",
-    "kedge train --target u": "uniform",
-    "kedge train --augment.flip t": "true",
-    "kedge train --schedule.name co": None,  # cosine and constant
-    "kedge evaluate --suite cl": "clean",
-    "kedge evaluate --suite clean,cali": "clean,calibration",
-    "kedge evaluate --suite clean,ood,cali": "clean,ood,calibration",
-    "kedge evaluate x --corruptions fog,sn": "fog,snow",
-    "kedge evaluate x --table im": "imagenet",
-    "kedge corrupt --corruptions jp": "jpeg_compression",
-    "kedge report x --baseline anch": "anchored",
-    "kedge list corr": "corruptions",
-    "kedge list --js": "--json",
-    "kedge completion z": "zsh",
-    "kedge --ver": "--version",
+    "killick tr": "train",
+    "killick train --optimiser.l": "--optimiser.lr",
+    "killick train --lr 0.1 --optimiser.weight_": "--optimiser.weight_decay",
+    "killick train --recipe digits-": "digits-small",
+    "killick train --recipe mine": "mine.yaml",
+    "killick train --data dig": "digits",
+    "killick train --data imagef": "imagefolder:",
+    "killick compare --arm fine": "finetuned",
+    "killick compare --baseline st": "standard",
+    "killick compare --optimiser.weight_": "--optimiser.weight_decay",
+    "killick evaluate x --baseline ale": "alexnet",
+    "killick train --protocol m": "masked",
+    "killick train --protocol.name m": "masked",
+    "killick train --target u": "uniform",
+    "killick train --augment.flip t": "true",
+    "killick train --schedule.name co": None,  # cosine and constant
+    "killick evaluate --suite cl": "clean",
+    "killick evaluate --suite clean,cali": "clean,calibration",
+    "killick evaluate --suite clean,ood,cali": "clean,ood,calibration",
+    "killick evaluate x --corruptions fog,sn": "fog,snow",
+    "killick evaluate x --table im": "imagenet",
+    "killick corrupt --corruptions jp": "jpeg_compression",
+    "killick report x --baseline anch": "anchored",
+    "killick list corr": "corruptions",
+    "killick list --js": "--json",
+    "killick completion z": "zsh",
+    "killick --ver": "--version",
 }
 
 
@@ -117,7 +117,7 @@ def test_bash_completes_what_is_known(scripts):
     for (line, expected), answer in zip(ONE_ANSWER.items(), found, strict=True):
         if expected is not None:
             assert answer == [expected], line
-    assert sorted(found[list(ONE_ANSWER).index("kedge train --schedule.name co")]) == [
+    assert sorted(found[list(ONE_ANSWER).index("killick train --schedule.name co")]) == [
         "constant",
         "cosine",
     ]
@@ -134,7 +134,7 @@ def test_fish_completes_what_is_known(scripts):
 @needs_bash
 def test_bash_knows_every_command_option_setting_and_name(scripts):
     _, commands = make_parser()
-    lines = ["kedge ", *(f"kedge {name} --" for name in COMMANDS)]
+    lines = ["killick ", *(f"killick {name} --" for name in COMMANDS)]
     found = ask_bash(scripts, *lines)
     assert found[0] == list(COMMANDS)
     for name, answer in zip(COMMANDS, found[1:], strict=True):
@@ -143,17 +143,17 @@ def test_bash_knows_every_command_option_setting_and_name(scripts):
             expected |= ALL_SETTINGS
         assert set(answer) == expected, name
     studies = inner_parsers(commands.choices["study"])
-    named, *found = ask_bash(scripts, "kedge study ", *(f"kedge study {n} --" for n in studies))
+    named, *found = ask_bash(scripts, "killick study ", *(f"killick study {n} --" for n in studies))
     assert named == list(studies)
     for (name, study), answer in zip(studies.items(), found, strict=True):
         expected = {option for option in study.options if option.startswith("--")}
         assert set(answer) == expected | ALL_SETTINGS, name
     recipes, suites, corruptions, data = ask_bash(
         scripts,
-        "kedge train --recipe ",
-        "kedge evaluate x --suite ",
-        "kedge evaluate x --corruptions ",
-        "kedge evaluate x --data ",
+        "killick train --recipe ",
+        "killick evaluate x --suite ",
+        "killick evaluate x --corruptions ",
+        "killick evaluate x --data ",
     )
     assert recipes[: len(shipped())] == list(shipped())
     assert suites == [*listing.SUITES, "all"]
@@ -165,12 +165,12 @@ def test_bash_knows_every_command_option_setting_and_name(scripts):
 def test_bash_completes_words_that_it_cuts_at_colons_and_equals_signs(scripts):
     found = ask_bash(
         scripts,
-        "kedge train --data imagefolder:pho",
-        "kedge train --data imagefolder:pict",
-        "kedge train --network kedge:resnet_",
-        "kedge train --recipe=dig",
-        "kedge train --epochs=3 --protocol=an",
-        "kedge evaluate timm:resnet18 --sui",
+        "killick train --data imagefolder:pho",
+        "killick train --data imagefolder:pict",
+        "killick train --network killick:resnet_",
+        "killick train --recipe=dig",
+        "killick train --epochs=3 --protocol=an",
+        "killick evaluate timm:resnet18 --sui",
     )
     assert found == [
         ["photos/"],
@@ -186,12 +186,12 @@ def test_bash_completes_words_that_it_cuts_at_colons_and_equals_signs(scripts):
 def test_bash_offers_folders_or_files_where_paths_are_expected(scripts):
     folders, files, weights, model, nothing, no_command = ask_bash(
         scripts,
-        "kedge train --output p",
-        "kedge corrupt mi",
-        "kedge evaluate x --checkpoint mi",
-        "kedge evaluate pho",
-        "kedge train --epochs p",
-        "kedge",
+        "killick train --output p",
+        "killick corrupt mi",
+        "killick evaluate x --checkpoint mi",
+        "killick evaluate pho",
+        "killick train --epochs p",
+        "killick",
     )
     assert sorted(folders) == ["photos", "pictures of cats"]
     assert files == ["mine.yaml"]
@@ -205,14 +205,14 @@ def test_bash_offers_folders_or_files_where_paths_are_expected(scripts):
 def test_fish_completes_paths_behind_a_kind_of_data(scripts):
     found = ask_fish(
         scripts,
-        "kedge train --data imagefolder:pho",
-        "kedge train --network kedge:resnet_",
-        "kedge train --recipe=digits-",
-        "kedge train --output ph",
+        "killick train --data imagefolder:pho",
+        "killick train --network killick:resnet_",
+        "killick train --recipe=digits-",
+        "killick train --output ph",
     )
     assert found == [
         ["imagefolder:photos/"],
-        ["kedge:resnet_small"],
+        ["killick:resnet_small"],
         ["--recipe=digits-small"],
         ["photos/"],
     ]
@@ -224,9 +224,9 @@ START = {
     "fish": ["fish", "--no-config", "-i"],
 }
 SET_UP = {
-    "bash": 'source _kedge.bash; kedge() { echo "<$*>"; }',
-    "zsh": 'fpath+=$PWD/functions; autoload -U compinit; compinit -u -D; kedge() { echo "<$*>"; }',
-    "fish": 'source _kedge.fish; function kedge; echo "<$argv>"; end',
+    "bash": 'source _killick.bash; killick() { echo "<$*>"; }',
+    "zsh": 'fpath+=$PWD/functions; autoload -U compinit; compinit -u -D; killick() { echo "<$*>"; }',
+    "fish": 'source _killick.fish; function killick; echo "<$argv>"; end',
 }
 
 
@@ -269,13 +269,13 @@ def test_a_shell_at_a_terminal_completes_when_tab_is_pressed(shell, scripts):
         assert not os.environ.get("CI"), f"CI must have {shell}"
         pytest.skip(f"no {shell}")
     lines = [
-        "kedge tra",
-        "kedge train --optimiser.l",
-        "kedge train --recipe dig",
-        "kedge train --data imagefolder:pho",
-        "kedge train --network kedge:resnet_",
-        "kedge evaluate x --suite clean,corr",
-        "kedge evaluate pho",
+        "killick tra",
+        "killick train --optimiser.l",
+        "killick train --recipe dig",
+        "killick train --data imagefolder:pho",
+        "killick train --network killick:resnet_",
+        "killick evaluate x --suite clean,corr",
+        "killick evaluate pho",
     ]
     answers = [answer.rstrip("/") for answer in press_tab(shell, scripts, lines)]
     assert answers == [
@@ -283,7 +283,7 @@ def test_a_shell_at_a_terminal_completes_when_tab_is_pressed(shell, scripts):
         "train --optimiser.lr",
         "train --recipe digits-small",
         "train --data imagefolder:photos",
-        "train --network kedge:resnet_small",
+        "train --network killick:resnet_small",
         "evaluate x --suite clean,corruptions",
         "evaluate photos",
     ]
@@ -302,7 +302,7 @@ def test_help_says_where_the_script_goes(capsys):
         main(["completion", "--help"])
     told = capsys.readouterr().out
     for shell in SHELLS:
-        assert f"kedge completion {shell} > ~/" in told
+        assert f"killick completion {shell} > ~/" in told
     assert "fpath" in told
 
 

@@ -1,13 +1,13 @@
-"""`kedge.corrupt`: what holds for every corruption, whatever it does."""
+"""`killick.corrupt`: what holds for every corruption, whatever it does."""
 
 import pytest
 import torch
 from torch import Tensor
 
-import kedge
-from kedge.corruptions.making import MAKERS, ROWS, choose_table, find_arguments, list_corruptions
-from kedge.corruptions.severities import CBAR, COMMON, EXTRA
-from kedge.errors import DataError, DtypeError, OptionError, ShapeError
+import killick
+from killick.corruptions.making import MAKERS, ROWS, choose_table, find_arguments, list_corruptions
+from killick.corruptions.severities import CBAR, COMMON, EXTRA
+from killick.errors import DataError, DtypeError, OptionError, ShapeError
 
 EVERY = [(name, table) for name in ROWS for table in ("cifar", "imagenet")]
 EVERY = [(name, table) for name, table in EVERY if getattr(ROWS[name], table) is not None]
@@ -30,7 +30,7 @@ def photographs(count: int = 8, height: int = 32, width: int = 32, seed: int = 0
 
 def corrupt(images, name, severity=3, table="cifar", seed=0, **options):
     generator = torch.Generator().manual_seed(seed)
-    return kedge.corrupt(images, name, severity, table=table, generator=generator, **options)
+    return killick.corrupt(images, name, severity, table=table, generator=generator, **options)
 
 
 @pytest.mark.parametrize(("name", "table"), EVERY)
@@ -60,7 +60,7 @@ def test_the_same_generator_gives_the_same_pixels(name, table):
 def test_without_a_generator_the_default_one_is_drawn_from(name, table):
     images = photographs(2)
     torch.manual_seed(0)
-    made = kedge.corrupt(images, name, 4, table=table)
+    made = killick.corrupt(images, name, 4, table=table)
     assert torch.equal(made, corrupt(images, name, 4, table))
 
 
@@ -140,7 +140,7 @@ def test_the_table_belongs_to_the_size_unless_said():
     assert choose_table((224, 224)) == choose_table((32, 65)) == "imagenet"
     assert choose_table((224, 224), "cifar") == "cifar"
     images = photographs(2)
-    usual = kedge.corrupt(images, "contrast", 3)
+    usual = killick.corrupt(images, "contrast", 3)
     assert torch.equal(usual, corrupt(images, "contrast", 3, "cifar"))
     assert not torch.equal(usual, corrupt(images, "contrast", 3, "imagenet"))
 
@@ -185,5 +185,5 @@ def test_mistakes_are_told_in_one_line(change, kind, match):
     arguments = {"images": photographs(), "name": "fog", "severity": 3, "table": "cifar", **change}
     images, name = arguments.pop("images"), arguments.pop("name")
     with pytest.raises(kind, match=match) as problem:
-        kedge.corrupt(images, name, arguments.pop("severity"), **arguments)
+        killick.corrupt(images, name, arguments.pop("severity"), **arguments)
     assert "\n" not in str(problem.value)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kedge.corruptions import blur, filters, glass, motion
-from kedge.corruptions.severities import COMMON
+from killick.corruptions import blur, filters, glass, motion
+from killick.corruptions.severities import COMMON
 
 NAMES = ("gaussian_blur", "defocus_blur", "zoom_blur", "motion_blur", "glass_blur")
 RANDOM = ("motion_blur", "glass_blur")

@@ -16,8 +16,8 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 
-from kedge.corruptions import digital, elastic
-from kedge.corruptions.severities import COMMON
+from killick.corruptions import digital, elastic
+from killick.corruptions.severities import COMMON
 
 STILL = ["contrast", "brightness", "saturate", "pixelate", "jpeg_compression"]
 NAMES = [*STILL, "elastic_transform"]

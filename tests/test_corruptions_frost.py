@@ -16,11 +16,11 @@ from PIL import Image
 from torch import Tensor
 from torch.testing import assert_close
 
-from kedge.corruptions import frost as module
-from kedge.corruptions.frost import frost, load_photographs
-from kedge.corruptions.ice import PANES, make_ice
-from kedge.corruptions.severities import COMMON
-from kedge.errors import DataError, DtypeError, ShapeError
+from killick.corruptions import frost as module
+from killick.corruptions.frost import frost, load_photographs
+from killick.corruptions.ice import PANES, make_ice
+from killick.corruptions.severities import COMMON
+from killick.errors import DataError, DtypeError, ShapeError
 
 CIFAR, IMAGENET = COMMON["frost"].cifar or (), COMMON["frost"].imagenet or ()
 PEER = "imagecorruptions"

@@ -5,14 +5,16 @@ import torch
 from test_corrupt import EVERY, FIXED, photographs
 from torch import Tensor
 
-import kedge
+import killick
 
 pytestmark = pytest.mark.gpu
 
 
 def corrupt(images, name, severity, table, device):
     generator = torch.Generator(device).manual_seed(0)
-    return kedge.corrupt(images.to(device), name, severity, table=table, generator=generator).cpu()
+    return killick.corrupt(
+        images.to(device), name, severity, table=table, generator=generator
+    ).cpu()
 
 
 def features(made: Tensor, images: Tensor) -> Tensor:
@@ -49,7 +51,7 @@ def test_cpu_and_gpu_agree_in_distribution(name, table):
 def test_the_same_generator_gives_the_same_pixels_and_stays_on_the_device(name, table):
     images = photographs(20).cuda()
     made = [
-        kedge.corrupt(
+        killick.corrupt(
             images, name, 3, table=table, generator=torch.Generator("cuda").manual_seed(1)
         )
         for _ in range(2)
@@ -59,5 +61,7 @@ def test_the_same_generator_gives_the_same_pixels_and_stays_on_the_device(name, 
 
 
 def test_a_generator_of_another_device_is_refused():
-    with pytest.raises(kedge.errors.OptionError, match="on the images' device, cuda, found .* cpu"):
-        kedge.corrupt(photographs(1).cuda(), "fog", 1, generator=torch.Generator())
+    with pytest.raises(
+        killick.errors.OptionError, match="on the images' device, cuda, found .* cpu"
+    ):
+        killick.corrupt(photographs(1).cuda(), "fog", 1, generator=torch.Generator())

@@ -14,8 +14,8 @@ from scipy import stats
 from torch import Tensor
 from torch.testing import assert_close
 
-from kedge.corruptions import noise
-from kedge.corruptions.severities import COMMON
+from killick.corruptions import noise
+from killick.corruptions.severities import COMMON
 
 NAMES = ["gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"]
 SIZES = [(32, 32), (9, 14)]

@@ -14,8 +14,8 @@ from oracles import weather as oracle
 from torch import Tensor
 from torch.testing import assert_close
 
-from kedge.corruptions import edges, weather
-from kedge.corruptions.severities import COMMON
+from killick.corruptions import edges, weather
+from killick.corruptions.severities import COMMON
 
 FUNCTIONS = {"fog": weather.fog, "snow": weather.snow, "spatter": weather.spatter}
 TABLES = ("cifar", "imagenet")

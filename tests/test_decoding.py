@@ -19,9 +19,9 @@ import pytest
 import torch
 from PIL import Image
 
-from kedge.data import decoding
-from kedge.data.decoding import decode, measure, read_file
-from kedge.errors import DataError
+from killick.data import decoding
+from killick.data.decoding import decode, measure, read_file
+from killick.errors import DataError
 
 RED, WHITE = [255, 0, 0], [255, 255, 255]
 
@@ -680,7 +680,7 @@ MEASURE = """
     import os, sys
     sys.path.insert(0, {tests!r})
     from fuzz import limit_memory
-    from kedge.data.decoding import decode
+    from killick.data.decoding import decode
     decode({small!r}, "so that all libraries are loaded")
     failed = []
     for path, spare in {cases!r}:

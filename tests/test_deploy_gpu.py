@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-import kedge
-from kedge.data.synthetic import make_blobs
-from kedge.export.exporting import export
-from kedge.export.opening import open_export
-from kedge.labelling import label
+import killick
+from killick.data.synthetic import make_blobs
+from killick.export.exporting import export
+from killick.export.opening import open_export
+from killick.labelling import label
 
 pytestmark = pytest.mark.gpu
 NORMALISE = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
@@ -21,8 +21,8 @@ NORMALISE = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    net = kedge.nets.create("kedge:resnet_small", num_classes=4)
-    model = kedge.anchor(net, normalise=NORMALISE, example=torch.rand(2, 3, 32, 32)).eval()
+    net = killick.nets.create("killick:resnet_small", num_classes=4)
+    model = killick.anchor(net, normalise=NORMALISE, example=torch.rand(2, 3, 32, 32)).eval()
     model.set_references(torch.randint(256, (3, 3, 32, 32)).to(torch.uint8))
     return model
 
@@ -36,7 +36,7 @@ def images(n: int) -> torch.Tensor:
 @pytest.mark.parametrize("k", [1, 3])
 def test_a_torch_file_says_the_same_on_both_devices(model, tmp_path, precision, k):
     x = images(64)
-    kedge.fit_threshold(model, x, 0.5, k=k)
+    killick.fit_threshold(model, x, 0.5, k=k)
     exported = export(model, tmp_path / "out", format="torch", precision=precision, k=k)
     onward = open_export(exported.path, device="cuda", trust=True)
     here, there = exported(x), onward(x)
@@ -60,7 +60,7 @@ def test_pictures_get_the_same_labels_on_both_devices(model, tmp_path):
     for number, image in enumerate(images(20)):
         paths.append(tmp_path / f"{number}.png")
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(paths[-1])
-    kedge.save(model, tmp_path / "model")
+    killick.save(model, tmp_path / "model")
     found = {
         device: list(label(tmp_path / "model", paths, device=device, references=3, batch=8))
         for device in ("cpu", "cuda")

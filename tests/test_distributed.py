@@ -12,14 +12,14 @@ import pytest
 import torch
 from runs import losses_of, small
 
-from kedge.run_folder import read_metrics
-from kedge.training import Recipe, train
+from killick.run_folder import read_metrics
+from killick.training import Recipe, train
 
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
 import torch
-from kedge.training import make_recipe, train
+from killick.training import make_recipe, train
 
 torch.set_num_threads(1)
 for name, values in json.loads(Path(sys.argv[1]).read_text()).items():

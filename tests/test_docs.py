@@ -11,9 +11,9 @@ import matplotlib
 import pytest
 from matplotlib import pyplot as plt
 
-from kedge.cli import COMMANDS, main
-from kedge.evaluation.plan import SUITES
-from kedge.training import load_recipe
+from killick.cli import COMMANDS, main
+from killick.evaluation.plan import SUITES
+from killick.training import load_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -58,9 +58,9 @@ def test_make_commands_and_linked_files_exist(page):
 
 
 def test_every_training_command_of_the_pages_is_understood(capsys, monkeypatch):
-    monkeypatch.setattr("kedge.training.inherited.find_start", Path)  # nor is the hub asked
+    monkeypatch.setattr("killick.training.inherited.find_start", Path)  # nor is the hub asked
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
-    commands = [re.sub(r"#.*", "", line).split() for line in lines if "kedge train" in line]
+    commands = [re.sub(r"#.*", "", line).split() for line in lines if "killick train" in line]
     assert len(commands) >= 10
     for words in commands:
         words = words[words.index("train") :]
@@ -77,7 +77,7 @@ def test_the_recipe_of_the_training_page_works(tmp_path):
 def test_every_command_after_training_of_the_pages_is_understood():
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
     kinds = ("evaluate", "corrupt", "export", "predict", "publish")
-    asked = [line for line in lines if re.match(rf"kedge ({'|'.join(kinds)})\b", line)]
+    asked = [line for line in lines if re.match(rf"killick ({'|'.join(kinds)})\b", line)]
     commands = [re.sub(r"#.*", "", line).split() for line in asked]
     assert len(commands) >= 8
     assert {words[1] for words in commands} == set(kinds)
@@ -86,7 +86,7 @@ def test_every_command_after_training_of_the_pages_is_understood():
     for name in kinds:
         COMMANDS[name].add(subparsers, name)
     for words in commands:
-        words = words[words.index("kedge") + 1 :]
+        words = words[words.index("killick") + 1 :]
         parser.parse_args(words)  # exits where an option is unknown
 
 

@@ -20,18 +20,18 @@ import pytest
 import torch
 from PIL import Image
 
-import kedge
-from kedge.cli import COMMANDS, main, make_parser, parse
-from kedge.data import decoding
-from kedge.export.about import PRECISIONS, About
-from kedge.export.deployed import OUTPUTS
-from kedge.grid import estimating
-from kedge.labelling import Record, label, reading
-from kedge.predict import PROTOCOLS
-from kedge.rows import COLUMNS
-from kedge.training import shipped
-from kedge.training.recipe import Protocol
-from kedge.training.recipe_files import settings
+import killick
+from killick.cli import COMMANDS, main, make_parser, parse
+from killick.data import decoding
+from killick.export.about import PRECISIONS, About
+from killick.export.deployed import OUTPUTS
+from killick.grid import estimating
+from killick.labelling import Record, label, reading
+from killick.predict import PROTOCOLS
+from killick.rows import COLUMNS
+from killick.training import shipped
+from killick.training.recipe import Protocol
+from killick.training.recipe_files import settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -86,9 +86,9 @@ def commands(page: Path) -> list[str]:
 
 
 def arguments(command: str) -> list[str]:
-    """What `kedge` is given, also under torchrun."""
+    """What `killick` is given, also under torchrun."""
     words = shlex.split(command)
-    return words[words.index("kedge") + 1 :]
+    return words[words.index("killick") + 1 :]
 
 
 def name(page: Path) -> str:
@@ -103,7 +103,7 @@ def pages_with(*languages: str) -> list[Path]:
 def _few_tests() -> Iterator[None]:
     """Every run is tested on all of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kedge.data.sources.SHAPES_TEST", 500)
+        patch.setattr("killick.data.sources.SHAPES_TEST", 500)
         yield
 
 
@@ -175,7 +175,7 @@ def check_folding(names: dict, folder: Path) -> None:
 
 
 def check_deploying(names: dict, folder: Path) -> None:
-    """Plain onnxruntime says what `kedge predict` says, and what is named on the pages is there."""
+    """Plain onnxruntime says what `killick predict` says, and what is named on the pages is there."""
     (said,) = label("exports/mine", "photo.jpg", probabilities=True)
     assert names["found"]["probabilities"][0] == pytest.approx(said.probabilities, abs=0.01)
     assert names["found"]["in_distribution"].shape == (1,)
@@ -184,7 +184,7 @@ def check_deploying(names: dict, folder: Path) -> None:
         assert all(f"`{file.name}`" in text for text in pages.values()), file.name
     for file in (folder / "published" / "mine").iterdir():
         assert all(f"`{file.name}`" in text for text in pages.values()), file.name
-    assert kedge.load("my-model").reference_policy.startswith("synthetic")
+    assert killick.load("my-model").reference_policy.startswith("synthetic")
 
 
 AFTERWARDS = {
@@ -199,7 +199,7 @@ AFTERWARDS = {
 
 @pytest.mark.parametrize("page", pages_with("sh"), ids=name)
 def test_every_command_is_understood(page, capsys, monkeypatch):
-    monkeypatch.setattr("kedge.training.inherited.find_start", Path)  # nor is the hub asked
+    monkeypatch.setattr("killick.training.inherited.find_start", Path)  # nor is the hub asked
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for command in commands(page):
         first = command.split()[0]
@@ -208,7 +208,7 @@ def test_every_command_is_understood(page, capsys, monkeypatch):
         elif first == "python":
             assert command.endswith("/check.py"), f"nothing here checks {command!r}"  # is run below
         elif first != "pip":
-            assert first in ("kedge", "torchrun"), f"nothing here checks {command!r}"
+            assert first in ("killick", "torchrun"), f"nothing here checks {command!r}"
             understand(arguments(command))
 
 
@@ -247,7 +247,7 @@ def test_every_command_runs_at_small_size(page, small_runs, tmp_path, monkeypatc
             protocol = "standard" if "standard" in place.name else "masked"
             shutil.copytree(small_runs[protocol], place)
         try:
-            smaller = [] if words == ["kedge", "study"] else SMALLER.get(words[1], [])
+            smaller = [] if words == ["killick", "study"] else SMALLER.get(words[1], [])
             code = main([*words[1:], *smaller])
         except SystemExit as end:
             code = end.code
@@ -278,7 +278,7 @@ def test_every_exception_is_needed_and_most_commands_run():
     assert len(run) >= 25
     made = ("compare", "train", "evaluate", "report", "corrupt", "list")
     for kind in (*made, "export", "predict", "publish"):
-        assert any(command.startswith(f"kedge {kind}") for command in run), kind
+        assert any(command.startswith(f"killick {kind}") for command in run), kind
 
 
 # What the pages say ------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ def test_every_command_and_option_is_in_the_command_line_page(site):
     ids = Html(site / "command-line.html").ids
     _, parsers = make_parser()
     for kind, parser in parsers.choices.items():
-        assert f"kedge-{kind}" in ids
+        assert f"killick-{kind}" in ids
         for action in parser._actions:
             for option in action.option_strings:
                 assert f"<code>{option}</code>" in text, option
@@ -498,18 +498,18 @@ def test_every_recipe_and_setting_is_in_the_recipes_page(site):
 def test_every_public_name_is_in_the_api_page(site):
     ids = Html(site / "api.html").ids
     same = {
-        "standard": "kedge.standard.standard",
-        "predict": "kedge.predict.predict",
-        "export": "kedge.export.exporting.export",
+        "standard": "killick.standard.standard",
+        "predict": "killick.predict.predict",
+        "export": "killick.export.exporting.export",
     }
-    for each in kedge.__all__:
-        place = same.get(each, f"kedge.{each}")
+    for each in killick.__all__:
+        place = same.get(each, f"killick.{each}")
         assert {place, place.replace(".", "")} & ids, each
-    for each in vars(kedge.metrics):
-        if each[0] != "_" and not isinstance(vars(kedge.metrics)[each], ModuleType):
-            assert f"kedge.metrics.{each}" in ids, each
-    assert {"kedge.training.loop.train", "kedge.training.recipe_files.load_recipe"} <= ids
-    assert {"kedge.grid.compare", "kedge.report.writing.write_report"} <= ids
+    for each in vars(killick.metrics):
+        if each[0] != "_" and not isinstance(vars(killick.metrics)[each], ModuleType):
+            assert f"killick.metrics.{each}" in ids, each
+    assert {"killick.training.loop.train", "killick.training.recipe_files.load_recipe"} <= ids
+    assert {"killick.grid.compare", "killick.report.writing.write_report"} <= ids
 
 
 def test_the_examples_of_docstrings_are_shown_as_code(site):

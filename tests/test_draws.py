@@ -8,14 +8,14 @@ from oracles import transforms as oracle
 from scipy import stats
 from torch import Tensor
 
-import kedge
-from kedge.data.batches import Batch
-from kedge.data.chance import Stream, sample_keys, uniform
-from kedge.data.transforms import Shift
-from kedge.errors import ReferencesError
-from kedge.masking import Draw
-from kedge.training.draws import Draws, cycle
-from kedge.training.recipe import Protocol
+import killick
+from killick.data.batches import Batch
+from killick.data.chance import Stream, sample_keys, uniform
+from killick.data.transforms import Shift
+from killick.errors import ReferencesError
+from killick.masking import Draw
+from killick.training.draws import Draws, cycle
+from killick.training.recipe import Protocol
 
 POOL = torch.randint(
     256, (40, 7, 5, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2)
@@ -48,7 +48,7 @@ def shown(batch: Batch, draw: Draw) -> Tensor:
         seen.append(references)
         return torch.zeros(len(x), 4)
 
-    masking = kedge.ReferenceMasking(alpha=0.5, target="label")
+    masking = killick.ReferenceMasking(alpha=0.5, target="label")
     masking.forward(model, batch.images, batch.labels, draw)
     return seen[0]
 

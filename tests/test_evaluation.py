@@ -20,26 +20,26 @@ from judged import (
 )
 from torch import nn
 
-import kedge
-from kedge import metrics
-from kedge.data.images import ImageSet, Sets
-from kedge.data.sources import load_sets
-from kedge.data.synthetic import SYNTHETIC
-from kedge.errors import DataError, KedgeError, OptionError, OutputError
-from kedge.evaluation import asking
-from kedge.evaluation.pictures import BLOCK, block_generator
-from kedge.evaluation.subject import Subject, _are_probabilities
-from kedge.evaluation.tested import load_validation
-from kedge.rows import COLUMNS, read_rows
-from kedge.training.material import cut_sets
-from kedge.training.recipe_files import load_recipe
+import killick
+from killick import metrics
+from killick.data.images import ImageSet, Sets
+from killick.data.sources import load_sets
+from killick.data.synthetic import SYNTHETIC
+from killick.errors import DataError, KillickError, OptionError, OutputError
+from killick.evaluation import asking
+from killick.evaluation.pictures import BLOCK, block_generator
+from killick.evaluation.subject import Subject, _are_probabilities
+from killick.evaluation.tested import load_validation
+from killick.rows import COLUMNS, read_rows
+from killick.training.material import cut_sets
+from killick.training.recipe_files import load_recipe
 
 FEW = ("fog", "gaussian_noise")
 
 
 def evaluate(model, data=None, suites=("clean",), **options):
     options = {"synthetic": ("noise",), "quiet": True, "size": None, **options}
-    return kedge.evaluate(model, make_set() if data is None else data, suites, **options)
+    return killick.evaluate(model, make_set() if data is None else data, suites, **options)
 
 
 def test_clean_numbers_are_those_of_a_loop():
@@ -94,7 +94,7 @@ def test_corrupted_pictures_are_made_in_seeded_blocks():
                 7, "gaussian_noise", severity, number // BLOCK, torch.device("cpu")
             )
             block = slice(number, number + BLOCK)
-            images = kedge.corrupt(
+            images = killick.corrupt(
                 data.images()[block], "gaussian_noise", severity, table="cifar", generator=generator
             )
             hits += int((model(images).argmax(1) == data.labels[block]).sum())
@@ -141,7 +141,7 @@ def test_anchored_numbers_have_their_spread_over_references():
     several = find(rows, "top1", inference="marginal")
     assert several["k"] == 3
     assert several["value"] == pytest.approx(float((mean.argmax(1) == data.labels).double().mean()))
-    predicted = kedge.predict(model, data.images(), "marginal").probs
+    predicted = killick.predict(model, data.images(), "marginal").probs
     nll = float(-predicted.gather(1, data.labels[:, None]).log().mean())
     assert find(rows, "nll", inference="marginal")["value"] == pytest.approx(nll, abs=1e-5)
 
@@ -156,7 +156,7 @@ def test_one_reference_and_standard_models_have_no_spread():
 def test_a_folded_network_scores_as_the_anchored_one():
     model = make_anchored()
     ours = evaluate(model, references=1)
-    theirs = evaluate(kedge.fold(model))
+    theirs = evaluate(killick.fold(model))
     assert find(theirs, "top1")["value"] == find(ours, "top1")["value"]
     assert find(theirs, "nll")["value"] == pytest.approx(find(ours, "nll")["value"], abs=1e-5)
     assert theirs[0]["protocol"] == "folded"
@@ -195,8 +195,8 @@ def test_calibration_is_measured_on_every_set_and_after_scaling():
 def test_detection_is_measured_on_raw_scores():
     model, data = make_anchored(), make_set()
     rows = evaluate(model, Sets(make_set(seed=4), data), ("ood",), ood={"other": make_set(90, 16)})
-    inside = kedge.predict(model, data.images())
-    outside = kedge.predict(model, make_set(90, 16).images())
+    inside = killick.predict(model, data.images())
+    outside = killick.predict(model, make_set(90, 16).images())
     row = find(rows, "auroc", set="other", score="energy", inference="single")
     assert row["value"] == pytest.approx(
         float(metrics.auroc(inside.energy, outside.energy)), abs=1e-6
@@ -204,8 +204,8 @@ def test_detection_is_measured_on_raw_scores():
     scores = {row["score"] for row in rows if row["metric"] == "auroc"}
     assert {"energy", "max_softmax", "max_logit", "entropy"} < scores
     assert {"spread", "mutual_information", "residual_distance"} < scores
-    spread = kedge.predict(model, data.images(), "marginal").std.mean(1)
-    theirs = kedge.predict(model, make_set(90, 16).images(), "marginal").std.mean(1)
+    spread = killick.predict(model, data.images(), "marginal").std.mean(1)
+    theirs = killick.predict(model, make_set(90, 16).images(), "marginal").std.mean(1)
     row = find(rows, "auroc", set="other", score="spread", inference="marginal")
     assert row["value"] == pytest.approx(float(metrics.auroc(spread, theirs)), abs=1e-5)
     for metric in ("aupr_in", "aupr_out", "fpr_at_95_tpr_in", "fpr_at_95_tpr_out"):
@@ -224,7 +224,7 @@ def test_distance_to_the_residuals_of_training_finds_pictures_of_another_kind():
 def test_the_threshold_accepts_what_it_was_fitted_for():
     model, data, held = make_standard(), make_set(), make_set(400, seed=9)
     rows = evaluate(model, data, ("ood",), validation=held, acceptance=0.8)
-    energies = kedge.predict(model, held.images()).energy
+    energies = killick.predict(model, held.images()).energy
     threshold = find(rows, "threshold", score="energy")
     assert threshold["value"] == pytest.approx(float(metrics.threshold(energies, 0.8)), abs=1e-5)
     accepted = find(rows, "accepted", set="colours", score="energy")
@@ -241,7 +241,7 @@ def test_the_references_suite_tells_what_the_choice_decides():
         assert row["value"] == pytest.approx(
             float((logits.argmax(1) == data.labels).double().mean())
         )
-    p = kedge.predict(model, data.images(), "marginal")
+    p = killick.predict(model, data.images(), "marginal")
     row = find(rows, "disagreement", inference="marginal")
     assert row["value"] == pytest.approx(float(p.disagreement.mean()), abs=1e-6)
     row = find(rows, "mutual_information", inference="marginal")
@@ -419,17 +419,17 @@ def test_no_number_depends_on_how_many_processes_there_are(tmp_path):
 
 def test_a_stored_threshold_says_yes_or_no(tmp_path):
     model, data = make_anchored(), make_set()
-    assert kedge.predict(model, data.images()).in_distribution is None
-    threshold = kedge.fit_threshold(model, data.images(), acceptance=0.9)
-    verdict = kedge.predict(model, data.images()).in_distribution
+    assert killick.predict(model, data.images()).in_distribution is None
+    threshold = killick.fit_threshold(model, data.images(), acceptance=0.9)
+    verdict = killick.predict(model, data.images()).in_distribution
     assert float(verdict.double().mean()) == pytest.approx(0.9, abs=0.002)
-    kedge.save(model, tmp_path / "model", architecture=None)
-    loaded = kedge.load(tmp_path / "model", net=type(model.net)(*_plain_layers()))
+    killick.save(model, tmp_path / "model", architecture=None)
+    loaded = killick.load(tmp_path / "model", net=type(model.net)(*_plain_layers()))
     assert loaded.threshold == threshold
-    assert torch.equal(kedge.predict(loaded, data.images()).in_distribution, verdict)
-    assert kedge.predict(model, data.images(), "marginal").in_distribution is None
-    kedge.fit_threshold(model, data.images(), acceptance=0.5, k=3)
-    verdict = kedge.predict(model, data.images(), "marginal").in_distribution
+    assert torch.equal(killick.predict(loaded, data.images()).in_distribution, verdict)
+    assert killick.predict(model, data.images(), "marginal").in_distribution is None
+    killick.fit_threshold(model, data.images(), acceptance=0.5, k=3)
+    verdict = killick.predict(model, data.images(), "marginal").in_distribution
     assert float(verdict.double().mean()) == pytest.approx(0.5, abs=0.002)
 
 
@@ -451,8 +451,8 @@ class Flat(nn.Module):
         return x.mean((1, 2, 3))[:, None]
 
 
-def standard(net: nn.Module) -> kedge.Standard:
-    return kedge.standard(net, MEAN_STD, image_shape=(3, 16, 16)).eval()
+def standard(net: nn.Module) -> killick.Standard:
+    return killick.standard(net, MEAN_STD, image_shape=(3, 16, 16)).eval()
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def standard(net: nn.Module) -> kedge.Standard:
         (make_standard, {"precision": "half"}, OptionError, "expected precision to be one of"),
         (Colours, {}, OptionError, r"expected normalise=\(mean, std\) and size="),
         (lambda: "timm:resnet18", {}, OptionError, "expected --checkpoint FILE with timm:resnet18"),
-        (lambda: "nowhere", {}, KedgeError, "nowhere"),
+        (lambda: "nowhere", {}, KillickError, "nowhere"),
         (lambda: 3, {}, OptionError, "expected a model, a folder or a name .*found int"),
         (make_standard, {"name": ""}, OptionError, "expected a name for the model"),
         (make_standard, {"seed": 10**30}, OptionError, "expected a seed from 0"),
@@ -581,7 +581,7 @@ def test_a_function_and_a_model_of_floats_are_evaluated_too():
         if ours["metric"] in ("top1", "nll", "ece"):
             assert theirs["value"] == pytest.approx(ours["value"], abs=1e-5)
     assert find(rows, "nll")["value"] == pytest.approx(usual, abs=1e-5)
-    plain = kedge.standard(Colours(), image_shape=(3, 16, 16)).eval()
+    plain = killick.standard(Colours(), image_shape=(3, 16, 16)).eval()
     rows = evaluate(plain, images, normalise=MEAN_STD)
     assert find(rows, "nll")["value"] == pytest.approx(usual, abs=1e-5)
     other = evaluate(plain, images, normalise=((0, 0, 0), (1, 1, 1)))
@@ -685,7 +685,7 @@ def test_pictures_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, m
     model = Subject("m", nn.Identity(), 32, None, 10, None, {}, "w", recipe=asdict(recipe))
     test = load_sets("shapes").test
     if not aside:  # a training set of gigabytes would be read to look at none of it
-        monkeypatch.setattr("kedge.evaluation.tested.cut_sets", None)
+        monkeypatch.setattr("killick.evaluation.tested.cut_sets", None)
     held = load_validation(None, model, test)
     if not aside:
         assert held is None

@@ -7,12 +7,12 @@ import pytest
 import torch
 from runs import small
 
-import kedge
-from kedge.cli import main
-from kedge.errors import InstallError, OptionError, StorageError
-from kedge.evaluation import exported
-from kedge.export.exporting import export
-from kedge.training import train
+import killick
+from killick.cli import main
+from killick.errors import InstallError, OptionError, StorageError
+from killick.evaluation import exported
+from killick.export.exporting import export
+from killick.training import train
 
 SUITES = ("clean", "corruptions", "calibration", "ood")
 FEW = {"limit": 60, "severities": (3,), "corruptions": ("contrast", "shot_noise"), "quiet": True}
@@ -61,9 +61,11 @@ def told(rows, inference="single"):
 
 @pytest.mark.parametrize(("kind", "k"), [("onnx", 1), ("onnx", 3), ("torch", 1)])
 def test_an_exported_file_has_the_rows_of_its_model(run, exports, kind, k, one_registry):
-    rows = kedge.evaluate(exports(format=kind, k=k), "shapes", SUITES, trust=kind == "torch", **FEW)
+    rows = killick.evaluate(
+        exports(format=kind, k=k), "shapes", SUITES, trust=kind == "torch", **FEW
+    )
     found = told(rows)
-    own = kedge.evaluate(run, None, SUITES, references=k, **FEW)
+    own = killick.evaluate(run, None, SUITES, references=k, **FEW)
     expected = told(own, "single" if k == 1 else "marginal")
     shared = [key for key in expected if key in found]
     assert {key[0] for key in shared} == {"clean", "corruptions", "ood"}
@@ -71,7 +73,7 @@ def test_an_exported_file_has_the_rows_of_its_model(run, exports, kind, k, one_r
     for key in shared:
         assert found[key] == pytest.approx(expected[key], abs=2e-3), key
     (facts,) = {(row["protocol"], row["precision"], row["network"]) for row in rows}
-    assert facts == ("exported", "float32", "kedge:resnet_small")
+    assert facts == ("exported", "float32", "killick:resnet_small")
     assert {row["model"] for row in rows} == {f"{kind}-{k}"}
     assert {row["k"] for row in rows if row["suite"] == "clean"} <= {"", 1}
 
@@ -79,7 +81,7 @@ def test_an_exported_file_has_the_rows_of_its_model(run, exports, kind, k, one_r
 def test_precisions_are_told_apart(exports, tmp_path, one_registry):
     weights = set()
     for precision in ("float32", "int8"):
-        rows = kedge.evaluate(
+        rows = killick.evaluate(
             exports(format="onnx", precision=precision),
             "shapes",
             ("clean",),
@@ -120,26 +122,26 @@ def test_the_command_takes_a_folder_or_its_file_and_reports(exports, tmp_path, m
 def test_what_a_file_has_decided_is_not_asked_for(exports, options, expected):
     asked = {"data": "shapes", "suites": ("clean",), "limit": 20, "quiet": True, **options}
     with pytest.raises(OptionError, match=expected):
-        kedge.evaluate(exports(format="onnx", k=1), **asked)
+        killick.evaluate(exports(format="onnx", k=1), **asked)
 
 
 def test_files_that_cannot_be_asked_are_refused_by_name(exports, tmp_path, monkeypatch, capsys):
     with pytest.raises(OptionError, match="to be told to trust"):
-        kedge.evaluate(exports(format="torch", k=1), "shapes", ("clean",), quiet=True)
+        killick.evaluate(exports(format="torch", k=1), "shapes", ("clean",), quiet=True)
     with pytest.raises(StorageError, match="found nothing there"):
-        kedge.evaluate(tmp_path / "gone.onnx", "shapes", ("clean",), quiet=True)
+        killick.evaluate(tmp_path / "gone.onnx", "shapes", ("clean",), quiet=True)
     (tmp_path / "other.onnx").write_bytes(b"no graph")
     with pytest.raises(StorageError, match="onnxruntime refuses it"):
-        kedge.evaluate(tmp_path / "other.onnx", "shapes", ("clean",), quiet=True)
+        killick.evaluate(tmp_path / "other.onnx", "shapes", ("clean",), quiet=True)
     folder = exports(format="onnx", k=1)
     assert main(["evaluate", str(folder), "--data", "shapes", "--store-threshold"]) == 2
     assert "found the export" in capsys.readouterr().err
-    net = kedge.nets.create("kedge:resnet_small", width=8, num_classes=10).eval()
-    floats = kedge.anchor(net, example=torch.zeros(1, 3, 32, 32))
+    net = killick.nets.create("killick:resnet_small", width=8, num_classes=10).eval()
+    floats = killick.anchor(net, example=torch.zeros(1, 3, 32, 32))
     floats.set_references(torch.zeros(1, 3, 32, 32))
     export(floats, tmp_path / "floats")
     with pytest.raises(OptionError, match="that takes uint8 RGB images, found .* float32"):
-        kedge.evaluate(tmp_path / "floats", "shapes", ("clean",), quiet=True)
+        killick.evaluate(tmp_path / "floats", "shapes", ("clean",), quiet=True)
 
 
 def test_a_runtime_without_the_device_asked_for_is_refused(exports, monkeypatch):

@@ -14,13 +14,13 @@ import torch
 from scipy import stats
 from torch import nn
 
-import kedge
-from kedge.cli import main as kedge_command
-from kedge.cli import make_parser
-from kedge.corruptions.making import list_corruptions
-from kedge.errors import OptionError
-from kedge.grid.arms import parse_arms
-from kedge.grid.cells import make_cells
+import killick
+from killick.cli import main as killick_command
+from killick.cli import make_parser
+from killick.corruptions.making import list_corruptions
+from killick.errors import OptionError
+from killick.grid.arms import parse_arms
+from killick.grid.cells import make_cells
 
 ROOT = Path(__file__).parent.parent
 FOUND = ROOT / "benchmarks" / "results" / "cifar10"
@@ -283,7 +283,7 @@ def test_the_table_of_claims_says_what_the_paper_says_and_what_was_found():
         for row in table.splitlines()
         if row.startswith("|")
     }
-    path = ROOT / "src/kedge/studies/published/generalization.csv"
+    path = ROOT / "src/killick/studies/published/generalization.csv"
     with open(path, newline="", encoding="utf-8") as file:
         published = {r["protocol"]: r for r in csv.DictReader(file) if r["data"] == "CIFAR-10"}
 
@@ -598,7 +598,7 @@ def test_batchnorm_left_alone_is_told_as_it_was_found():
         assert form.format(*ends) in page
 
 
-def test_kedges_own_foreign_pictures_swing_in_every_arm():
+def test_killicks_own_foreign_pictures_swing_in_every_arm():
     page = " ".join((ROOT / "docs/evidence.md").read_text().split())
     rows = [*read("summary.csv"), *read("finetune.csv"), *read("tempered.csv")]
     for kind, form in (
@@ -903,18 +903,18 @@ def test_how_fast_training_is_is_told_as_it_was_measured():
     with open(ROOT / "benchmarks/results/training-h200.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     over = {(r["baseline"], r["contender"]): r for r in rows}
-    steps = [over["limit", f"kedge, {arm}"] for arm in ("standard", "anchored", "masked")]
+    steps = [over["limit", f"killick, {arm}"] for arm in ("standard", "anchored", "masked")]
     standard, anchored, masked = (f"{round(float(r['per_second']), -2):,.0f}" for r in steps)
     assert f"{standard} images a second standard, {anchored} anchored and {masked} masked" in page
     assert f"about {masked} images a second" in readme
     slower = [100 * (float(row["ratio"]) - 1) for row in steps]
     assert f"{min(slower):.1f} to {max(slower):.1f} % slower than the bare network" in page
-    plain = over["kedge, masked", "plain script"]
+    plain = over["killick, masked", "plain script"]
     low, high = (float(plain[key]) for key in ("ratio_p10", "ratio_p90"))
     assert 9 < float(plain["ratio"]) < 11
     assert f"about ten times slower, {low:.1f} to {high:.1f} between the 10th and 90th" in page
     assert f"did {round(float(plain['per_second']), -2):,.0f} images a second there" in readme
-    ratio = float(over["kedge, standard", "kedge, masked"]["ratio"])
+    ratio = float(over["killick, standard", "killick, masked"]["ratio"])
     assert f"masked steps take {ratio:.3f} of standard ones" in readme
 
 
@@ -951,9 +951,9 @@ class Tiny(nn.Module):
         return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
 
 
-def tiny_model() -> kedge.Anchored:
+def tiny_model() -> killick.Anchored:
     torch.manual_seed(0)
-    model = kedge.anchor(Tiny(), init="random", example=torch.rand(2, 3, 8, 8))
+    model = killick.anchor(Tiny(), init="random", example=torch.rand(2, 3, 8, 8))
     with torch.no_grad():
         model.net.norm.running_mean += 0.3  # other than those of any batch
     return model.set_references(torch.rand(3, 3, 8, 8)).eval()
@@ -989,12 +989,12 @@ def test_with_the_statistics_of_the_batch_it_is_as_in_training():
     model.net.train()
     with torch.no_grad():
         reference = model.references[1].expand_as(x)
-        probs = model.net(kedge.pair(x, reference, torch.tensor(True))).double().softmax(1)
+        probs = model.net(killick.pair(x, reference, torch.tensor(True))).double().softmax(1)
     assert row["confidence"] == pytest.approx(float(probs.amax(1).mean()), abs=1e-6)
 
 
 @pytest.mark.parametrize("grid", evidence.GRIDS, ids=lambda grid: grid.name)
-def test_every_grid_is_a_comparison_that_kedge_takes(grid, monkeypatch, tmp_path):
+def test_every_grid_is_a_comparison_that_killick_takes(grid, monkeypatch, tmp_path):
     monkeypatch.setattr(
         sys,
         "argv",
@@ -1014,7 +1014,7 @@ def test_every_grid_is_a_comparison_that_kedge_takes(grid, monkeypatch, tmp_path
     assert len(cells) == len(grid.arms) * len(grid.seeds)
 
 
-def test_finished_networks_are_a_study_that_kedge_takes(monkeypatch, tmp_path, capsys):
+def test_finished_networks_are_a_study_that_killick_takes(monkeypatch, tmp_path, capsys):
     foreign = tmp_path / "x.npz"  # looked for before anything is done, and read later
     foreign.touch()
     words = ["evidence.py", "--data", "shapes", "--foreign", str(foreign), "--work", str(tmp_path)]
@@ -1023,8 +1023,8 @@ def test_finished_networks_are_a_study_that_kedge_takes(monkeypatch, tmp_path, c
     def refuse(cells, **options):
         raise OptionError("no time for times")
 
-    monkeypatch.setattr("kedge.grid.estimating.estimate", refuse)
-    assert kedge_command([*evidence.study_command(evidence.read_options()), "--dry-run"]) == 0
+    monkeypatch.setattr("killick.grid.estimating.estimate", refuse)
+    assert killick_command([*evidence.study_command(evidence.read_options()), "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "12 cells" in told
     assert "tuned-masked-label-lr0.01" in told

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from scipy import stats
 
-from kedge.corruptions.making import list_corruptions
-from kedge.rows import make_row, read_rows, write_rows
+from killick.corruptions.making import list_corruptions
+from killick.rows import make_row, read_rows, write_rows
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -43,7 +43,7 @@ def make_cell(
     cell = folder / f"{arm}-seed{seed}-abcdef"
     cell.mkdir(parents=True)
     anchored = arm not in ("standard", "continued")
-    first = {"model": cell.name, "network": "kedge:resnet18", "seed": seed, "weights": "w"}
+    first = {"model": cell.name, "network": "killick:resnet18", "seed": seed, "weights": "w"}
     asked = {"inference": "single", "k": 1} if anchored else {"inference": "single"}
     common = {**first, "data": "d", "limit": limit, "precision": "float32", "count": count}
     rows = []
@@ -83,7 +83,7 @@ def make_cell(
         for share in (0.0, 0.5, 1.0):
             lines += [f"faded,{share},{n},{share},{0.8 * share + 0.1 * n},0.5" for n in (0, 1)]
         (cell / "gate.csv").write_text("\n".join(lines))
-    recipe = {"network": {"name": "kedge:resnet18"}, "epochs": epochs, "seed": seed}
+    recipe = {"network": {"name": "killick:resnet18"}, "epochs": epochs, "seed": seed}
     (cell / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     about = {"arm": arm, "seed": seed, "finished": True, "seconds": {"train": 1.0, "evaluate": 2.0}}
     (cell / "cell.json").write_text(json.dumps(about))

@@ -1,4 +1,4 @@
-"""`kedge.export`: the file is the model, and says all there is to know about itself."""
+"""`killick.export`: the file is the model, and says all there is to know about itself."""
 
 import copy
 import json
@@ -15,18 +15,18 @@ import pytest
 import torch
 from runs import small
 
-import kedge
-from kedge.cli import main
-from kedge.data.sources import load_sets
-from kedge.errors import DataError, InstallError, OptionError, OutputError, StorageError
-from kedge.export import comparing, exporting
-from kedge.export.about import PRECISIONS, read_about
-from kedge.export.comparing import make_candidates
-from kedge.export.exporting import export
-from kedge.export.opening import is_export, open_export
-from kedge.training import train
-from kedge.training.material import cut_sets
-from kedge.training.recipe_files import make_recipe
+import killick
+from killick.cli import main
+from killick.data.sources import load_sets
+from killick.errors import DataError, InstallError, OptionError, OutputError, StorageError
+from killick.export import comparing, exporting
+from killick.export.about import PRECISIONS, read_about
+from killick.export.comparing import make_candidates
+from killick.export.exporting import export
+from killick.export.opening import is_export, open_export
+from killick.training import train
+from killick.training.material import cut_sets
+from killick.training.recipe_files import make_recipe
 
 pytestmark = pytest.mark.usefixtures("one_registry")
 
@@ -54,7 +54,7 @@ def shapes_run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(shapes_run):
-    return kedge.load(shapes_run)
+    return killick.load(shapes_run)
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +97,11 @@ KINDS = [
 
 @pytest.mark.parametrize(("format", "k"), [("onnx", 1), ("onnx", 3), ("torch", 1), ("torch", 3)])
 @pytest.mark.parametrize("n", [1, 2, 64])
-def test_the_file_says_what_kedge_predict_says(exports, model, some_images, format, k, n):
+def test_the_file_says_what_killick_predict_says(exports, model, some_images, format, k, n):
     exported = exports(format, "float32", k)
     x = some_images[:n]
     found = exported(x)
-    said = kedge.predict(model, x, "marginal", k) if k > 1 else kedge.predict(model, x)
+    said = killick.predict(model, x, "marginal", k) if k > 1 else killick.predict(model, x)
     assert torch.allclose(found["logits"], said.logits, atol=1e-4)
     assert torch.allclose(found["probabilities"], said.probs, atol=1e-5)
     assert torch.allclose(found["energy"], said.energy, atol=1e-4)
@@ -121,7 +121,7 @@ def test_every_kind_of_file_is_measured_against_the_model(exports, model, kind):
     assert (about.file_format, about.precision, about.k) == kind
     # The oracle: labels and pictures of the test set by hand.
     images, labels = exporting.read_some(model, load_sets("shapes").test, 300)
-    said = kedge.predict(model, images, "marginal", kind[2]).logits.argmax(1)
+    said = killick.predict(model, images, "marginal", kind[2]).logits.argmax(1)
     found = exported(images)["logits"].argmax(1)
     assert pictures["count"] == 300
     assert pictures["accuracy"] == pytest.approx(float((found == labels).float().mean()))
@@ -163,8 +163,8 @@ def test_the_file_says_what_it_is(exports, model):
     assert about.image_shape == (3, 32, 32)
     assert about.takes == "uint8"
     assert about.name == "shapes"
-    assert about.network == "kedge:resnet_small"
-    assert about.weights == kedge.storage.digest_weights(model)
+    assert about.network == "killick:resnet_small"
+    assert about.weights == killick.storage.digest_weights(model)
     assert "3 references" in about.references
     assert "training images" in about.references
     folder = exports("onnx", "float32", 3).path.parent
@@ -179,7 +179,7 @@ def test_the_file_says_what_it_is(exports, model):
 def test_no_file_tells_where_it_was_made(exports, kind):
     folder = exports(*kind).path.parent
     here = [
-        os.fspath(Path(kedge.__file__).parent),
+        os.fspath(Path(killick.__file__).parent),
         "site-packages",
         "torch/nn/modules",
         os.getcwd(),
@@ -191,9 +191,9 @@ def test_no_file_tells_where_it_was_made(exports, kind):
 
 
 def test_the_first_sum_is_led_back_to_the_blocks_of_onnxruntime(tmp_path):
-    net = kedge.nets.create("kedge:resnet_small", num_classes=3, width=16)
-    model = kedge.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
-    model = kedge.anchor(model).eval()
+    net = killick.nets.create("killick:resnet_small", num_classes=3, width=16)
+    model = killick.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
+    model = killick.anchor(model).eval()
     model.set_references(torch.randint(256, (1, 3, 16, 16)).to(torch.uint8))
     exported = export(model, tmp_path / "out")
     options = onnxruntime.SessionOptions()
@@ -302,7 +302,7 @@ def test_exporting_twice_gives_the_same_bytes_and_replaces_the_folder(
 
 def test_a_stored_threshold_is_kept_and_another_share_is_fitted(model, some_images, tmp_path):
     own = copy.deepcopy(model)
-    stored = kedge.fit_threshold(own, some_images, 0.5, fitted_on="mine")
+    stored = killick.fit_threshold(own, some_images, 0.5, fitted_on="mine")
     kept = export(own, tmp_path / "kept", limit=50)
     assert kept.threshold == stored
     assert float(kept(some_images)["in_distribution"].float().mean()) == pytest.approx(
@@ -369,7 +369,7 @@ def test_validation_pictures_are_never_those_it_is_measured_on(shapes_run, tmp_p
 
 def test_the_share_that_was_chosen_holds_for_other_references_and_precisions(model, tmp_path):
     own = copy.deepcopy(model)
-    stored = kedge.fit_threshold(own, load_sets("shapes").test.images()[:50], 0.8)
+    stored = killick.fit_threshold(own, load_sets("shapes").test.images()[:50], 0.8)
     for number, options in enumerate(({"references": "mean"}, {"precision": "float16"})):
         exported = export(own, tmp_path / str(number), format="torch", limit=50, **options)
         assert exported.threshold.acceptance == 0.8
@@ -424,7 +424,7 @@ def test_references_that_are_nobodys_pictures_have_their_cost_measured(
     pictures = exported.about.measured["pictures"]
     # Compared with the model as it was, from its stored reference.
     images, labels = exporting.read_some(model, load_sets("shapes").test, 300)
-    said = kedge.predict(model, images).logits.argmax(1)
+    said = killick.predict(model, images).logits.argmax(1)
     assert pictures["model_accuracy"] == pytest.approx(float((said == labels).float().mean()))
     assert pictures["same_label"] < 1
     # And with what the references make of the model, it is the same.
@@ -433,22 +433,22 @@ def test_references_that_are_nobodys_pictures_have_their_cost_measured(
 
 def test_a_standard_model_and_floats_and_vectors_can_be_exported(tmp_path):
     torch.manual_seed(0)
-    net = kedge.nets.create("kedge:resnet_small", num_classes=3)
-    standard = kedge.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
+    net = killick.nets.create("killick:resnet_small", num_classes=3)
+    standard = killick.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
     exported = export(standard, tmp_path / "standard")
     assert (exported.k, exported.about.references) == (0, "none: a standard model")
     x = make_candidates((3, 16, 16), "uint8")[:9]
     with torch.no_grad():
         assert torch.allclose(exported(x)["logits"], standard(x), atol=1e-5)
-    floats = kedge.anchor(net, example=torch.rand(2, 3, 16, 16)).eval()
+    floats = killick.anchor(net, example=torch.rand(2, 3, 16, 16)).eval()
     floats.set_references(torch.rand(2, 3, 16, 16))
     exported = export(floats, tmp_path / "floats", k=2)
     x = torch.randn(3, 3, 16, 16)
     assert exported.about.takes == "float32"
     assert torch.allclose(
-        exported(x)["logits"], kedge.predict(floats, x, "marginal", 2).logits, atol=1e-5
+        exported(x)["logits"], killick.predict(floats, x, "marginal", 2).logits, atol=1e-5
     )
-    vectors = kedge.anchor(torch.nn.Linear(5, 3)).eval().set_references(torch.randn(1, 5))
+    vectors = killick.anchor(torch.nn.Linear(5, 3)).eval().set_references(torch.randn(1, 5))
     exported = export(vectors, tmp_path / "vectors")
     x = torch.randn(9, 5)
     with torch.no_grad():
@@ -463,7 +463,7 @@ def test_a_standard_model_and_floats_and_vectors_can_be_exported(tmp_path):
         ({"references": "none"}, OptionError, "'stored', 'mean', 'synthetic'"),
         ({"format": "torch", "precision": "int8"}, OptionError, "int8 with format 'onnx'"),
         ({"k": 0}, OptionError, "k of at least 1"),
-        ({"k": 99}, kedge.errors.ReferencesError, "99"),
+        ({"k": 99}, killick.errors.ReferencesError, "99"),
         ({"acceptance": 1.5}, OptionError, "between 0 and 1"),
         ({"k": 2, "references": "mean"}, OptionError, "k=1 with the mean image"),
         ({"data": "imagefolder:/gone"}, DataError, "gone"),
@@ -478,8 +478,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(shapes_run, tmp_path, options,
 
 
 def test_a_standard_model_has_no_references_to_choose(tmp_path):
-    net = kedge.nets.create("kedge:resnet_small", num_classes=3)
-    model = kedge.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
+    net = killick.nets.create("killick:resnet_small", num_classes=3)
+    model = killick.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
     for options in ({"k": 2}, {"references": "mean"}):
         with pytest.raises(OptionError, match="no references"):
             export(model, tmp_path / "out", **options)
@@ -580,7 +580,7 @@ class Mixing(torch.nn.Module):
 
 
 def test_a_network_that_mixes_the_images_of_a_batch_is_refused(tmp_path):
-    model = kedge.standard(Mixing().eval(), image_shape=(4,)).eval()
+    model = killick.standard(Mixing().eval(), image_shape=(4,)).eval()
     with pytest.raises(OutputError, match="mixes the images of a batch"):
         export(model, tmp_path / "out", format="torch")
     assert not list(tmp_path.iterdir())
@@ -609,10 +609,10 @@ def test_what_is_no_export_is_told(exports, tmp_path):
     foreign = onnx.load(exports().path)
     del foreign.metadata_props[:]
     onnx.save(foreign, tmp_path / "foreign.onnx")
-    foreign.metadata_props.add(key="kedge", value='{"format": "kedge-export", "version": 9}')
+    foreign.metadata_props.add(key="killick", value='{"format": "killick-export", "version": 9}')
     onnx.save(foreign, tmp_path / "newer.onnx")
     del foreign.metadata_props[:]
-    foreign.metadata_props.add(key="kedge", value="[1, 2")
+    foreign.metadata_props.add(key="killick", value="[1, 2")
     onnx.save(foreign, tmp_path / "damaged.onnx")
     (tmp_path / "note.txt").write_text("hello")
     (tmp_path / "nothing").mkdir()
@@ -622,7 +622,7 @@ def test_what_is_no_export_is_told(exports, tmp_path):
         "broken.pt2": "another or a damaged one",
         "foreign.onnx": "something else",
         "newer.onnx": "version 1, found",
-        "damaged.onnx": "expected what `kedge export` wrote",
+        "damaged.onnx": "expected what `killick export` wrote",
         "note.txt": ".onnx or .pt2",
         "nothing": "neither",
         "missing.onnx": "found nothing there",
@@ -635,10 +635,10 @@ def test_what_is_no_export_is_told(exports, tmp_path):
 
 
 def test_images_of_another_kind_are_refused(exports):
-    with pytest.raises(kedge.errors.ShapeError, match="expected uint8 images of shape"):
+    with pytest.raises(killick.errors.ShapeError, match="expected uint8 images of shape"):
         exports()(torch.rand(2, 3, 32, 32))
     with pytest.raises(
-        kedge.errors.ShapeError, match=r"found torch.uint8 of shape \(2, 3, 16, 16\)"
+        killick.errors.ShapeError, match=r"found torch.uint8 of shape \(2, 3, 16, 16\)"
     ):
         exports()(torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
 
@@ -653,12 +653,12 @@ def test_exports_are_told_from_other_paths(exports, shapes_run, tmp_path):
 
 
 def test_the_references_decide_the_size_of_a_network_of_ones_own(tmp_path):
-    net = kedge.nets.create("timm:resnet18", num_classes=3).eval()
-    model = kedge.anchor(net, normalise=((0.5,) * 3, (0.2,) * 3)).eval()
+    net = killick.nets.create("timm:resnet18", num_classes=3).eval()
+    model = killick.anchor(net, normalise=((0.5,) * 3, (0.2,) * 3)).eval()
     assert model.image_shape == (3, 224, 224)
     x = torch.randint(256, (4, 3, 64, 64)).to(torch.uint8)
     model.set_references(x[:1])
-    exported = export(kedge.load(kedge.save(model, tmp_path / "saved")), tmp_path / "out")
+    exported = export(killick.load(killick.save(model, tmp_path / "saved")), tmp_path / "out")
     assert exported.about.image_shape == (3, 64, 64)
     with torch.no_grad():
         assert torch.allclose(exported(x)["logits"], model(x), atol=1e-4)
@@ -720,7 +720,7 @@ def test_the_check_says_in_one_line_what_it_cannot_open(exports, tmp_path):
 
 def test_a_missing_library_is_named(shapes_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(InstallError, match=r"found no onnxscript.*kedge\[export\]"):
+    with pytest.raises(InstallError, match=r"found no onnxscript.*killick\[export\]"):
         export(shapes_run, tmp_path / "out", limit=20)
 
 

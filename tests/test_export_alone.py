@@ -1,4 +1,4 @@
-"""Exported files in an environment that has numpy and onnxruntime, and neither Kedge nor torch."""
+"""Exported files in an environment that has numpy and onnxruntime, and neither Killick nor torch."""
 
 import shutil
 import subprocess
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-import kedge
-from kedge.export.exporting import export
+import killick
+from killick.export.exporting import export
 
 pytestmark = pytest.mark.usefixtures("one_registry")
 
@@ -28,7 +28,7 @@ NETWORKS = {
 # Whoever deploys writes no more than this.
 SCRIPT = """
 import sys
-for name in ("torch", "kedge", "onnx"):
+for name in ("torch", "killick", "onnx"):
     try:
         __import__(name)
     except ImportError:
@@ -66,12 +66,12 @@ def elsewhere(tmp_path_factory):
     return python
 
 
-def make_model(name: str) -> kedge.Anchored:
+def make_model(name: str) -> killick.Anchored:
     torch.manual_seed(0)
     made, arguments = NETWORKS[name]
-    net = kedge.nets.create(made, num_classes=5, **arguments).eval()
+    net = killick.nets.create(made, num_classes=5, **arguments).eval()
     normalise = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    model = kedge.anchor(net, normalise=normalise, example=torch.rand(2, 3, SIDE, SIDE)).eval()
+    model = killick.anchor(net, normalise=normalise, example=torch.rand(2, 3, SIDE, SIDE)).eval()
     for stem in model.stems:  # as trained ones are: the halves differ
         weight = model.net.get_parameter(f"{stem.name}.weight").data
         weight.mul_(0.5 + torch.rand_like(weight))
@@ -84,12 +84,12 @@ def make_model(name: str) -> kedge.Anchored:
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] if name == "swinv2" else []) for name in NETWORKS],
 )
-def test_a_file_runs_where_neither_kedge_nor_torch_is(name, elsewhere, tmp_path):
+def test_a_file_runs_where_neither_killick_nor_torch_is(name, elsewhere, tmp_path):
     model, k = make_model(name), 2 if name in ("resnet", "vit") else 1
     images = torch.randint(256, (64, 3, SIDE, SIDE)).to(torch.uint8)
-    kedge.fit_threshold(model, images, 0.5, k=k)
+    killick.fit_threshold(model, images, 0.5, k=k)
     exported = export(model, tmp_path / "out", k=k)
-    said = kedge.predict(model, images, "marginal", k)
+    said = killick.predict(model, images, "marginal", k)
     expected = {
         "logits": said.logits,
         "probabilities": said.probs,

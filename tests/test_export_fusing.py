@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-import kedge
-from kedge.export.deployed import deploy
-from kedge.export.fusing import AsFloats, fuse
-from kedge.folding import FoldedStem
+import killick
+from killick.export.deployed import deploy
+from killick.export.fusing import AsFloats, fuse
+from killick.folding import FoldedStem
 
 NORMALISE = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 
@@ -31,10 +31,10 @@ def unsettle(net: nn.Module) -> nn.Module:
     return net.eval()
 
 
-def anchored(net: nn.Module, side: int = 16, k: int = 3, normalise=NORMALISE) -> kedge.Anchored:
+def anchored(net: nn.Module, side: int = 16, k: int = 3, normalise=NORMALISE) -> killick.Anchored:
     """Anchored, its two halves told apart, with random references."""
     example = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(1))
-    model = kedge.anchor(unsettle(net), normalise=normalise, example=example).eval()
+    model = killick.anchor(unsettle(net), normalise=normalise, example=example).eval()
     generator = torch.Generator().manual_seed(2)
     for stem in model.stems:
         weight = model.net.get_parameter(f"{stem.name}.weight").data
@@ -64,16 +64,16 @@ def plain(*between: nn.Module, **conv) -> nn.Module:
 
 
 NETWORKS = {
-    "resnet": lambda: kedge.nets.create("kedge:resnet_small", num_classes=4),
+    "resnet": lambda: killick.nets.create("killick:resnet_small", num_classes=4),
     "bias and norm": lambda: plain(nn.BatchNorm2d(8), nn.ReLU()),
     "norm without weights": lambda: plain(nn.BatchNorm2d(8, affine=False), nn.ReLU()),
     "stride": lambda: plain(nn.BatchNorm2d(8), nn.ReLU(), stride=2),
     "reflected edges": lambda: plain(nn.BatchNorm2d(8), padding_mode="reflect"),
-    "vit": lambda: kedge.nets.create(
+    "vit": lambda: killick.nets.create(
         "timm:vit_tiny_patch16_224", num_classes=4, img_size=16, patch_size=4, depth=1
     ),
-    "resnet with a maximum": lambda: kedge.nets.create("timm:resnet18", num_classes=4),
-    "norm and activation in one": lambda: kedge.nets.create("timm:regnetx_002", num_classes=4),
+    "resnet with a maximum": lambda: killick.nets.create("timm:resnet18", num_classes=4),
+    "norm and activation in one": lambda: killick.nets.create("timm:regnetx_002", num_classes=4),
 }
 
 
@@ -89,7 +89,7 @@ def network(request):
 def test_the_fused_network_computes_what_the_anchored_one_does(network, k):
     name, net = network
     model = anchored(net)
-    fused = fuse(kedge.fold(model, k))
+    fused = fuse(killick.fold(model, k))
     # The oracle: the anchored model itself, in float64, one reference after the other.
     exact = anchored(net.double())
     x = images()
@@ -102,20 +102,20 @@ def test_the_fused_network_computes_what_the_anchored_one_does(network, k):
     assert float((found - expected).abs().max() / scale) < 2e-5
     assert isinstance(fused.normalise, AsFloats), "the normalisation is not in the first layer"
     if name != "vit":
-        assert count_norms(fused) == count_norms(kedge.fold(model, k)) - 1
+        assert count_norms(fused) == count_norms(killick.fold(model, k)) - 1
 
 
 def test_the_maximum_comes_before_the_relu():
     torch.manual_seed(0)
-    model = anchored(kedge.nets.create("timm:resnet18", num_classes=4))
-    fused = fuse(kedge.fold(model))
+    model = anchored(killick.nets.create("timm:resnet18", num_classes=4))
+    fused = fuse(killick.fold(model))
     assert isinstance(fused.net.act1, nn.Identity)
     assert [type(part) for part in fused.net.maxpool] == [nn.MaxPool2d, nn.ReLU]
 
 
 def test_the_folded_network_is_left_as_it_is(network):
     _, net = network
-    folded = kedge.fold(anchored(net))
+    folded = killick.fold(anchored(net))
     before = {name: value.clone() for name, value in folded.state_dict().items()}
     fuse(folded)
     after = folded.state_dict()
@@ -150,7 +150,7 @@ class Squared(nn.Module):
 def test_a_norm_beside_which_the_layer_is_read_too_is_left_alone():
     torch.manual_seed(0)
     model = anchored(Twice())
-    fused = fuse(kedge.fold(model))
+    fused = fuse(killick.fold(model))
     assert count_norms(fused) == 1
     x = images()
     assert torch.allclose(fused(x), model(x), atol=1e-4)
@@ -159,7 +159,7 @@ def test_a_norm_beside_which_the_layer_is_read_too_is_left_alone():
 def test_a_layer_that_reads_a_changed_image_keeps_the_normalisation_outside_or_right():
     torch.manual_seed(0)
     model = anchored(Squared())
-    fused = fuse(kedge.fold(model))
+    fused = fuse(killick.fold(model))
     x = images()
     assert torch.allclose(fused(x), model(x), atol=1e-4)
 
@@ -170,7 +170,7 @@ def test_grouped_layers_are_left_alone():
     net = nn.Sequential(nn.Conv2d(3, 9, 3, groups=3), *rest)
     model = anchored(net)
     x = images()
-    assert torch.allclose(fuse(kedge.fold(model))(x), model(x), atol=1e-4)
+    assert torch.allclose(fuse(killick.fold(model))(x), model(x), atol=1e-4)
 
 
 def test_floats_have_no_normalisation_to_take_in():
@@ -178,7 +178,7 @@ def test_floats_have_no_normalisation_to_take_in():
     net = NETWORKS["bias and norm"]()
     net(torch.rand(2, 3, 16, 16))
     model = anchored(net, normalise=None)
-    fused = fuse(kedge.fold(model))
+    fused = fuse(killick.fold(model))
     assert fused.normalise is None
     assert count_norms(fused) == 0
     x = images() / 255
@@ -229,7 +229,7 @@ def test_what_is_deployed_returns_what_the_formulas_say(k):
 def test_a_standard_model_is_deployed_as_it_is():
     torch.manual_seed(0)
     net = unsettle(NETWORKS["resnet"]())
-    model = kedge.standard(net, NORMALISE, image_shape=(3, 16, 16)).eval()
+    model = killick.standard(net, NORMALISE, image_shape=(3, 16, 16)).eval()
     deployed = deploy(model, 1, judges=False)
     assert deployed.outputs == ("logits", "probabilities", "energy")
     x = images()
@@ -239,7 +239,7 @@ def test_a_standard_model_is_deployed_as_it_is():
 
 def test_what_is_no_classifier_is_refused():
     net = nn.Sequential(nn.Flatten(), nn.Linear(48, 1))
-    model = kedge.anchor(net, normalise=NORMALISE, example=torch.rand(2, 3, 4, 4)).eval()
+    model = killick.anchor(net, normalise=NORMALISE, example=torch.rand(2, 3, 4, 4)).eval()
     model.set_references(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
-    with pytest.raises(kedge.errors.OutputError, match="Only classifiers"):
+    with pytest.raises(killick.errors.OutputError, match="Only classifiers"):
         deploy(model, 1, judges=False)

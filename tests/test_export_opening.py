@@ -10,13 +10,13 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-import kedge
-from kedge.errors import StorageError
-from kedge.export.about import KEY, About, read_about
-from kedge.export.deployed import OUTPUTS, deploy
-from kedge.export.opening import open_export
-from kedge.export.torch_file import TorchFile
-from kedge.image_model import Threshold
+import killick
+from killick.errors import StorageError
+from killick.export.about import KEY, About, read_about
+from killick.export.deployed import OUTPUTS, deploy
+from killick.export.opening import open_export
+from killick.export.torch_file import TorchFile
+from killick.image_model import Threshold
 
 ABOUT = About(
     name="small",
@@ -34,7 +34,7 @@ ABOUT = About(
     threshold=None,
     weights="0123456789ab",
     measured={"examples": {"count": 2}},
-    made_with={"kedge": "0"},
+    made_with={"killick": "0"},
 )
 CUT = {"energy": -1.5, "acceptance": 0.95, "k": 1, "fitted_on": "some"}
 
@@ -111,7 +111,7 @@ BAD = {
         {key: value for key, value in CUT.items() if key != "k"},
     ],
     "measured": [None, [], "well"],
-    "made_with": [None, ["kedge"], {"kedge": 1}],
+    "made_with": [None, ["killick"], {"killick": 1}],
 }
 
 
@@ -142,7 +142,7 @@ def test_a_note_that_is_something_else_is_refused(text):
 
 
 def test_a_format_beyond_all_measure_is_told_briefly():
-    with pytest.raises(StorageError, match="expected an export of Kedge, version 1") as told:
+    with pytest.raises(StorageError, match="expected an export of Killick, version 1") as told:
         read_about(note(format="a\n" * 10**5, version=list(range(10**5))), "it")
     assert len(str(told.value)) < 600
     assert "\n" not in str(told.value)
@@ -274,7 +274,7 @@ def test_a_note_that_does_not_fit_the_graph_is_refused_without_an_image(
 def program():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    model = kedge.standard(net, ((0.5,) * 3, (0.25,) * 3), image_shape=(3, 4, 4)).eval()
+    model = killick.standard(net, ((0.5,) * 3, (0.25,) * 3), image_shape=(3, 4, 4)).eval()
     return TorchFile(deploy(model, 1, judges=False), torch.zeros(3, 4, 4, dtype=torch.uint8))
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from kedge.data.folders import load_folder, load_imagenet
-from kedge.data.images import ImageSet
-from kedge.errors import DataError
+from killick.data.folders import load_folder, load_imagenet
+from killick.data.images import ImageSet
+from killick.errors import DataError
 
 
 def put(file: Path, shade: int = 0, size: tuple[int, int] = (4, 4)) -> Path:

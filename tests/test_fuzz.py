@@ -16,13 +16,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import kedge
-from kedge.errors import CheckpointError, DataError, RecipeError, StorageError
-from kedge.run_folder import read_run
-from kedge.training import load_recipe
-from kedge.training.checkpoint import load_checkpoint, save_checkpoint
-from kedge.training.recipe_files import read_setting
-from kedge.training.start import read_weights
+import killick
+from killick.errors import CheckpointError, DataError, RecipeError, StorageError
+from killick.run_folder import read_run
+from killick.training import load_recipe
+from killick.training.checkpoint import load_checkpoint, save_checkpoint
+from killick.training.recipe_files import read_setting
+from killick.training.start import read_weights
 
 COUNTS = {"images": 500, "configs": 250, "checkpoints": 250}
 
@@ -215,8 +215,8 @@ def test_a_damaged_file_of_a_run_is_passed_over(tmp_path, name, text):
         {"threshold": [1]},
         {"architecture": {"name": "é" * 2000, "arguments": {}}},
         {"architecture": {"name": "\ud800", "arguments": {}}},
-        {"architecture": {"name": "kedge:resnet_small", "arguments": {"width": "é" * 2000}}},
-        {"architecture": {"name": "kedge:resnet_small", "arguments": {"name": 3}}},
+        {"architecture": {"name": "killick:resnet_small", "arguments": {"width": "é" * 2000}}},
+        {"architecture": {"name": "killick:resnet_small", "arguments": {"name": 3}}},
     ],
 )
 def test_configurations_that_broke_the_reader_are_refused_shortly(tmp_path, changes):
@@ -235,7 +235,7 @@ def test_a_header_that_lies_is_refused_shortly(tmp_path):
     config = json.loads(files["config.json"])
     files[config["weights"]] = data
     with pytest.raises(StorageError, match="is truncated or damaged"):
-        kedge.load(_written(tmp_path, files))
+        killick.load(_written(tmp_path, files))
     assert fuzz.judge(fuzz.Case(files, fuzz._load), tmp_path) == "StorageError"
 
 
@@ -254,13 +254,13 @@ def _written(folder, files):
         ({"version": torch.zeros(3)}, "has version"),
         ({"version": "x" * 5000}, "has version 'x{50}'"),
         ({"version": True}, "has version"),
-        ({"format": torch.zeros(3)}, "no checkpoint of Kedge's"),
+        ({"format": torch.zeros(3)}, "no checkpoint of Killick's"),
         ({"step": "seven"}, "does not say which step"),
         ({"step": None}, "does not say which step"),
     ],
 )
 def test_states_that_broke_the_reader_are_refused(tmp_path, changes, told):
-    state = {"format": "kedge-checkpoint", "version": 1, "step": 7, **changes}
+    state = {"format": "killick-checkpoint", "version": 1, "step": 7, **changes}
     (tmp_path / "checkpoint.pt").write_bytes(fuzz._saved(state))
     with pytest.raises(CheckpointError, match=told):
         load_checkpoint(tmp_path)

@@ -8,12 +8,12 @@ from conftest import small_cnn, stir
 from torch import nn
 from torch.testing import assert_close
 
-import kedge
-from kedge.run_folder import read_metrics
-from kedge.training import load_recipe, loop, train
-from kedge.training.distributed import Processes
-from kedge.training.material import gather_material
-from kedge.training.run import Run
+import killick
+from killick.run_folder import read_metrics
+from killick.training import load_recipe, loop, train
+from killick.training.distributed import Processes
+from killick.training.material import gather_material
+from killick.training.run import Run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,8 +30,8 @@ def _exact_float32():
     torch.backends.cudnn.allow_tf32 = before
 
 
-def stirred() -> kedge.Anchored:
-    return stir(kedge.anchor(small_cnn())).set_references(torch.rand(3, 3, 8, 8))
+def stirred() -> killick.Anchored:
+    return stir(killick.anchor(small_cnn())).set_references(torch.rand(3, 3, 8, 8))
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
@@ -40,9 +40,9 @@ def stirred() -> kedge.Anchored:
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_training_step_never_waits_for_the_device(scope, target, pooled):
     model = stirred().cuda().train()
-    masking = kedge.ReferenceMasking(alpha=0.5, target=target, scope=scope)
+    masking = killick.ReferenceMasking(alpha=0.5, target=target, scope=scope)
     x, labels = torch.rand(6, 3, 8, 8, device="cuda"), torch.arange(6, device="cuda") % 5
-    pool = kedge.ReferencePool(x, labels, balanced=True) if pooled else None
+    pool = killick.ReferencePool(x, labels, balanced=True) if pooled else None
     masking.loss(model, x, labels, pool).backward()  # allocations and handles, once
     torch.cuda.set_sync_debug_mode(2)
     try:
@@ -54,7 +54,7 @@ def test_a_training_step_never_waits_for_the_device(scope, target, pooled):
 
 def test_a_captured_step_draws_anew_at_every_replay_and_settles_like_an_eager_one():
     model = stirred().cuda().train()
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
     x, labels = torch.rand(8, 3, 8, 8, device="cuda"), torch.arange(8, device="cuda") % 5
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -83,7 +83,7 @@ def test_a_captured_step_draws_anew_at_every_replay_and_settles_like_an_eager_on
     assert len({tuple(r.tolist()) for r in references}) > 15  # another cycle each time
     pairs = [(x, r) for x, r in model.recent.batches()]
     model.eval()
-    features = [model.net[0](kedge.pair(a, b)) for a, b in pairs]
+    features = [model.net[0](killick.pair(a, b)) for a, b in pairs]
     mean = torch.stack([f.mean((0, 2, 3)) for f in features]).mean(0)
     assert_close(model.net[1].running_mean, mean, atol=1e-4, rtol=1e-4)
     assert len(set(losses)) > 15
@@ -91,7 +91,7 @@ def test_a_captured_step_draws_anew_at_every_replay_and_settles_like_an_eager_on
 
 def test_a_compiled_step_without_breaks_equals_the_eager_one():
     model = stirred().cuda().train()
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
     x, labels = torch.rand(6, 3, 8, 8, device="cuda"), torch.arange(6, device="cuda") % 5
     draw = masking.draw(6, "cuda")
 
@@ -108,7 +108,7 @@ def test_cpu_and_gpu_agree_with_one_generator_on_the_cpu():
     model, x, labels = stirred().train(), torch.rand(6, 3, 8, 8), torch.arange(6) % 5
     losses = []
     for device in ("cpu", "cuda"):
-        masking = kedge.ReferenceMasking(alpha=0.5, target="uniform", scope="sample")
+        masking = killick.ReferenceMasking(alpha=0.5, target="uniform", scope="sample")
         generator = torch.Generator().manual_seed(7)
         copied = copy.deepcopy(model).to(device)
         losses.append(masking.loss(copied, x.to(device), labels.to(device), None, generator).cpu())
@@ -118,16 +118,16 @@ def test_cpu_and_gpu_agree_with_one_generator_on_the_cpu():
 @pytest.mark.parametrize("protocol", ["single", "marginal", "transductive"])
 def test_predictions_agree_with_the_cpu(protocol):
     model, x = stirred().eval(), torch.rand(16, 3, 8, 8)
-    model.set_residuals(kedge.residual_bank(model, x, size=200))
-    expected = kedge.predict(model, x, protocol)
-    found = kedge.predict(copy.deepcopy(model).cuda(), x.cuda(), protocol)
+    model.set_residuals(killick.residual_bank(model, x, size=200))
+    expected = killick.predict(model, x, protocol)
+    found = killick.predict(copy.deepcopy(model).cuda(), x.cuda(), protocol)
     assert_close(found.logits.cpu(), expected.logits, atol=1e-4, rtol=1e-4)
 
 
 def test_folded_networks_agree_in_bf16_autocast_channels_last_and_compiled():
     model = stirred().cuda().eval()
     x = torch.rand(16, 3, 8, 8, device="cuda").to(memory_format=torch.channels_last)
-    folded = kedge.fold(model).to(memory_format=torch.channels_last)
+    folded = killick.fold(model).to(memory_format=torch.channels_last)
     compiled = torch.compile(folded)
     with torch.inference_mode():
         assert_close(folded(x), model(x), atol=1e-4, rtol=1e-4)

@@ -5,11 +5,11 @@ import pytest
 import torch
 from grids import SHOWN, cells_of, write_recipe
 
-from kedge.errors import OptionError, RecipeError
-from kedge.grid.arms import parse_arms
-from kedge.grid.cells import Cell, make_cells
-from kedge.training.schedule import learning_rate
-from kedge.training.start import make_model
+from killick.errors import OptionError, RecipeError
+from killick.grid.arms import parse_arms
+from killick.grid.cells import Cell, make_cells
+from killick.training.schedule import learning_rate
+from killick.training.start import make_model
 
 ARMS = ("standard", "anchored", "masked-uniform", "masked-label", "finetuned")
 

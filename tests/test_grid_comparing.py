@@ -9,13 +9,13 @@ import pytest
 from grids import SHOWN, HereJobs, cells_of, write_recipe
 from rich.console import Console
 
-from kedge.cli import main
-from kedge.cli.grids import tell_failed
-from kedge.errors import OptionError
-from kedge.grid import compare, comparing, working
-from kedge.grid.running import PROGRESS, run_cell
-from kedge.grid.watching import Watch
-from kedge.grid.working import work
+from killick.cli import main
+from killick.cli.grids import tell_failed
+from killick.errors import OptionError
+from killick.grid import compare, comparing, working
+from killick.grid.running import PROGRESS, run_cell
+from killick.grid.watching import Watch
+from killick.grid.working import work
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def compared(pictures, tmp_path_factory):
         output=folder / "out",
         evaluation=SHOWN,
         jobs=2,
-        command=["kedge", "compare", "--recipe", "small.yaml"],
+        command=["killick", "compare", "--recipe", "small.yaml"],
         quiet=True,
     )
     return recipe, folder / "out", found
@@ -43,7 +43,7 @@ def test_a_comparison_leaves_a_report_and_says_what_failed(compared):
     page = found.report.read_text()
     assert "bad, seed 0" in page
     assert "NaN" in page
-    assert "kedge compare --recipe small.yaml" in page
+    assert "killick compare --recipe small.yaml" in page
     assert (output / "summary.csv").read_text().startswith("arm,measure,seed 0")
     assert not (output / "logs").exists()
 
@@ -110,7 +110,7 @@ def test_without_any_finished_cell_there_is_no_report(pictures, tmp_path, monkey
     )
     told = capsys.readouterr()
     assert code == 1
-    assert "kedge: failed: bad, seed 0: the loss" in told.err
+    assert "killick: failed: bad, seed 0: the loss" in told.err
     assert not (tmp_path / "out" / "report.html").exists()
 
 
@@ -118,8 +118,8 @@ def test_failures_that_are_alike_are_told_once(capsys):
     tell_failed([*(f"a, seed {n}: no: luck." for n in range(5)), "b, seed 0: another."])
     told = capsys.readouterr().err.splitlines()
     assert told == [
-        "kedge: failed: a, seed 0; a, seed 1; a, seed 2 and 2 more: no: luck.",
-        "kedge: failed: b, seed 0: another.",
+        "killick: failed: a, seed 0; a, seed 1; a, seed 2 and 2 more: no: luck.",
+        "killick: failed: b, seed 0: another.",
     ]
 
 
@@ -175,7 +175,7 @@ def test_ctrl_c_saves_the_cells_and_tells_how_to_go_on(pictures, tmp_path):
     recipe = write_recipe(pictures, tmp_path)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "kedge", "compare", "--recipe", str(recipe)),
+            *(sys.executable, "-m", "killick", "compare", "--recipe", str(recipe)),
             *("--arm", "long:protocol=standard,epochs=100000", "--arm", "standard"),
             *("--seeds", "0", "--jobs", "1", "--output", str(tmp_path / "out")),
         ],
@@ -196,7 +196,7 @@ def test_ctrl_c_saves_the_cells_and_tells_how_to_go_on(pictures, tmp_path):
     finally:
         process.kill()  # else it goes on for hours where this fails
     assert process.returncode == 130
-    assert "Go on with: kedge compare" in errors
+    assert "Go on with: killick compare" in errors
     assert "being saved" in output
     assert list((tmp_path / "out").glob("long-*/checkpoint-before.pt"))
 
@@ -211,7 +211,7 @@ def test_one_display_shows_the_grid_and_the_time_left(pictures, tmp_path, monkey
     recipe = write_recipe(pictures, tmp_path)
     cells = cells_of(recipe, tmp_path, "standard", "anchored", "masked-label")
     now = [100.0]
-    monkeypatch.setattr("kedge.grid.watching.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("killick.grid.watching.time.monotonic", lambda: now[0])
     console = Console(width=100, force_terminal=True, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with console.file, Watch(cells, jobs=1, console=console) as watch:
         _note(cells[0], done=0)
@@ -249,8 +249,8 @@ def test_a_piped_display_is_plain_lines(pictures, tmp_path, capsys):
 
 
 def test_another_network_does_not_get_the_arguments_of_the_default_one(tmp_path, monkeypatch):
-    from kedge.training.recipe_files import load_recipe
-    from kedge.training.start import create_net
+    from killick.training.recipe_files import load_recipe
+    from killick.training.start import create_net
 
     asked = {}
 
@@ -259,7 +259,7 @@ def test_another_network_does_not_get_the_arguments_of_the_default_one(tmp_path,
         return comparing.Compared(None, [])
 
     monkeypatch.setattr(comparing, "compare", note)
-    for network in ("timm:resnet18", "kedge:resnet18"):
+    for network in ("timm:resnet18", "killick:resnet18"):
         assert main(["compare", "--network", network, "--output", str(tmp_path)]) == 0
         recipe = load_recipe(asked["recipe"], asked["settings"])
         assert recipe.network.name == network
@@ -279,7 +279,7 @@ def test_a_cell_knows_the_command_also_where_another_program_gave_it(tmp_path, m
     monkeypatch.setattr("sys.argv", ["script.py", "--something", "else"])
     words = ["compare", "--seeds", "3", "--output", str(tmp_path)]
     assert main(words) == 0
-    assert asked["command"] == ["kedge", *words]
+    assert asked["command"] == ["killick", *words]
 
 
 @pytest.mark.parametrize(
@@ -300,8 +300,8 @@ def test_what_is_left_has_the_threads_that_all_cells_would_have(
         asked.update(given, count=len(todo))
         raise OptionError("enough.")
 
-    monkeypatch.setattr("kedge.grid.working.LocalJobs", note)
-    monkeypatch.setattr("kedge.grid.working.count_cores", lambda: 8)
+    monkeypatch.setattr("killick.grid.working.LocalJobs", note)
+    monkeypatch.setattr("killick.grid.working.count_cores", lambda: 8)
     with pytest.raises(OptionError, match="enough"):
         work(cells, tmp_path / "out", jobs=jobs, device="cpu", quiet=True)
     assert (asked["count"], asked["threads"]) == (4 - finished, threads)

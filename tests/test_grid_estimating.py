@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import small
 
-from kedge.errors import DataError
-from kedge.grid import estimating, timing
-from kedge.grid.arms import KNOWN
-from kedge.grid.cells import make_cells
-from kedge.grid.estimating import Estimate, Sizes, count_steps, describe, estimate, schedule
-from kedge.grid.timing import Stopwatch
-from kedge.run_folder import CELL
+from killick.errors import DataError
+from killick.grid import estimating, timing
+from killick.grid.arms import KNOWN
+from killick.grid.cells import make_cells
+from killick.grid.estimating import Estimate, Sizes, count_steps, describe, estimate, schedule
+from killick.grid.timing import Stopwatch
+from killick.run_folder import CELL
 
 STEP, READ, FOG, ASKED = 1.0, 0.01, 0.5, {"standard": 0.02, "anchored": 0.03, "masked": 0.03}
 START = estimating._BEGINNING

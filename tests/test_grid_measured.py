@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from kedge.errors import CheckpointError
-from kedge.grid.measured import Measured, find_measured, read_measured
+from killick.errors import CheckpointError
+from killick.grid.measured import Measured, find_measured, read_measured
 
 
 def test_records_are_on_disk_at_once_and_found_again(tmp_path):

@@ -15,16 +15,16 @@ from types import SimpleNamespace
 import pytest
 from runs import assert_same, small, weights_of
 
-from kedge.errors import InstallError, OptionError
-from kedge.grid import on_ray
-from kedge.grid.arms import parse_arms
-from kedge.grid.cells import Cell, make_cells
-from kedge.grid.on_ray import RayTasks
-from kedge.grid.running import run_cell
-from kedge.grid.watching import _read_note
-from kedge.rows import read_rows
-from kedge.training.checkpoint import BEFORE, load_checkpoint
-from kedge.training.recipe_files import to_yaml
+from killick.errors import InstallError, OptionError
+from killick.grid import on_ray
+from killick.grid.arms import parse_arms
+from killick.grid.cells import Cell, make_cells
+from killick.grid.on_ray import RayTasks
+from killick.grid.running import run_cell
+from killick.grid.watching import _read_note
+from killick.rows import read_rows
+from killick.training.checkpoint import BEFORE, load_checkpoint
+from killick.training.recipe_files import to_yaml
 
 ray = on_ray._import_ray()  # as it is imported by those who use it: told to be quiet
 SECONDS = 150  # nothing takes so long; a machine of CI may be slow
@@ -35,7 +35,7 @@ EVALUATION = {"suites": ["clean", "corruptions"], "corruptions": ["fog"], "sever
 @pytest.fixture(scope="module")
 def apart():
     """Ray's files in a folder of this test run: clusters of others are neither found nor hidden."""
-    folder = tempfile.mkdtemp(prefix="kedge-", dir="/tmp")  # paths of sockets have to be short
+    folder = tempfile.mkdtemp(prefix="killick-", dir="/tmp")  # paths of sockets have to be short
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_AUTH_MODE", "disabled")  # else it leaves a token in the home folder
@@ -80,7 +80,7 @@ def added(cluster, **options):
 
 
 def tasks(cells, address=None, **options):
-    options = {"jobs": None, "cpus": 1, "gpus": 0, "command": ["kedge", "compare"], **options}
+    options = {"jobs": None, "cpus": 1, "gpus": 0, "command": ["killick", "compare"], **options}
     return RayTasks(cells, address=address, **options)
 
 
@@ -224,11 +224,11 @@ def test_a_machine_that_does_not_see_the_folder_is_told(joined, pictures, tmp_pa
     assert not list((tmp_path / "here").rglob("*.json"))
 
 
-def test_a_machine_with_another_kedge_is_told(joined, pictures, tmp_path, monkeypatch):
+def test_a_machine_with_another_killick_is_told(joined, pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(on_ray, "__version__", "99.0")
     (result,) = gather(tasks(grid(pictures, tmp_path / "grid"), joined.address), 1).values()
     assert result["status"] == "failed"
-    assert "expected kedge 99.0 as here, found 0." in result["problem"]
+    assert "expected killick 99.0 as here, found 0." in result["problem"]
 
 
 def test_stopping_saves_what_runs_and_does_not_begin_what_waits(joined, pictures, tmp_path):
@@ -260,10 +260,10 @@ def test_a_killed_process_is_tried_again_but_not_for_ever(joined, pictures, tmp_
     assert "\n" not in result["problem"]
 
 
-def test_a_machine_without_kedge_is_told(tmp_path):
+def test_a_machine_without_killick_is_told(tmp_path):
     task = on_ray._make_task(SimpleNamespace(remote=lambda **_: lambda function: function), 1, 0)
     (tmp_path / "task").write_bytes(ray.cloudpickle.dumps(task))
-    (tmp_path / "kedge.py").write_text("raise ImportError('No module named kedge')\n")
+    (tmp_path / "killick.py").write_text("raise ImportError('No module named killick')\n")
     code = f"""
 import pickle
 task = pickle.loads(open({str(tmp_path / "task")!r}, "rb").read())
@@ -275,13 +275,13 @@ print(task({{"version": "0.1.0"}}))
         capture_output=True,
         text=True,
     )
-    assert "found none that works (No module named kedge). Install it on all" in ran.stdout, ran
+    assert "found none that works (No module named killick). Install it on all" in ran.stdout, ran
 
 
 ON_ITS_OWN = """
 import sys
-from kedge.grid.cells import Cell
-from kedge.grid.on_ray import RayTasks
+from killick.grid.cells import Cell
+from killick.grid.on_ray import RayTasks
 import json
 cells = [Cell.from_json(each) for each in json.load(open(sys.argv[1]))]
 engine = RayTasks(cells, jobs=1, cpus=1, gpus=None, address=None, command=[])
@@ -541,5 +541,7 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch, pictures, tmp_path
 
 def test_without_the_library_it_is_told_how_to_get_it(cell, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InstallError, match=r"expected the library ray .* pip install 'kedge\[ray"):
+    with pytest.raises(
+        InstallError, match=r"expected the library ray .* pip install 'killick\[ray"
+    ):
         tasks([cell])

@@ -10,13 +10,13 @@ import pytest
 from grids import SHOWN, cells_of, results_of, write_recipe
 from runs import assert_same, weights_of
 
-from kedge.errors import KedgeError
-from kedge.grid import engines, running
-from kedge.grid.cells import Cell
-from kedge.grid.engines import LocalJobs
-from kedge.grid.running import PROBLEM, PROGRESS, run_cell
-from kedge.run_folder import find_runs, read_cell
-from kedge.training import loop
+from killick.errors import KillickError
+from killick.grid import engines, running
+from killick.grid.cells import Cell
+from killick.grid.engines import LocalJobs
+from killick.grid.running import PROBLEM, PROGRESS, run_cell
+from killick.run_folder import find_runs, read_cell
+from killick.training import loop
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def recipe(pictures, tmp_path) -> Path:
 
 def local(cells: list[Cell], folder: Path, jobs: int = 2) -> LocalJobs:
     return LocalJobs(
-        cells, jobs=jobs, threads=1, devices=["cpu"], command=["kedge"], logs=folder / "logs"
+        cells, jobs=jobs, threads=1, devices=["cpu"], command=["killick"], logs=folder / "logs"
     )
 
 
@@ -42,13 +42,13 @@ def collect_all(engine: LocalJobs, count: int) -> dict[str, dict]:
 def test_a_cell_is_trained_evaluated_and_known_as_finished(recipe, tmp_path):
     (cell,) = cells_of(recipe, tmp_path, "finetuned", seeds=(2,))
     assert not cell.finished
-    assert run_cell(cell, threads=1, command=["kedge", "compare"])["status"] == "finished"
+    assert run_cell(cell, threads=1, command=["killick", "compare"])["status"] == "finished"
     assert cell.finished
     assert not (cell.folder / PROGRESS).exists()
     (run,) = find_runs([tmp_path])
     assert run.cell["arm"] == "finetuned"
     assert run.cell["seed"] == 2
-    assert run.cell["command"] == ["kedge", "compare"]
+    assert run.cell["command"] == ["killick", "compare"]
     assert {row["suite"] for row in run.rows} == {"clean", "corruptions"}
     assert {row["start"] for row in run.rows} == {str(cell.folder / "first")}
     assert len(run.answers) == 2
@@ -115,7 +115,7 @@ def test_an_interrupt_while_evaluating_is_one_too(recipe, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("raised", "told"),
     [
-        (KedgeError("expected this, found that."), "expected this, found that."),
+        (KillickError("expected this, found that."), "expected this, found that."),
         (MemoryError(), "MemoryError: "),
         (ZeroDivisionError("by\nzero"), "ZeroDivisionError: by"),
         (OSError(28, "No space left on device", "x.pt"), "x.pt: No space left on device."),
@@ -186,7 +186,7 @@ def test_a_process_whose_parent_is_gone_saves_and_ends(pictures, tmp_path):
     recipe = write_recipe(pictures, tmp_path, epochs=2)
     (long,) = cells_of(recipe, tmp_path, "long:epochs=100000,protocol=standard")
     process = subprocess.Popen(
-        [sys.executable, "-m", "kedge.grid.worker"],
+        [sys.executable, "-m", "killick.grid.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -249,7 +249,7 @@ def test_a_renamed_cell_says_so_in_its_folder(recipe, tmp_path):
 
 
 def test_what_goes_on_sees_the_samples_in_another_order(recipe, tmp_path, monkeypatch):
-    from kedge.data.batches import Resident, Streamed
+    from killick.data.batches import Resident, Streamed
 
     seen = []
     for kind in (Resident, Streamed):

@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from kedge.data.hub import load_hub
-from kedge.errors import DataError, InstallError
+from killick.data.hub import load_hub
+from killick.errors import DataError, InstallError
 
 KINDS = datasets.ClassLabel(names=["cat", "dog"])
 LABELLED = {"idx": datasets.Value("int64"), "picture": datasets.Image(), "kind": KINDS}
@@ -97,7 +97,7 @@ def test_the_first_known_test_split_is_taken(tmp_path, there):
 
 def test_test_splits_without_labels_are_passed_over(tmp_path, caplog):
     name = save(tmp_path, train=make([1]), test=make([-1, -1]), validation=make([0], shade=8))
-    with caplog.at_level(logging.INFO, "kedge"):
+    with caplog.at_level(logging.INFO, "killick"):
         assert int(load_hub(name).test.read(0).max()) == 8
     assert "no labels for its split 'test'" in caplog.text
     name = save(tmp_path / "more", train=make([1]), test=make([None, 0]))
@@ -214,7 +214,7 @@ def test_what_the_hub_says_is_told(monkeypatch):
 
 def test_without_the_library_the_way_to_install_it_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InstallError, match=r"to read hf:pets, .* pip install 'kedge\[hf\]'"):
+    with pytest.raises(InstallError, match=r"to read hf:pets, .* pip install 'killick\[hf\]'"):
         load_hub("pets")
 
 

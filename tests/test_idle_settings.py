@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from kedge.cli import main
-from kedge.errors import OptionError
-from kedge.grid.arms import parse_arms
-from kedge.grid.cells import make_cells
-from kedge.training import train
-from kedge.training.idle_settings import NEEDS, find_idle, refuse_idle
-from kedge.training.recipe import Recipe
-from kedge.training.recipe_files import load_recipe, settings, shipped
+from killick.cli import main
+from killick.errors import OptionError
+from killick.grid.arms import parse_arms
+from killick.grid.cells import make_cells
+from killick.training import train
+from killick.training.idle_settings import NEEDS, find_idle, refuse_idle
+from killick.training.recipe import Recipe
+from killick.training.recipe_files import load_recipe, settings, shipped
 
 
 def recipe_with(**values):

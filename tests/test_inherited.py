@@ -7,12 +7,12 @@ import pytest
 import torch
 import yaml
 
-import kedge
-from kedge.cli import main
-from kedge.errors import InstallError, OptionError
-from kedge.training.inherited import find_start, inherit, warn_of_seen
-from kedge.training.material import cut_sets
-from kedge.training.recipe_files import load_recipe, make_recipe, read_yaml, to_yaml
+import killick
+from killick.cli import main
+from killick.errors import InstallError, OptionError
+from killick.training.inherited import find_start, inherit, warn_of_seen
+from killick.training.material import cut_sets
+from killick.training.recipe_files import load_recipe, make_recipe, read_yaml, to_yaml
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_beside_a_recipe_the_network_alone_is_taken_over(source, tmp_path):
     taken = inherit(source, {"epochs": 1}, data=False)
     assert set(taken) == {"epochs", "network.name", "network.arguments"}
     assert load_recipe("shapes-small", taken).network.name == "timm:resnet18"
-    with pytest.raises(OptionError, match="which is timm:resnet18, found kedge:wrn40_2"):
-        inherit(source, {"network.name": "kedge:wrn40_2"}, data=False)
+    with pytest.raises(OptionError, match="which is timm:resnet18, found killick:wrn40_2"):
+        inherit(source, {"network.name": "killick:wrn40_2"}, data=False)
     (tmp_path / "weights.pth").touch()
     assert inherit(tmp_path / "weights.pth", {"epochs": 1}, data=False) == {"epochs": 1}
     with pytest.raises(OptionError, match=r"no --network.arguments .* which is \{\}, found .*16"):
@@ -115,9 +115,9 @@ def test_beside_a_recipe_the_network_alone_is_taken_over(source, tmp_path):
 
 
 def test_a_saved_model_says_itself_what_it_is(tmp_path):
-    net = kedge.nets.create("kedge:resnet_small", width=8, num_classes=3)
-    kedge.save(kedge.standard(net.eval(), image_shape=(3, 32, 32)), tmp_path / "saved")
-    expected = {"network.name": "kedge:resnet_small", "network.arguments": {"width": 8}}
+    net = killick.nets.create("killick:resnet_small", width=8, num_classes=3)
+    killick.save(killick.standard(net.eval(), image_shape=(3, 32, 32)), tmp_path / "saved")
+    expected = {"network.name": "killick:resnet_small", "network.arguments": {"width": 8}}
     asked = {"seed": 1, "data.name": "digits"}
     for data in (True, False):
         assert inherit(tmp_path / "saved", asked, data=data) == expected | asked
@@ -127,7 +127,7 @@ def test_a_saved_model_says_itself_what_it_is(tmp_path):
     assert inherit(tmp_path / "run", {})["network.arguments"] == {"width": 8}
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1))
     own = torch.nn.Sequential(net, torch.nn.Flatten())
-    kedge.save(kedge.standard(own.eval(), image_shape=(3, 8, 8)), tmp_path / "own")
+    killick.save(killick.standard(own.eval(), image_shape=(3, 8, 8)), tmp_path / "own")
     assert inherit(tmp_path / "own", {"seed": 1}, data=False) == {"seed": 1}
 
 
@@ -139,11 +139,11 @@ def test_what_is_recorded_is_the_network_of_the_run_also_beside_a_recipe(tmp_pat
     assert main([*words, *small, "--output", str(plain)]) == 0
     capsys.readouterr()
     assert main([*words, "--from", str(plain), "--output", str(tuned)]) == 0
-    assert f"the network is that of {plain}, kedge:resnet_small with" in capsys.readouterr().out
+    assert f"the network is that of {plain}, killick:resnet_small with" in capsys.readouterr().out
     assert read_yaml(tuned / "recipe.yaml")["network"]["arguments"] == {"width": 8}
 
 
-def test_kedge_train_goes_on_with_the_data_of_the_run(tmp_path, capsys):
+def test_killick_train_goes_on_with_the_data_of_the_run(tmp_path, capsys):
     words = ["train", "--data", "digits", "--epochs", "1", "--data.limit", "64"]
     plain, tuned = str(tmp_path / "plain"), tmp_path / "tuned"
     assert main([*words, "--protocol", "standard", "--output", plain]) == 0

@@ -13,16 +13,16 @@ from labelled import NAMES, NORMALISE, SIDE, expected, make_anchored, make_files
 from PIL import Image
 from torch import nn
 
-import kedge
-from kedge.data import decoding
-from kedge.data.views import PlainView
-from kedge.errors import DataError, OptionError, OutputError, ReferencesError
-from kedge.image_model import Threshold
-from kedge.labelling import Answered, Classifier, label, open_classifier, reading
-from kedge.labelling.inputs import Found
-from kedge.labelling.reading import Seen, read_batches, read_one
-from kedge.labelling.records import make_records, measure_uncertainty
-from kedge.labelling.room import Room
+import killick
+from killick.data import decoding
+from killick.data.views import PlainView
+from killick.errors import DataError, OptionError, OutputError, ReferencesError
+from killick.image_model import Threshold
+from killick.labelling import Answered, Classifier, label, open_classifier, reading
+from killick.labelling.inputs import Found
+from killick.labelling.reading import Seen, read_batches, read_one
+from killick.labelling.records import make_records, measure_uncertainty
+from killick.labelling.room import Room
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_as_many_threads_read_as_asked_for_and_by_default_one_a_core(files, anch
         asked.append((batch, workers))
         return read_batches(found, view, batch=batch, workers=workers)
 
-    monkeypatch.setattr("kedge.labelling.answering.read_batches", noted)
+    monkeypatch.setattr("killick.labelling.answering.read_batches", noted)
     list(label(anchored, files, batch=3, workers=7))
     list(label(anchored, files))
     assert asked == [(3, 7), (100, min(16, len(os.sched_getaffinity(0))))]
@@ -171,7 +171,7 @@ def test_the_view_is_the_one_the_model_was_trained_for(files):
 
 
 def test_a_saved_model_and_a_run_answer_like_the_model_itself(files, anchored, tmp_path):
-    kedge.save(anchored, tmp_path / "run" / "model", class_names=NAMES)
+    killick.save(anchored, tmp_path / "run" / "model", class_names=NAMES)
     first = list(label(anchored, files, references=2))
     for path in (tmp_path / "run", str(tmp_path / "run" / "model")):
         again = list(label(path, files, references=2, device="cpu"))
@@ -229,14 +229,14 @@ def test_more_references_than_stored_are_refused(anchored):
 
 
 def test_a_model_that_cannot_be_shown_pictures_is_refused():
-    floats = kedge.standard(nn.Flatten(), image_shape=(3, 4, 4)).eval()
+    floats = killick.standard(nn.Flatten(), image_shape=(3, 4, 4)).eval()
     with pytest.raises(OptionError, match="normalises uint8 images itself, found Flatten"):
         label(floats, "x")
-    grey = kedge.standard(nn.Flatten(), ((0.5,), (0.5,)), image_shape=(1, 4, 4)).eval()
+    grey = killick.standard(nn.Flatten(), ((0.5,), (0.5,)), image_shape=(1, 4, 4)).eval()
     with pytest.raises(OptionError, match=r"expected a model of RGB images, found Flatten for"):
         label(grey, "x")
     other = nn.Sequential(nn.Flatten(), nn.Linear(3 * 9 * 9, 2))
-    other = kedge.standard(other, NORMALISE, image_shape=(3, SIDE, SIDE)).eval()
+    other = killick.standard(other, NORMALISE, image_shape=(3, SIDE, SIDE)).eval()
     with pytest.raises(OutputError, match=r"cannot run Sequential on images of 12 px: .*mat1"):
         label(other, "x")
     with pytest.raises(OptionError, match="expected a model, a folder or an exported file, found"):
@@ -295,9 +295,9 @@ def test_what_goes_wrong_while_looking_is_raised_and_the_threads_end(files):
     with pytest.raises(DataError, match="the list broke off"):
         list(batches)
     for thread in threading.enumerate():
-        if thread.name.startswith("kedge-"):
+        if thread.name.startswith("killick-"):
             thread.join(5)
-    assert not [t for t in threading.enumerate() if t.name.startswith("kedge-")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("killick-")]
     threads = []
     other = threading.Thread(target=lambda: threads.append(torch.get_num_threads()))
     other.start()
@@ -306,7 +306,7 @@ def test_what_goes_wrong_while_looking_is_raised_and_the_threads_end(files):
 
 
 def test_a_slow_picture_does_not_change_the_order(files, monkeypatch):
-    from kedge.labelling import reading
+    from killick.labelling import reading
 
     decode = reading.decode
 
@@ -321,7 +321,7 @@ def test_a_slow_picture_does_not_change_the_order(files, monkeypatch):
 
 
 def test_a_bug_while_reading_is_raised(files, monkeypatch):
-    from kedge.labelling import reading
+    from killick.labelling import reading
 
     monkeypatch.setattr(reading, "decode", lambda path, name: 1 / 0)
     with pytest.raises(ZeroDivisionError):

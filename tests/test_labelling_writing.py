@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from kedge.errors import DataError, OptionError
-from kedge.labelling import Likely, Record, watching
-from kedge.labelling.watching import Totals, Watching
-from kedge.labelling.writing import (
+from killick.errors import DataError, OptionError
+from killick.labelling import Likely, Record, watching
+from killick.labelling.watching import Totals, Watching
+from killick.labelling.writing import (
     FORMATS,
     Csv,
     JsonLines,
@@ -292,21 +292,21 @@ def watch(monkeypatch, seconds, *, terminal, total=50, shown=True) -> str:
 
 
 def test_progress_is_a_line_every_ten_seconds_where_nobody_looks(monkeypatch):
-    assert watch(monkeypatch, 10, terminal=False) == "kedge: a [b] line\n"
+    assert watch(monkeypatch, 10, terminal=False) == "killick: a [b] line\n"
     assert watch(monkeypatch, 25, terminal=False, total=500).splitlines() == [
-        "kedge: 110 of 500 pictures, 10 pictures/s",
-        "kedge: 220 of 500 pictures, 10 pictures/s",
-        "kedge: a [b] line",
+        "killick: 110 of 500 pictures, 10 pictures/s",
+        "killick: 220 of 500 pictures, 10 pictures/s",
+        "killick: a [b] line",
     ]
     unknown = watch(monkeypatch, 11, terminal=False, total=None)
-    assert unknown.startswith("kedge: 110 pictures, 10 pictures/s\n")
-    assert watch(monkeypatch, 25, terminal=False, shown=False) == "kedge: a [b] line\n"
+    assert unknown.startswith("killick: 110 pictures, 10 pictures/s\n")
+    assert watch(monkeypatch, 25, terminal=False, shown=False) == "killick: a [b] line\n"
 
 
 def test_progress_is_a_bar_on_a_terminal_once_it_takes_long(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
-    assert watch(monkeypatch, 1, terminal=True) == "kedge: a [b] line\n"
+    assert watch(monkeypatch, 1, terminal=True) == "killick: a [b] line\n"
     assert "labelling" in watch(monkeypatch, 4, terminal=True)
     assert "40 of 50 pictures" in watch(monkeypatch, 4, terminal=True)
     assert "40 pictures" in watch(monkeypatch, 4, terminal=True, total=None)
-    assert watch(monkeypatch, 9, terminal=True, shown=False) == "kedge: a [b] line\n"
+    assert watch(monkeypatch, 9, terminal=True, shown=False) == "killick: a [b] line\n"

@@ -4,9 +4,9 @@ import ast
 import inspect
 from pathlib import Path
 
-import kedge
+import killick
 
-SOURCE = Path(kedge.__file__).parent
+SOURCE = Path(killick.__file__).parent
 
 # Each module imports only from those above it.
 ORDER = [
@@ -58,14 +58,14 @@ PUBLIC = {
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of kedge that a file imports, at any depth of its code."""
+    """The modules of killick that a file imports, at any depth of its code."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "kedge":
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "killick":
             parts = node.module.split(".")
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("kedge.")}
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("killick.")}
     return found
 
 
@@ -77,8 +77,8 @@ def test_every_module_has_its_place_and_imports_point_upwards():
         if module == "__init__":
             continue
         seen.add(module)
-        for name in imported(path) - {"__version__", "kedge", module}:
-            assert places[name] < places[module], f"{path} imports kedge.{name}"
+        for name in imported(path) - {"__version__", "killick", module}:
+            assert places[name] < places[module], f"{path} imports killick.{name}"
     assert seen == set(ORDER)
 
 
@@ -93,12 +93,12 @@ def test_the_core_needs_torch_alone():
 
 
 def test_public_names_are_there_and_every_one_is_explained():
-    listed = {name for name in dir(kedge) if not name.startswith("_")}
-    modules = {name for name in listed if inspect.ismodule(getattr(kedge, name))}
+    listed = {name for name in dir(killick) if not name.startswith("_")}
+    modules = {name for name in listed if inspect.ismodule(getattr(killick, name))}
     assert listed - modules | {"errors", "metrics", "nets"} == PUBLIC
-    assert set(kedge.__all__) == PUBLIC
+    assert set(killick.__all__) == PUBLIC
     for name in PUBLIC:
-        thing = getattr(kedge, name)
+        thing = getattr(killick, name)
         assert inspect.getdoc(thing), name
         for member, value in vars(thing).items() if inspect.isclass(thing) else ():
             if inspect.isfunction(value) and not member.startswith("_"):
@@ -107,4 +107,4 @@ def test_public_names_are_there_and_every_one_is_explained():
 
 def test_the_version_is_said_once():
     text = (SOURCE.parent.parent / "pyproject.toml").read_text()
-    assert f'version = "{kedge.__version__}"' in text
+    assert f'version = "{killick.__version__}"' in text

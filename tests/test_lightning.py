@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
-import kedge
-from kedge.errors import DataError, InstallError, OptionError, ReferencesError
-from kedge.lightning import AnchoredClassifier
+import killick
+from killick.errors import DataError, InstallError, OptionError, ReferencesError
+from killick.lightning import AnchoredClassifier
 
 CLASSES, SIDE = 4, 8
 
@@ -53,12 +53,12 @@ def network() -> nn.Sequential:
     )
 
 
-def fresh() -> kedge.Anchored:
-    return kedge.anchor(network())
+def fresh() -> killick.Anchored:
+    return killick.anchor(network())
 
 
 def small(model: nn.Module | None = None, alpha: float = 0.5, **options) -> AnchoredClassifier:
-    masking = kedge.ReferenceMasking(alpha=alpha, target="label")
+    masking = killick.ReferenceMasking(alpha=alpha, target="label")
     return AnchoredClassifier(fresh() if model is None else model, masking, **options)
 
 
@@ -101,7 +101,7 @@ def test_batchnorm_is_settled_from_the_last_pairs_when_lightning_validates():
     found = module.model.net[1].running_mean.clone()  # before anything else can settle it
     pairs = list(module.model.recent.batches())
     expected = torch.stack(
-        [module.model.net[0](kedge.pair(x, r)).mean((0, 2, 3)) for x, r in pairs]
+        [module.model.net[0](killick.pair(x, r)).mean((0, 2, 3)) for x, r in pairs]
     ).mean(0)
     assert sum(len(x) for x, _ in pairs) == 128
     assert_close(found, expected.detach(), atol=1e-5, rtol=1e-5)
@@ -137,7 +137,7 @@ def test_a_checkpoint_brings_back_masking_pairs_and_references(tmp_path):
     path = tmp_path / "one.ckpt"
     runner.save_checkpoint(path)
     again = AnchoredClassifier.load_from_checkpoint(
-        path, model=fresh(), masking=kedge.ReferenceMasking(0.5, "label"), weights_only=True
+        path, model=fresh(), masking=killick.ReferenceMasking(0.5, "label"), weights_only=True
     )
     assert again.masking.step == 8
     assert_close(again.model.recent.images, module.model.recent.images)
@@ -147,7 +147,7 @@ def test_a_checkpoint_brings_back_masking_pairs_and_references(tmp_path):
     assert_close(again.eval()(x), module.eval()(x))
     with pytest.raises(OptionError, match="expected a state with target='uniform', found 'label'"):
         AnchoredClassifier.load_from_checkpoint(
-            path, model=fresh(), masking=kedge.ReferenceMasking(0.5, "uniform"), weights_only=True
+            path, model=fresh(), masking=killick.ReferenceMasking(0.5, "uniform"), weights_only=True
         )
 
 
@@ -167,7 +167,7 @@ def test_references_come_from_the_first_batch_or_from_the_pool_or_stay_as_they_w
     trainer(1).fit(module := small(), loader(), loader(16))
     assert_close(module.model.references, x[:10])
     assert module.model.reference_policy == "first 10 of the first training batch"
-    pool = kedge.ReferencePool(x, labels)
+    pool = killick.ReferencePool(x, labels)
     trainer(1).fit(module := small(references=pool), loader(), loader(16))
     assert_close(module.model.references, pool.choose(10, seed=0))
     assert module.model.reference_policy == "10 of the pool, random, seed 0"
@@ -179,7 +179,7 @@ def test_references_come_from_the_first_batch_or_from_the_pool_or_stay_as_they_w
 
 
 def test_references_of_training_are_drawn_from_the_pool():
-    pool = kedge.ReferencePool(torch.full((4, 3, SIDE, SIDE), 7.0))
+    pool = killick.ReferencePool(torch.full((4, 3, SIDE, SIDE), 7.0))
     trainer(1).fit(module := small(references=pool), loader())
     assert module.model.recent.references[:128].eq(7).all()
 
@@ -231,16 +231,16 @@ def test_predict_gives_predictions_of_batches_with_and_without_labels():
     model = stir(fresh()).set_references(x[:2]).eval()
     for data in (loader(20, seed=3), DataLoader(x, batch_size=16)):
         found = trainer().predict(small(model), data)
-        assert [type(part) for part in found] == [kedge.Prediction] * 2
+        assert [type(part) for part in found] == [killick.Prediction] * 2
         logits = torch.cat([part.logits for part in found])
-        assert_close(logits, kedge.predict(model, x).logits)
+        assert_close(logits, killick.predict(model, x).logits)
 
 
 def test_a_fitted_model_is_saved_as_any_other(tmp_path):
     trainer(1).fit(module := small(), loader(), loader(16))
-    kedge.save(module.model, tmp_path)
+    killick.save(module.model, tmp_path)
     x, _ = images_and_labels(5, seed=2)
-    again = kedge.load(tmp_path, net=network())
+    again = killick.load(tmp_path, net=network())
     assert_close(again(x), module.model.eval()(x))
 
 
@@ -248,19 +248,23 @@ def test_a_fitted_model_is_saved_as_any_other(tmp_path):
     ("model", "found"),
     [
         (nn.Linear(2, 2), "Linear"),
-        (kedge.standard(small_cnn(), image_shape=(3, 8, 8)), "Standard"),
+        (killick.standard(small_cnn(), image_shape=(3, 8, 8)), "Standard"),
         ("resnet18", "str"),
     ],
 )
 def test_a_model_that_is_not_anchored_is_refused(model, found):
-    with pytest.raises(OptionError, match=rf"an anchored model, found {found}. .*kedge.anchor"):
+    with pytest.raises(OptionError, match=rf"an anchored model, found {found}. .*killick.anchor"):
         AnchoredClassifier(model)
 
 
 def test_options_of_another_kind_are_refused():
-    with pytest.raises(OptionError, match=r"expected masking=kedge.ReferenceMasking.* found float"):
+    with pytest.raises(
+        OptionError, match=r"expected masking=killick.ReferenceMasking.* found float"
+    ):
         AnchoredClassifier(fresh(), 0.25)
-    with pytest.raises(OptionError, match=r"expected references=kedge.ReferencePool.*found Tensor"):
+    with pytest.raises(
+        OptionError, match=r"expected references=killick.ReferencePool.*found Tensor"
+    ):
         small(references=torch.rand(4, 3, SIDE, SIDE))
 
 
@@ -289,13 +293,13 @@ def test_testing_without_any_references_says_what_to_do():
         trainer().test(small(), loader(16), verbose=False)
 
 
-def test_import_kedge_does_not_import_lightning():
-    code = "import sys, kedge; sys.exit('lightning' in sys.modules)"
+def test_import_killick_does_not_import_lightning():
+    code = "import sys, killick; sys.exit('lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_without_lightning_the_way_to_install_it_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning", None)
-    monkeypatch.delitem(sys.modules, "kedge.lightning")
-    with pytest.raises(InstallError, match=r"pip install 'kedge\[lightning\]'"):
-        importlib.import_module("kedge.lightning")
+    monkeypatch.delitem(sys.modules, "killick.lightning")
+    with pytest.raises(InstallError, match=r"pip install 'killick\[lightning\]'"):
+        importlib.import_module("killick.lightning")

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.testing import assert_close
 
-import kedge
-from kedge.errors import DtypeError, OptionError, ReferencesError, ShapeError
+import killick
+from killick.errors import DtypeError, OptionError, ReferencesError, ShapeError
 
 SCOPES, TARGETS = ("batch", "sample"), ("label", "uniform")
 
@@ -29,7 +29,7 @@ class Spy:
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("alpha", [0.1, 0.25, 0.5, 0.9])
 def test_references_are_masked_as_often_as_alpha_says(scope, alpha, generator):
-    masking = kedge.ReferenceMasking(alpha=alpha, target="label", scope=scope)
+    masking = killick.ReferenceMasking(alpha=alpha, target="label", scope=scope)
     draws = [masking.draw(20, "cpu", generator=generator).masked for _ in range(2000)]
     masked = torch.stack([d.expand(20) for d in draws]).float()
     count = 2000 if scope == "batch" else 40_000
@@ -41,14 +41,14 @@ def test_references_are_masked_as_often_as_alpha_says(scope, alpha, generator):
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_alpha_one_masks_all_and_alpha_zero_none(scope):
-    always = kedge.ReferenceMasking(alpha=1.0, target="label", scope=scope)
-    never = kedge.ReferenceMasking(alpha=0.0, target="uniform", scope=scope)
+    always = killick.ReferenceMasking(alpha=1.0, target="label", scope=scope)
+    never = killick.ReferenceMasking(alpha=0.0, target="uniform", scope=scope)
     assert all(always.draw(5, "cpu").masked.all() for _ in range(200))
     assert all(never.draw(5, "cpu").masked is None for _ in range(200))
 
 
 def test_every_fifth_batch_is_masked_beginning_with_the_first():
-    masking = kedge.ReferenceMasking(every=5, target="label")
+    masking = killick.ReferenceMasking(every=5, target="label")
     masked = [bool(masking.draw(4, "cpu").masked) for _ in range(11)]
     assert [i for i, m in enumerate(masked) if m] == [0, 5, 10]
     assert masking.alpha == 0.2
@@ -69,7 +69,7 @@ def test_the_loss_is_the_mean_over_images_of_cross_entropy_to_label_or_uniform(
     logits = torch.randn(n, classes, generator=g, dtype=torch.float64)
     index = torch.randint(classes, (n,), generator=g)
     probs = torch.rand(n, classes, generator=g, dtype=torch.float64).softmax(1)
-    masking = kedge.ReferenceMasking(alpha=alpha, target=target, scope=scope)
+    masking = killick.ReferenceMasking(alpha=alpha, target=target, scope=scope)
     draw = masking.draw(n, "cpu", generator=g)
     labels = probs if soft else index
     found = cross_entropy(*masking.forward(Spy(logits), torch.zeros(n, 3), labels, draw))
@@ -86,7 +86,7 @@ def test_the_loss_is_the_mean_over_images_of_cross_entropy_to_label_or_uniform(
 def test_the_model_is_called_with_images_references_and_mask_alone(generator):
     x = torch.arange(12.0).reshape(6, 2)
     spy = Spy(torch.zeros(6, 3))
-    masking = kedge.ReferenceMasking(alpha=0.5, target="label")
+    masking = killick.ReferenceMasking(alpha=0.5, target="label")
     masking.loss(spy, x, torch.zeros(6, dtype=torch.long), generator=generator)
     ((got_x, references, masked),) = spy.calls
     assert_close(got_x, x)
@@ -98,8 +98,8 @@ def test_the_model_is_called_with_images_references_and_mask_alone(generator):
 def test_references_come_from_a_pool_or_a_tensor_where_given(generator):
     x, spy = torch.zeros(5, 2), Spy(torch.zeros(5, 3))
     labels = torch.zeros(5, dtype=torch.long)
-    masking = kedge.ReferenceMasking(alpha=0.0, target="label")
-    pool = kedge.ReferencePool(torch.full((3, 2), 7.0))
+    masking = killick.ReferenceMasking(alpha=0.0, target="label")
+    pool = killick.ReferencePool(torch.full((3, 2), 7.0))
     masking.loss(spy, x, labels, pool, generator)
     masking.loss(spy, x, labels, x + 2, generator)
     assert (spy.calls[0][1] == 7).all()
@@ -107,7 +107,7 @@ def test_references_come_from_a_pool_or_a_tensor_where_given(generator):
 
 
 def test_a_step_repeats_with_its_generator_and_leaves_the_global_state_alone():
-    masking = kedge.ReferenceMasking(alpha=0.5, target="label", scope="sample")
+    masking = killick.ReferenceMasking(alpha=0.5, target="label", scope="sample")
     state = torch.get_rng_state()
     draws = [masking.draw(9, "cpu", generator=torch.Generator().manual_seed(3)) for _ in range(2)]
     assert torch.equal(draws[0].chosen, draws[1].chosen)
@@ -117,7 +117,7 @@ def test_a_step_repeats_with_its_generator_and_leaves_the_global_state_alone():
 
 def test_references_do_not_depend_on_alpha():
     chosen = [
-        kedge.ReferenceMasking(alpha=alpha, target="label")
+        killick.ReferenceMasking(alpha=alpha, target="label")
         .draw(9, "cpu", generator=torch.Generator().manual_seed(3))
         .chosen
         for alpha in (0.0, 0.25, 1.0)
@@ -127,8 +127,8 @@ def test_references_do_not_depend_on_alpha():
 
 
 def test_nothing_is_drawn_in_forward():
-    model = stir(kedge.anchor(small_cnn())).train()
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform", scope="sample")
+    model = stir(killick.anchor(small_cnn())).train()
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform", scope="sample")
     x, labels = torch.rand(6, 3, 8, 8), torch.arange(6) % 5
     draw = masking.draw(6, "cpu")
     state = torch.get_rng_state()
@@ -139,8 +139,8 @@ def test_nothing_is_drawn_in_forward():
 
 
 def test_any_criterion_and_label_smoothing_work_beside_masking(generator):
-    model = kedge.anchor(nn.Linear(4, 3))
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform", scope="sample")
+    model = killick.anchor(nn.Linear(4, 3))
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform", scope="sample")
     x, labels = torch.randn(8, 4), torch.randint(3, (8,))
     smooth = nn.CrossEntropyLoss(label_smoothing=0.1)
     masking.loss(model, x, labels, generator=generator, criterion=smooth).backward()
@@ -148,39 +148,39 @@ def test_any_criterion_and_label_smoothing_work_beside_masking(generator):
 
 
 def test_regression_trains_towards_the_label():
-    model = kedge.anchor(nn.Linear(4, 1))
-    masking = kedge.ReferenceMasking(alpha=0.5, target="label")
+    model = killick.anchor(nn.Linear(4, 1))
+    masking = killick.ReferenceMasking(alpha=0.5, target="label")
     x, y = torch.randn(8, 4), torch.randn(8, 1)
     loss = masking.loss(model, x, y, criterion=mse_loss)
     assert loss.item() > 0
-    uniform = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    uniform = killick.ReferenceMasking(alpha=0.5, target="uniform")
     with pytest.raises(DtypeError, match="For regression use target='label'"):
-        uniform.loss(kedge.anchor(nn.Linear(4, 2)), x, y, criterion=mse_loss)
+        uniform.loss(killick.anchor(nn.Linear(4, 2)), x, y, criterion=mse_loss)
 
 
 def test_alpha_may_change_while_training_within_its_range():
-    masking = kedge.ReferenceMasking(alpha=0.0, target="label")
+    masking = killick.ReferenceMasking(alpha=0.0, target="label")
     masking.alpha = 1
     assert masking.draw(3, "cpu").masked.all()
     with pytest.raises(OptionError, match="alpha between 0 and 1, found 1.5"):
         masking.alpha = 1.5
     with pytest.raises(OptionError, match="every=3 decides"):
-        kedge.ReferenceMasking(every=3, target="label").alpha = 0.5
+        killick.ReferenceMasking(every=3, target="label").alpha = 0.5
 
 
 def test_a_run_goes_on_from_its_state_and_refuses_another_s():
-    first, second = (kedge.ReferenceMasking(every=3, target="label") for _ in range(2))
+    first, second = (killick.ReferenceMasking(every=3, target="label") for _ in range(2))
     for _ in range(4):
         first.draw(3, "cpu")
     second.load_state_dict(first.state_dict())
     for masking in (first, second):
         assert [bool(masking.draw(3, "cpu").masked) for _ in range(3)] == [False, False, True]
     with pytest.raises(OptionError, match="with target='uniform', found 'label'"):
-        kedge.ReferenceMasking(every=3, target="uniform").load_state_dict(first.state_dict())
+        killick.ReferenceMasking(every=3, target="uniform").load_state_dict(first.state_dict())
 
 
 def test_the_settings_are_recorded():
-    masking = kedge.ReferenceMasking(alpha=0.25, target="label", scope="sample", ranks="own")
+    masking = killick.ReferenceMasking(alpha=0.25, target="label", scope="sample", ranks="own")
     expected = {"alpha": 0.25, "every": None, "target": "label", "scope": "sample", "ranks": "own"}
     assert masking.record() == expected
     assert repr(masking) == "ReferenceMasking(alpha=0.25, target='label', scope='sample')"
@@ -205,12 +205,12 @@ def test_the_settings_are_recorded():
 )
 def test_wrong_settings_are_refused(arguments, text):
     with pytest.raises(OptionError, match=text):
-        kedge.ReferenceMasking(**arguments)
+        killick.ReferenceMasking(**arguments)
 
 
 def test_labels_that_do_not_fit_are_refused():
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
-    model, x = kedge.anchor(nn.Linear(4, 3)), torch.randn(8, 4)
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
+    model, x = killick.anchor(nn.Linear(4, 3)), torch.randn(8, 4)
     with pytest.raises(ShapeError, match="a label for each of 8 images, found 7"):
         masking.loss(model, x, torch.zeros(7, dtype=torch.long))
     with pytest.raises(DtypeError, match=r"probabilities \(n, 3\).*found labels of shape \(8, 2\)"):
@@ -220,15 +220,15 @@ def test_labels_that_do_not_fit_are_refused():
 
 
 def test_a_plain_network_is_refused_as_not_anchored():
-    masking = kedge.ReferenceMasking(alpha=0.5, target="label")
+    masking = killick.ReferenceMasking(alpha=0.5, target="label")
     with pytest.raises(OptionError, match="expected an anchored model, found Linear"):
         masking.loss(nn.Linear(4, 3), torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
 
 
 def test_short_integer_labels_work_with_either_target():
-    model, x = kedge.anchor(nn.Linear(4, 3)), torch.randn(8, 4)
+    model, x = killick.anchor(nn.Linear(4, 3)), torch.randn(8, 4)
     for target in TARGETS:
-        masking = kedge.ReferenceMasking(alpha=0.5, target=target)
+        masking = killick.ReferenceMasking(alpha=0.5, target=target)
         assert masking.loss(model, x, torch.zeros(8, dtype=torch.int32)).isfinite()
 
 
@@ -244,19 +244,19 @@ def test_short_integer_labels_work_with_either_target():
     ],
 )
 def test_labels_of_another_kind_are_refused_in_a_line(labels, told, target):
-    model = kedge.anchor(
+    model = killick.anchor(
         nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), example=torch.rand(1, 3, 2, 2)
     )
-    masking = kedge.ReferenceMasking(alpha=0.5, target=target)
+    masking = killick.ReferenceMasking(alpha=0.5, target=target)
     with pytest.raises((DtypeError, ShapeError), match=told):
         masking.loss(model, torch.rand(8, 3, 2, 2), labels)
 
 
 def test_another_criterion_compares_with_what_it_likes():
-    model = kedge.anchor(
+    model = killick.anchor(
         nn.Sequential(nn.Flatten(), nn.Linear(12, 1)), example=torch.rand(1, 3, 2, 2)
     )
-    masking = kedge.ReferenceMasking(alpha=0.5, target="label")
+    masking = killick.ReferenceMasking(alpha=0.5, target="label")
     loss = masking.loss(
         model, torch.rand(8, 3, 2, 2), torch.rand(8, 1), criterion=nn.functional.mse_loss
     )

@@ -11,8 +11,8 @@ from sklearn.metrics import log_loss, top_k_accuracy_score
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from kedge.errors import DataError, DtypeError, OptionError, ShapeError
-from kedge.metrics import brier, checks, hits, nll, squared_error, surprise, top_k
+from killick.errors import DataError, DtypeError, OptionError, ShapeError
+from killick.metrics import brier, checks, hits, nll, squared_error, surprise, top_k
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

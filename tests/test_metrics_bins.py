@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kedge.errors import DataError, DtypeError, OptionError, ShapeError
-from kedge.metrics import ece, reliability, rms_ece
+from killick.errors import DataError, DtypeError, OptionError, ShapeError
+from killick.metrics import ece, reliability, rms_ece
 
 NORMS = ["l1", "l2", "max"]
 BINNINGS = ["width", "mass"]

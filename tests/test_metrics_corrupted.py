@@ -2,8 +2,8 @@
 
 import pytest
 
-from kedge.errors import DataError
-from kedge.metrics import ALL_COMMON, BENCHMARK, by_severity, mce, mean_over, relative_mce
+from killick.errors import DataError
+from killick.metrics import ALL_COMMON, BENCHMARK, by_severity, mce, mean_over, relative_mce
 
 
 def table(names: tuple[str, ...] = ALL_COMMON, power: float = 1.0) -> dict[tuple[str, int], float]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
-from kedge.errors import DataError, DtypeError, OptionError, ShapeError
-from kedge.metrics import aupr, auroc, detection, fpr_at_tpr_in, fpr_at_tpr_out, roc, threshold
+from killick.errors import DataError, DtypeError, OptionError, ShapeError
+from killick.metrics import aupr, auroc, detection, fpr_at_tpr_in, fpr_at_tpr_out, roc, threshold
 
 few = st.integers(-3, 3).map(float) | st.sampled_from([math.inf, -math.inf, 0.1, -0.0])
 scores = st.lists(few, min_size=1, max_size=15)

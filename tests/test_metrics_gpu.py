@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kedge import metrics
-from kedge.metrics.smooth import ESTIMATORS
+from killick import metrics
+from killick.metrics.smooth import ESTIMATORS
 
 pytestmark = [
     pytest.mark.gpu,

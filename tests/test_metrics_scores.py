@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy.special import entr, logsumexp
 
-from kedge.errors import DataError, OptionError
-from kedge.metrics import checks, energy, entropy, max_logit, max_softmax
+from killick.errors import DataError, OptionError
+from killick.metrics import checks, energy, entropy, max_logit, max_softmax
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.errors import DataError, DtypeError, ShapeError
-from kedge.metrics import aurc, e_aurc, risk_coverage
+from killick.errors import DataError, DtypeError, ShapeError
+from killick.metrics import aurc, e_aurc, risk_coverage
 
 tied = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=30)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kedge.errors import DataError, OptionError
-from kedge.metrics import smooth, smooth_ece, smooth_ece_interval, smooth_reliability
+from killick.errors import DataError, OptionError
+from killick.metrics import smooth, smooth_ece, smooth_ece_interval, smooth_reliability
 
 BANDWIDTHS = [0.2, 0.05, 0.01, 0.003]
 Array = np.ndarray

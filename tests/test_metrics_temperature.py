@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import logsumexp, softmax
 
-from kedge.errors import DataError, OptionError
-from kedge.metrics import checks, fit_temperature, nll
+from killick.errors import DataError, OptionError
+from killick.metrics import checks, fit_temperature, nll
 
 
 def noisy(n: int, classes: int, scale: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

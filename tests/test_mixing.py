@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.testing import assert_close
 from torchvision.transforms import v2
 
-from kedge.data.batches import epoch_order
-from kedge.data.chance import Stream, sample_keys, uniform
-from kedge.data.mixing import Mixing, beta_quantiles, boxes, interpolate, neighbours
+from killick.data.batches import epoch_order
+from killick.data.chance import Stream, sample_keys, uniform
+from killick.data.mixing import Mixing, beta_quantiles, boxes, interpolate, neighbours
 
 CLASSES = 7
 KINDS = {"mixup": (0.8, 0.0), "cutmix": (0.0, 1.0), "both": (0.2, 1.0)}

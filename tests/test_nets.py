@@ -1,4 +1,4 @@
-"""Kedge's own networks, and all others by name."""
+"""Killick's own networks, and all others by name."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from conftest import stir
 from torch.nn import functional as f
 from torch.testing import assert_close
 
-import kedge
-from kedge.errors import OptionError
+import killick
+from killick.errors import OptionError
 
 
 def parameters(net: torch.nn.Module) -> int:
@@ -15,16 +15,16 @@ def parameters(net: torch.nn.Module) -> int:
 
 
 def test_resnet18_has_the_parameters_of_the_paper_s():
-    assert parameters(kedge.nets.resnet18()) == 11_173_962
-    assert parameters(kedge.nets.resnet18(in_chans=6)) == 11_175_690
-    assert parameters(kedge.nets.resnet18(num_classes=100, in_chans=6)) == 11_221_860
+    assert parameters(killick.nets.resnet18()) == 11_173_962
+    assert parameters(killick.nets.resnet18(in_chans=6)) == 11_175_690
+    assert parameters(killick.nets.resnet18(num_classes=100, in_chans=6)) == 11_221_860
 
 
 def test_wrn40_2_has_forty_convolutions_and_the_parameters_of_the_paper_s():
-    net = kedge.nets.wrn40_2(num_classes=100, in_chans=6)
+    net = killick.nets.wrn40_2(num_classes=100, in_chans=6)
     assert sum(isinstance(module, torch.nn.Conv2d) for module in net.modules()) == 40
     assert parameters(net) == 2_255_588
-    assert parameters(kedge.nets.wrn40_2(num_classes=100)) == 2_255_588 - 432
+    assert parameters(killick.nets.wrn40_2(num_classes=100)) == 2_255_588 - 432
 
 
 def wide_resnet_40_2(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ def wide_resnet_40_2(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch
 
 
 def test_wrn40_2_computes_what_the_paper_s_table_says():
-    net = stir(kedge.nets.wrn40_2(num_classes=7)).double().eval()
+    net = stir(killick.nets.wrn40_2(num_classes=7)).double().eval()
     for norm in (m for m in net.modules() if isinstance(m, torch.nn.BatchNorm2d)):
         norm.running_mean.normal_(std=0.1)
         norm.running_var.uniform_(0.5, 2)
@@ -59,15 +59,15 @@ def test_wrn40_2_computes_what_the_paper_s_table_says():
 
 def test_dropout_of_wrn40_2_is_off_unless_asked_for():
     x = torch.rand(2, 3, 8, 8)
-    plain, dropping = kedge.nets.wrn40_2().train(), kedge.nets.wrn40_2(dropout=0.5).train()
+    plain, dropping = killick.nets.wrn40_2().train(), killick.nets.wrn40_2(dropout=0.5).train()
     assert_close(plain(x), plain(x))
     assert (dropping(x) - dropping(x)).abs().max() > 1e-3
     assert_close(dropping.eval()(x), dropping(x))
 
 
-@pytest.mark.parametrize("name", sorted(kedge.nets.OWN))
+@pytest.mark.parametrize("name", sorted(killick.nets.OWN))
 def test_own_networks_take_small_images_of_any_size(name):
-    net = kedge.nets.create(f"kedge:{name}", num_classes=7, in_chans=1).eval()
+    net = killick.nets.create(f"killick:{name}", num_classes=7, in_chans=1).eval()
     assert net(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
     assert net(torch.zeros(2, 1, 28, 20)).shape == (2, 7)
 
@@ -75,8 +75,8 @@ def test_own_networks_take_small_images_of_any_size(name):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("resnet18", "'library:name', such as 'kedge:resnet18' or 'timm:resnet18'"),
-        ("kedge:resnet17", r"did you mean 'resnet18'\?"),
+        ("resnet18", "'library:name', such as 'killick:resnet18' or 'timm:resnet18'"),
+        ("killick:resnet17", r"did you mean 'resnet18'\?"),
         ("timm:resnet181", "and .* more, found 'resnet181'"),
         ("tim:resnet18", r"found 'tim' \(did you mean 'timm'\?\)"),
         ("torchvision:resnet", "found 'resnet'"),
@@ -84,9 +84,9 @@ def test_own_networks_take_small_images_of_any_size(name):
 )
 def test_an_unknown_network_is_refused_with_the_nearest_name(name, text):
     with pytest.raises(OptionError, match=text):
-        kedge.nets.create(name)
+        killick.nets.create(name)
 
 
 def test_a_wrong_argument_is_refused_by_name():
-    with pytest.raises(OptionError, match="cannot make 'kedge:resnet18' with .*'depth'"):
-        kedge.nets.create("kedge:resnet18", depth=3)
+    with pytest.raises(OptionError, match="cannot make 'killick:resnet18' with .*'depth'"):
+        killick.nets.create("killick:resnet18", depth=3)

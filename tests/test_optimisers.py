@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-import kedge
-from kedge.training.optimisers import make_optimiser, restore_optimiser, set_rate, weight_groups
-from kedge.training.recipe import Optimiser
+import killick
+from killick.training.optimisers import make_optimiser, restore_optimiser, set_rate, weight_groups
+from killick.training.recipe import Optimiser
 
 CPU = torch.device("cpu")
 
 
 def test_all_weights_decay_or_matrices_alone():
-    net = kedge.nets.create("torchvision:vit_b_16", num_classes=3, image_size=32)
+    net = killick.nets.create("torchvision:vit_b_16", num_classes=3, image_size=32)
     (whole,) = weight_groups(net, Optimiser(weight_decay=0.3))
     assert len(whole["params"]) == len(list(net.parameters()))
     decaying, exempt = weight_groups(net, Optimiser(weight_decay=0.3, decay="matrices"))

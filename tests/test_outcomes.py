@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from kedge.evaluation.outcomes import collect, observe
-from kedge.evaluation.pictures import block_generator
-from kedge.training.distributed import Processes
+from killick.evaluation.outcomes import collect, observe
+from killick.evaluation.pictures import block_generator
+from killick.training.distributed import Processes
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 

@@ -1,4 +1,4 @@
-"""Networks of one's own, by name: files and modules that KEDGE_NETWORKS lists."""
+"""Networks of one's own, by name: files and modules that KILLICK_NETWORKS lists."""
 
 import json
 import os
@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-import kedge
-from kedge import own_networks
-from kedge.cli import main
-from kedge.errors import OptionError, StorageError
-from kedge.own_networks import own_libraries
+import killick
+from killick import own_networks
+from killick.cli import main
+from killick.errors import OptionError, StorageError
+from killick.own_networks import own_libraries
 
 NETS = """
 from dataclasses import dataclass
@@ -73,63 +73,69 @@ def nets(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "nets.py").write_text(NETS)
     (folder / "beside.py").write_text("WIDTH = 6\n")
-    monkeypatch.setenv("KEDGE_NETWORKS", str(folder / "nets.py"))
+    monkeypatch.setenv("KILLICK_NETWORKS", str(folder / "nets.py"))
     monkeypatch.delitem(sys.modules, "beside", raising=False)
     yield folder / "nets.py"
     own_networks._import.cache_clear()
-    sys.modules.pop("kedge_networks_nets", None)
+    sys.modules.pop("killick_networks_nets", None)
     sys.modules.pop("beside", None)
 
 
 def test_a_class_and_a_function_of_a_file_are_made_by_name(nets):
     path = list(sys.path)
-    net = kedge.nets.create("nets:SmallNet", num_classes=4)
+    net = killick.nets.create("nets:SmallNet", num_classes=4)
     assert net.first.out_channels == 6
-    assert kedge.nets.create("nets:SmallNet", num_classes=4, width=9).first.out_channels == 9
-    assert kedge.nets.create("nets:wide", num_classes=4).first.out_channels == 12
-    assert kedge.nets.create("nets:narrow").first.out_channels == 3
-    assert type(kedge.nets.create("nets:wide", num_classes=4)) is type(net)  # it is run once
+    assert killick.nets.create("nets:SmallNet", num_classes=4, width=9).first.out_channels == 9
+    assert killick.nets.create("nets:wide", num_classes=4).first.out_channels == 12
+    assert killick.nets.create("nets:narrow").first.out_channels == 3
+    assert type(killick.nets.create("nets:wide", num_classes=4)) is type(net)  # it is run once
     assert sys.path == path
     assert "nets" not in sys.modules  # nobody else's module is replaced
 
 
 def test_a_model_is_saved_and_loaded_by_name(nets, tmp_path):
-    model = kedge.anchor(
-        kedge.nets.create("nets:SmallNet", num_classes=4), example=torch.rand(2, 3, 8, 8)
+    model = killick.anchor(
+        killick.nets.create("nets:SmallNet", num_classes=4), example=torch.rand(2, 3, 8, 8)
     )
     model.set_references(torch.rand(1, 3, 8, 8))
-    kedge.save(model, tmp_path / "model")
+    killick.save(model, tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["architecture"] == {"name": "nets:SmallNet", "arguments": {"num_classes": 4}}
-    loaded = kedge.load(tmp_path / "model")
+    loaded = killick.load(tmp_path / "model")
     x = torch.rand(3, 3, 8, 8)
-    torch.testing.assert_close(kedge.predict(loaded, x).probs, kedge.predict(model.eval(), x).probs)
+    torch.testing.assert_close(
+        killick.predict(loaded, x).probs, killick.predict(model.eval(), x).probs
+    )
 
 
 def test_no_code_runs_because_of_a_name_alone(nets, tmp_path, monkeypatch):
     """What a model or a recipe from elsewhere names is made only if it is listed."""
-    model = kedge.standard(kedge.nets.create("nets:SmallNet", num_classes=4), image_shape=(3, 8, 8))
-    kedge.save(model, tmp_path / "model")
-    monkeypatch.delenv("KEDGE_NETWORKS")
+    model = killick.standard(
+        killick.nets.create("nets:SmallNet", num_classes=4), image_shape=(3, 8, 8)
+    )
+    killick.save(model, tmp_path / "model")
+    monkeypatch.delenv("KILLICK_NETWORKS")
     own_networks._import.cache_clear()
     nets.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{NETS}")
     monkeypatch.chdir(nets.parent)
-    told = "KEDGE_NETWORKS=nets.py, and name it 'nets:SmallNet'"
+    told = "KILLICK_NETWORKS=nets.py, and name it 'nets:SmallNet'"
     with pytest.raises(StorageError, match=told):
-        kedge.load(tmp_path / "model")
+        killick.load(tmp_path / "model")
     for name in ("nets:SmallNet", "nets.py:SmallNet", f"{nets}:SmallNet", "os:system"):
         with pytest.raises(OptionError, match="expected the library to be one of"):
-            kedge.nets.create(name, num_classes=4)
+            killick.nets.create(name, num_classes=4)
     assert not (tmp_path / "ran").exists()
 
 
 def test_another_network_under_the_same_name_is_noticed(nets, tmp_path):
-    model = kedge.standard(kedge.nets.create("nets:SmallNet", num_classes=4), image_shape=(3, 8, 8))
-    kedge.save(model, tmp_path / "model")
+    model = killick.standard(
+        killick.nets.create("nets:SmallNet", num_classes=4), image_shape=(3, 8, 8)
+    )
+    killick.save(model, tmp_path / "model")
     nets.write_text(NETS.replace(".relu()", ".sigmoid()"))
     own_networks._import.cache_clear()
     with pytest.raises(StorageError, match="the network computes something else"):
-        kedge.load(tmp_path / "model")
+        killick.load(tmp_path / "model")
 
 
 def test_a_module_that_python_finds_is_known_by_its_name(nets, tmp_path, monkeypatch):
@@ -138,10 +144,10 @@ def test_a_module_that_python_finds_is_known_by_its_name(nets, tmp_path, monkeyp
     (package / "__init__.py").touch()
     (package / "more.py").write_text(NETS.replace("from beside import WIDTH", "WIDTH = 5"))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("KEDGE_NETWORKS", f"mine.more{os.pathsep}{nets}{os.pathsep}")
+    monkeypatch.setenv("KILLICK_NETWORKS", f"mine.more{os.pathsep}{nets}{os.pathsep}")
     assert own_libraries() == {"mine.more": "mine.more", "nets": str(nets)}
-    assert kedge.nets.create("mine.more:SmallNet", num_classes=2).first.out_channels == 5
-    assert kedge.nets.create("nets:SmallNet", num_classes=2).first.out_channels == 6
+    assert killick.nets.create("mine.more:SmallNet", num_classes=2).first.out_channels == 5
+    assert killick.nets.create("nets:SmallNet", num_classes=2).first.out_channels == 6
     for name in ("mine", "mine.more"):
         sys.modules.pop(name)
 
@@ -158,7 +164,7 @@ def test_a_module_that_python_finds_is_known_by_its_name(nets, tmp_path, monkeyp
         ("nets:run", "the network of .*nets.py to be one of .* found 'run'"),
         ("nets:Shape", "the network of .*nets.py to be one of .* found 'Shape'"),
         ("nts:SmallNet", r"library to be one of .*'nets', found 'nts' \(did you mean 'nets'\?\)"),
-        ("nts:SmallNet", r"Networks of your own: KEDGE_NETWORKS=FILE.py, then 'FILE:NAME'"),
+        ("nts:SmallNet", r"Networks of your own: KILLICK_NETWORKS=FILE.py, then 'FILE:NAME'"),
         ("nets:broken", "cannot make 'nets:broken' with .*: RuntimeError: it is broken. Networks"),
         ("nets:no_network", "expected 'nets:no_network' to make a torch.nn.Module, found int"),
         ("nets:without_classes", "num_classes.*called with num_classes= and the recipe's"),
@@ -166,7 +172,7 @@ def test_a_module_that_python_finds_is_known_by_its_name(nets, tmp_path, monkeyp
 )
 def test_mistakes_are_told_in_a_line(nets, name, told):
     with pytest.raises(OptionError, match=told) as problem:
-        kedge.nets.create(name, num_classes=3)
+        killick.nets.create(name, num_classes=3)
     assert "\n" not in str(problem.value)
 
 
@@ -186,16 +192,16 @@ def test_a_file_that_cannot_be_imported_is_told_with_its_line(nets, text, told):
         nets.write_text(text)
     for _ in range(2):  # and is tried again
         with pytest.raises(OptionError, match=rf"expected networks in {nets} .*{told}") as problem:
-            kedge.nets.create("nets:SmallNet", num_classes=3)
+            killick.nets.create("nets:SmallNet", num_classes=3)
         assert "\n" not in str(problem.value)
     nets.write_text(NETS)
-    kedge.nets.create("nets:SmallNet", num_classes=3)
+    killick.nets.create("nets:SmallNet", num_classes=3)
 
 
 def test_a_file_without_networks_is_told(nets):
     nets.write_text("from os import system\n")
     with pytest.raises(OptionError, match="found neither a class of torch.nn.Module nor a func"):
-        kedge.nets.create("nets:system", command="false")
+        killick.nets.create("nets:system", command="false")
 
 
 def test_a_package_may_collect_networks_of_its_parts(tmp_path, monkeypatch):
@@ -204,25 +210,25 @@ def test_a_package_may_collect_networks_of_its_parts(tmp_path, monkeypatch):
     (package / "part.py").write_text(NETS.replace("from beside import WIDTH", "WIDTH = 5"))
     (package / "__init__.py").write_text("from .part import SmallNet, wide, system")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("KEDGE_NETWORKS", "gathered_networks")
-    assert kedge.nets.create("gathered_networks:wide", num_classes=2).first.out_channels == 12
-    assert kedge.nets.create("gathered_networks:SmallNet", num_classes=2).first.out_channels == 5
+    monkeypatch.setenv("KILLICK_NETWORKS", "gathered_networks")
+    assert killick.nets.create("gathered_networks:wide", num_classes=2).first.out_channels == 12
+    assert killick.nets.create("gathered_networks:SmallNet", num_classes=2).first.out_channels == 5
     with pytest.raises(OptionError, match="found 'system'"):
-        kedge.nets.create("gathered_networks:system", command="false")
+        killick.nets.create("gathered_networks:system", command="false")
     for name in ("gathered_networks", "gathered_networks.part"):
         sys.modules.pop(name)
     own_networks._import.cache_clear()
 
 
 def test_names_that_are_taken_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("KEDGE_NETWORKS", str(tmp_path / "timm.py"))
+    monkeypatch.setenv("KILLICK_NETWORKS", str(tmp_path / "timm.py"))
     with pytest.raises(OptionError, match="which are taken, found .*timm.py. Rename it"):
         own_libraries()
     both = [str(tmp_path / folder / "nets.py") for folder in "ab"]
-    monkeypatch.setenv("KEDGE_NETWORKS", os.pathsep.join(both))
+    monkeypatch.setenv("KILLICK_NETWORKS", os.pathsep.join(both))
     with pytest.raises(OptionError, match="expected one file of each name .* found .*a.* and .*b"):
         own_libraries()
-    monkeypatch.setenv("KEDGE_NETWORKS", os.pathsep.join([both[0], both[0]]))
+    monkeypatch.setenv("KILLICK_NETWORKS", os.pathsep.join([both[0], both[0]]))
     assert own_libraries() == {"nets": both[0]}
 
 
@@ -232,7 +238,7 @@ def test_from_training_to_evaluation_on_the_command_line(nets, pictures, tmp_pat
     words += ["--data", f"imagefolder:{pictures}", "--epochs", "1", "--data.validation", "0"]
     assert main(["train", *words, "--device", "cpu", "--quiet", "--output", str(run)]) == 0
     assert (run / "network.py").read_text() == NETS
-    assert kedge.load(run).net.last.in_features == 7
+    assert killick.load(run).net.last.in_features == 7
     assert main(["evaluate", str(run), "--suite", "clean", "--quiet"]) == 0
     assert main(["list", "networks"]) == 0
     assert "nets:NAME" in (told := capsys.readouterr().out)
@@ -240,20 +246,20 @@ def test_from_training_to_evaluation_on_the_command_line(nets, pictures, tmp_pat
     more = [*words[:-4], "--epochs", "1", "--data.validation", "0", "--from", str(run)]
     again = ["train", *more[4:], "--device", "cpu", "--quiet", "--output", str(tmp_path / "more")]
     assert main(again) == 0, capsys.readouterr().err
-    assert kedge.load(tmp_path / "more").net.last.in_features == 7
+    assert killick.load(tmp_path / "more").net.last.in_features == 7
 
 
 def test_a_run_of_a_file_that_is_gone_is_refused(nets, pictures, tmp_path, capsys):
     nets.unlink()
     words = ["train", "--network", "nets:SmallNet", "--data", f"imagefolder:{pictures}"]
     assert main([*words, "--quiet", "--output", str(tmp_path / "run")]) == 2
-    assert f"expected networks in {nets} (KEDGE_NETWORKS), and cannot" in capsys.readouterr().err
+    assert f"expected networks in {nets} (KILLICK_NETWORKS), and cannot" in capsys.readouterr().err
 
 
 def test_bare_weights_are_evaluated_if_it_is_said_how_images_are_normalised(
     nets, pictures, tmp_path, capsys
 ):
-    net = kedge.nets.create("nets:SmallNet", num_classes=4)
+    net = killick.nets.create("nets:SmallNet", num_classes=4)
     torch.save(net.state_dict(), tmp_path / "w.pt")
     words = ["evaluate", "nets:SmallNet", "--checkpoint", str(tmp_path / "w.pt"), "--quiet"]
     words += ["--data", f"imagefolder:{pictures}", "--suite", "clean"]
@@ -267,13 +273,13 @@ def test_bare_weights_are_evaluated_if_it_is_said_how_images_are_normalised(
 
 def test_a_card_says_what_has_to_be_brought(nets, tmp_path):
     half = (0.5,) * 3
-    model = kedge.standard(
-        kedge.nets.create("nets:SmallNet", num_classes=4), (half, half), image_shape=(3, 8, 8)
+    model = killick.standard(
+        killick.nets.create("nets:SmallNet", num_classes=4), (half, half), image_shape=(3, 8, 8)
     )
-    kedge.publish(model, tmp_path / "published")
+    killick.publish(model, tmp_path / "published")
     card = (tmp_path / "published" / "README.md").read_text()
-    assert "# nets:SmallNet is the author's own: set KEDGE_NETWORKS=nets.py first" in card
-    assert "has to bring its code, `nets.py`, and set `KEDGE_NETWORKS`" in card
+    assert "# nets:SmallNet is the author's own: set KILLICK_NETWORKS=nets.py first" in card
+    assert "has to bring its code, `nets.py`, and set `KILLICK_NETWORKS`" in card
 
 
 def test_a_card_names_a_module_as_it_is_listed(tmp_path, monkeypatch):
@@ -282,12 +288,14 @@ def test_a_card_names_a_module_as_it_is_listed(tmp_path, monkeypatch):
     (package / "__init__.py").touch()
     (package / "more.py").write_text(NETS.replace("from beside import WIDTH", "WIDTH = 5"))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("KEDGE_NETWORKS", "own_package.more")
+    monkeypatch.setenv("KILLICK_NETWORKS", "own_package.more")
     half = (0.5,) * 3
-    net = kedge.nets.create("own_package.more:SmallNet", num_classes=4)
-    kedge.publish(kedge.standard(net, (half, half), image_shape=(3, 8, 8)), tmp_path / "published")
+    net = killick.nets.create("own_package.more:SmallNet", num_classes=4)
+    killick.publish(
+        killick.standard(net, (half, half), image_shape=(3, 8, 8)), tmp_path / "published"
+    )
     card = (tmp_path / "published" / "README.md").read_text()
-    assert "set KEDGE_NETWORKS=own_package.more first" in card
+    assert "set KILLICK_NETWORKS=own_package.more first" in card
     for name in ("own_package", "own_package.more"):
         sys.modules.pop(name)
     own_networks._import.cache_clear()

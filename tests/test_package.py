@@ -1,4 +1,4 @@
-"""`import kedge` costs nothing, and its names are there all the same, however one gets at them."""
+"""`import killick` costs nothing, and its names are there all the same, however one gets at them."""
 
 import ast
 import importlib
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import kedge
+import killick
 
 
 def run_fresh(code: str) -> str:
@@ -21,19 +21,19 @@ def run_fresh(code: str) -> str:
     return done.stdout
 
 
-def test_importing_kedge_and_its_errors_does_not_import_torch():
+def test_importing_killick_and_its_errors_does_not_import_torch():
     code = (
-        "import sys, kedge, kedge.errors; print(set(kedge.__all__) <= set(dir(kedge)));"
+        "import sys, killick, killick.errors; print(set(killick.__all__) <= set(dir(killick)));"
         "print('torch' in sys.modules)"
     )
     assert run_fresh(code) == "True\nFalse\n"
 
 
 def test_names_are_imported_from_where_type_checkers_see_them():
-    """The two lists in `kedge/__init__.py` say the same."""
+    """The two lists in `killick/__init__.py` say the same."""
     (block,) = [
         node
-        for node in ast.parse(Path(kedge.__file__).read_text()).body
+        for node in ast.parse(Path(killick.__file__).read_text()).body
         if isinstance(node, ast.If)
     ]
     seen = {
@@ -42,22 +42,22 @@ def test_names_are_imported_from_where_type_checkers_see_them():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    modules = {name for name, home in seen.items() if home == "kedge"}
-    assert {name: home for name, home in seen.items() if name not in modules} == kedge._HOMES
-    assert set(kedge._HOMES) | modules == set(kedge.__all__)
-    assert sorted(kedge.__all__) == kedge.__all__
+    modules = {name for name, home in seen.items() if home == "killick"}
+    assert {name: home for name, home in seen.items() if name not in modules} == killick._HOMES
+    assert set(killick._HOMES) | modules == set(killick.__all__)
+    assert sorted(killick.__all__) == killick.__all__
 
 
 def test_every_name_is_what_its_module_has():
-    for name, home in kedge._HOMES.items():
-        assert getattr(kedge, name) is getattr(sys.modules[home], name)
+    for name, home in killick._HOMES.items():
+        assert getattr(killick, name) is getattr(sys.modules[home], name)
     for name in ("errors", "metrics", "nets"):
-        assert getattr(kedge, name) is sys.modules[f"kedge.{name}"]
+        assert getattr(killick, name) is sys.modules[f"killick.{name}"]
 
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """As if nothing of Kedge had been imported yet; torch has, which takes seconds."""
+    """As if nothing of Killick had been imported yet; torch has, which takes seconds."""
     saved = {name: sys.modules.pop(name) for name in list(sys.modules) if is_ours(name)}
     yield
     for name in list(filter(is_ours, sys.modules)):
@@ -66,75 +66,75 @@ def fresh() -> Iterator[None]:
 
 
 def is_ours(name: str) -> bool:
-    return name.partition(".")[0] == "kedge"
+    return name.partition(".")[0] == "killick"
 
 
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize(
     "code",
     [
-        "import kedge.predict, kedge.standard",
-        "from kedge.predict import Prediction; from kedge.standard import Standard",
-        "import kedge.storage, kedge.evaluation.running",
-        "import kedge; kedge.predict; import kedge.predict; kedge.standard; import kedge.standard",
-        "import importlib; importlib.import_module('kedge.predict')",
-        "from kedge import *",
-        "import kedge; kedge.load",
+        "import killick.predict, killick.standard",
+        "from killick.predict import Prediction; from killick.standard import Standard",
+        "import killick.storage, killick.evaluation.running",
+        "import killick; killick.predict; import killick.predict; killick.standard; import killick.standard",
+        "import importlib; importlib.import_module('killick.predict')",
+        "from killick import *",
+        "import killick; killick.load",
     ],
 )
 def test_functions_are_not_hidden_by_the_modules_of_the_same_name(code):
     exec(code, {})
-    package = importlib.import_module("kedge")
-    assert package is not kedge
-    assert (package.predict.__name__, package.predict.__module__) == ("predict", "kedge.predict")
+    package = importlib.import_module("killick")
+    assert package is not killick
+    assert (package.predict.__name__, package.predict.__module__) == ("predict", "killick.predict")
     assert (package.standard.__name__, package.standard.__module__) == (
         "standard",
-        "kedge.standard",
+        "killick.standard",
     )
     names: dict = {}
-    exec("from kedge import predict, standard", names)
+    exec("from killick import predict, standard", names)
     assert names["predict"] is package.predict
     assert names["standard"] is package.standard
 
 
 @pytest.mark.usefixtures("fresh")
 def test_modules_are_imported_when_they_are_asked_for():
-    package = importlib.import_module("kedge")
+    package = importlib.import_module("killick")
     assert package.training.load_recipe("shapes-small").batch > 0
     names: dict = {}
-    exec("from kedge import data, errors", names)
-    assert names["data"] is sys.modules["kedge.data"]
+    exec("from killick import data, errors", names)
+    assert names["data"] is sys.modules["killick.data"]
     assert names["errors"] is package.errors
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'kedge' has no attribute 'ancor'"):
-        kedge.ancor  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'killick' has no attribute 'ancor'"):
+        killick.ancor  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'ancor'"):
-        from kedge import ancor  # noqa: F401
-    assert not hasattr(kedge, "_nothing")
+        from killick import ancor  # noqa: F401
+    assert not hasattr(killick, "_nothing")
 
 
 def test_a_library_that_a_module_misses_is_told_as_such():
     code = (
-        "import sys\nsys.modules['torch'] = None\nimport kedge\n"
-        "try:\n    kedge.anchored\nexcept ImportError as problem:\n    print(problem.name)\n"
+        "import sys\nsys.modules['torch'] = None\nimport killick\n"
+        "try:\n    killick.anchored\nexcept ImportError as problem:\n    print(problem.name)\n"
     )
     assert run_fresh(code) == "torch\n"
 
 
 def test_names_can_be_replaced_and_are_kept(monkeypatch):
-    monkeypatch.setattr(kedge, "evaluate", "another")
-    assert kedge.evaluate == "another"
+    monkeypatch.setattr(killick, "evaluate", "another")
+    assert killick.evaluate == "another"
     monkeypatch.undo()
-    assert kedge.evaluate.__name__ == "evaluate"
+    assert killick.evaluate.__name__ == "evaluate"
 
 
 def test_dir_help_and_pickle_see_the_names():
-    assert set(kedge.__all__) <= set(dir(kedge))
-    assert "TYPE_CHECKING" not in dir(kedge)
-    told = pydoc.plain(pydoc.render_doc(kedge))
+    assert set(killick.__all__) <= set(dir(killick))
+    assert "TYPE_CHECKING" not in dir(killick)
+    told = pydoc.plain(pydoc.render_doc(killick))
     assert "class ReferenceMasking" in told
     assert "predict(model" in told
-    for thing in (kedge.Prediction, kedge.predict, kedge.standard, kedge.ReferencePool):
+    for thing in (killick.Prediction, killick.predict, killick.standard, killick.ReferencePool):
         assert pickle.loads(pickle.dumps(thing)) is thing

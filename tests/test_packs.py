@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from kedge.data import packs
-from kedge.data.decoding import decode
-from kedge.data.packs import load_pack
-from kedge.data.sources import load_whole
-from kedge.errors import DataError, OptionError
-from kedge.evaluation.tested import load_test
+from killick.data import packs
+from killick.data.decoding import decode
+from killick.data.packs import load_pack
+from killick.data.sources import load_whole
+from killick.errors import DataError, OptionError
+from killick.evaluation.tested import load_test
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from kedge.data import mixing_pictures
-from kedge.data.mixing_pictures import make_mixing_pictures
-from kedge.data.pixmix import CHANGES, Change, PixMix, Plan, Round, change, mix
-from kedge.errors import DtypeError, OptionError, ShapeError
+from killick.data import mixing_pictures
+from killick.data.mixing_pictures import make_mixing_pictures
+from killick.data.pixmix import CHANGES, Change, PixMix, Plan, Round, change, mix
+from killick.errors import DtypeError, OptionError, ShapeError
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -12,8 +12,8 @@ from oracles import prediction as oracle
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-import kedge
-from kedge.errors import DtypeError, OptionError, ReferencesError, ShapeError
+import killick
+from killick.errors import DtypeError, OptionError, ReferencesError, ShapeError
 
 FIELDS = ("logits", "probs", "energy", "std", "mutual_information", "disagreement")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -24,21 +24,21 @@ def vectors(n: int, seed: int, features: int = 4) -> Tensor:
     return 2 * torch.randn(n, features, generator=generator, dtype=torch.float64)
 
 
-def two_layer_model(k: int, seed: int = 0) -> kedge.Anchored:
+def two_layer_model(k: int, seed: int = 0) -> killick.Anchored:
     """4 features, 3 classes, and a reference that matters: labels differ between references."""
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
-    model = stir(kedge.anchor(net), 2.0)
+    model = stir(killick.anchor(net), 2.0)
     return model.set_references(vectors(k, seed + 1)).eval()
 
 
-def member_logits(model: kedge.Anchored, x: Tensor) -> np.ndarray:
+def member_logits(model: killick.Anchored, x: Tensor) -> np.ndarray:
     weights = [parameter.detach().numpy() for parameter in model.net.parameters()]
     references = model.references.numpy()
     return np.array([[oracle.two_layers(weights, a, r) for a in x.numpy()] for r in references])
 
 
-def assert_says(prediction: kedge.Prediction, expected: dict) -> None:
+def assert_says(prediction: killick.Prediction, expected: dict) -> None:
     for name, value in expected.items():
         found = getattr(prediction, name)
         assert (found is None) == (value is None), name
@@ -46,9 +46,9 @@ def assert_says(prediction: kedge.Prediction, expected: dict) -> None:
             assert_close(found.double(), torch.as_tensor(value), atol=1e-7, rtol=1e-7)
 
 
-def opposite_model() -> kedge.Anchored:
+def opposite_model() -> killick.Anchored:
     """Two classes; the label is the sign of the reference, with certainty, whatever the image."""
-    model = kedge.anchor(nn.Linear(1, 2).double())
+    model = killick.anchor(nn.Linear(1, 2).double())
     model.net.weight.data = torch.tensor([[100.0, 0.0], [-100.0, 0.0]]).double()
     model.net.bias.data.zero_()
     return model.set_references(torch.tensor([[1.0], [-1.0]]).double()).eval()
@@ -56,7 +56,7 @@ def opposite_model() -> kedge.Anchored:
 
 def test_each_member_is_the_network_on_a_reference_and_the_residual_from_it():
     model, x = two_layer_model(k=4), vectors(6, seed=0)
-    prediction = kedge.predict(model, x, "marginal", members=True)
+    prediction = killick.predict(model, x, "marginal", members=True)
     assert prediction.members.shape == (4, 6, 3)
     assert_close(prediction.members, torch.as_tensor(member_logits(model, x)))
 
@@ -65,12 +65,12 @@ def test_each_member_is_the_network_on_a_reference_and_the_residual_from_it():
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
 def test_the_marginal_prediction_is_what_the_formulas_say(k, average):
     model, x = two_layer_model(k), vectors(20, seed=0)
-    prediction = kedge.predict(model, x, "marginal", average=average)
+    prediction = killick.predict(model, x, "marginal", average=average)
     assert_says(prediction, oracle.marginal(member_logits(model, x), average))
 
 
 def test_references_disagree_in_the_model_of_these_tests():
-    prediction = kedge.predict(two_layer_model(k=8), vectors(20, seed=0), "marginal")
+    prediction = killick.predict(two_layer_model(k=8), vectors(20, seed=0), "marginal")
     assert len(prediction.disagreement.unique()) > 2
     assert prediction.std.min() > 1e-3
 
@@ -79,27 +79,27 @@ def test_references_disagree_in_the_model_of_these_tests():
 @pytest.mark.parametrize("scaling", ["amp", "amp-imagenet"])
 def test_scaling_divides_the_mean_logits_by_the_temperature_of_the_formula(scaling, average):
     model, x = two_layer_model(k=5), vectors(20, seed=0)
-    prediction = kedge.predict(model, x, "marginal", average=average, scaling=scaling)
+    prediction = killick.predict(model, x, "marginal", average=average, scaling=scaling)
     assert_says(prediction, oracle.marginal(member_logits(model, x), average, scaling))
 
 
 def test_regression_gives_the_mean_and_the_spread_of_the_outputs():
     model, x = two_layer_model(k=5), vectors(20, seed=0)
-    prediction = kedge.predict(model, x, "marginal", task="regression")
+    prediction = killick.predict(model, x, "marginal", task="regression")
     assert_says(prediction, oracle.regression(member_logits(model, x)))
     assert prediction.mutual_information is None
     assert prediction.disagreement is None
 
 
 def test_regression_from_one_reference_has_no_spread():
-    prediction = kedge.predict(two_layer_model(k=2), vectors(3, seed=0), task="regression")
+    prediction = killick.predict(two_layer_model(k=2), vectors(3, seed=0), task="regression")
     assert prediction.logits.shape == (3, 3)
     assert prediction.std is None
     assert prediction.probs is None
 
 
 def test_two_certain_references_that_contradict_each_other_give_one_bit():
-    prediction = kedge.predict(opposite_model(), vectors(3, seed=0, features=1), "marginal")
+    prediction = killick.predict(opposite_model(), vectors(3, seed=0, features=1), "marginal")
     assert_close(prediction.mutual_information, torch.full((3,), math.log(2)).double())
     assert_close(prediction.disagreement.double(), torch.full((3,), 0.5).double())
     assert_close(prediction.std, torch.full((3, 2), math.sqrt(0.5)).double())
@@ -108,8 +108,8 @@ def test_two_certain_references_that_contradict_each_other_give_one_bit():
 
 def test_averaging_probabilities_leaves_logits_and_energy_those_of_the_mean_logits():
     model, x = two_layer_model(k=6), vectors(10, seed=0)
-    of_logits = kedge.predict(model, x, "marginal", average="logits")
-    of_probs = kedge.predict(model, x, "marginal", average="probs")
+    of_logits = killick.predict(model, x, "marginal", average="logits")
+    of_probs = killick.predict(model, x, "marginal", average="probs")
     assert_close(of_probs.logits, of_logits.logits)
     assert_close(of_probs.energy, of_logits.energy)
     assert (of_probs.probs - of_logits.probs).abs().max() > 1e-3
@@ -117,7 +117,7 @@ def test_averaging_probabilities_leaves_logits_and_energy_those_of_the_mean_logi
 
 def test_single_is_the_model_itself_and_the_marginal_of_one_reference():
     model, x = two_layer_model(k=3), vectors(10, seed=0)
-    single, first = kedge.predict(model, x), kedge.predict(model, x, "marginal", k=1)
+    single, first = killick.predict(model, x), killick.predict(model, x, "marginal", k=1)
     assert_close(single.logits, model(x).detach())
     assert_close(single.logits, model(x, model.references[:1].expand_as(x)).detach())
     for name in FIELDS:
@@ -127,17 +127,17 @@ def test_single_is_the_model_itself_and_the_marginal_of_one_reference():
 def test_k_takes_the_first_stored_references_and_all_by_default():
     model, x = two_layer_model(k=5), vectors(10, seed=0)
     members = member_logits(model, x)
-    assert_says(kedge.predict(model, x, "marginal", k=3), oracle.marginal(members[:3]))
-    assert_says(kedge.predict(model, x, "marginal"), oracle.marginal(members))
-    assert kedge.predict(model, x, "marginal", k=3).references.tolist() == [0, 1, 2]
+    assert_says(killick.predict(model, x, "marginal", k=3), oracle.marginal(members[:3]))
+    assert_says(killick.predict(model, x, "marginal"), oracle.marginal(members))
+    assert killick.predict(model, x, "marginal", k=3).references.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("protocol", ["single", "marginal"])
 def test_members_are_returned_only_where_asked_for(protocol):
     model, x = two_layer_model(k=2), vectors(3, seed=0)
-    assert kedge.predict(model, x, protocol).members is None
+    assert killick.predict(model, x, protocol).members is None
     k = 1 if protocol == "single" else 2
-    assert kedge.predict(model, x, protocol, members=True).members.shape == (k, 3, 3)
+    assert killick.predict(model, x, protocol, members=True).members.shape == (k, 3, 3)
 
 
 def test_logits_of_many_thousands_give_the_numbers_of_the_formulas():
@@ -145,52 +145,52 @@ def test_logits_of_many_thousands_give_the_numbers_of_the_formulas():
     model.net[2].weight.data.mul_(10_000)
     expected = oracle.marginal(member_logits(model, x))
     assert np.abs(expected["logits"]).max() > 10_000
-    assert_says(kedge.predict(model, x, "marginal"), expected)
+    assert_says(killick.predict(model, x, "marginal"), expected)
 
 
 def test_images_are_predicted_as_vectors_are():
-    model = stir(kedge.anchor(small_cnn().double().eval()), 1.0)
+    model = stir(killick.anchor(small_cnn().double().eval()), 1.0)
     x, references = torch.randn(6, 3, 8, 8).double(), torch.randn(4, 3, 8, 8).double()
     model.set_references(references).eval()
     members = torch.stack([model(x, r.expand_as(x)) for r in references]).detach().numpy()
-    assert_says(kedge.predict(model, x, "marginal"), oracle.marginal(members))
+    assert_says(killick.predict(model, x, "marginal"), oracle.marginal(members))
 
 
 def test_bytes_are_predicted_as_the_floats_they_are_normalised_to():
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
     net = small_cnn().eval()
-    of_bytes, of_floats = (stir(kedge.anchor(net, normalise=n)) for n in ((mean, std), None))
+    of_bytes, of_floats = (stir(killick.anchor(net, normalise=n)) for n in ((mean, std), None))
     x = torch.randint(256, (7, 3, 8, 8), dtype=torch.uint8)
     floats = (x / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
-    found = kedge.predict(of_bytes.set_references(x[:3]).eval(), x[3:], "marginal")
+    found = killick.predict(of_bytes.set_references(x[:3]).eval(), x[3:], "marginal")
     of_floats.set_references(floats[:3]).eval()
-    expected = kedge.predict(of_floats, floats[3:], "marginal")
+    expected = killick.predict(of_floats, floats[3:], "marginal")
     assert_close(found.logits, expected.logits, atol=1e-5, rtol=1e-4)
 
 
 def test_a_wrapped_model_predicts_as_the_model_inside():
     model, x = two_layer_model(k=3), vectors(5, seed=0)
     wrapped = torch.optim.swa_utils.AveragedModel(model).eval()
-    inside = kedge.predict(model, x, "marginal")
-    assert_close(kedge.predict(wrapped, x, "marginal").probs, inside.probs)
+    inside = killick.predict(model, x, "marginal")
+    assert_close(killick.predict(wrapped, x, "marginal").probs, inside.probs)
 
 
 @pytest.mark.parametrize("protocol", ["single", "marginal"])
 def test_predicting_draws_nothing_and_keeps_no_gradients(protocol):
     model, x = two_layer_model(k=3), vectors(5, seed=0)
     state = torch.get_rng_state()
-    prediction = kedge.predict(model, x, protocol)
+    prediction = killick.predict(model, x, protocol)
     assert torch.equal(torch.get_rng_state(), state)
     assert not prediction.logits.requires_grad
-    assert torch.equal(kedge.predict(model, x, protocol).logits, prediction.logits)
+    assert torch.equal(killick.predict(model, x, protocol).logits, prediction.logits)
 
 
 @given(SEEDS, st.permutations(range(5)), st.sampled_from(["logits", "probs"]))
 def test_the_mean_ignores_the_order_of_references(seed, order, average):
     model, x = two_layer_model(k=5, seed=seed), vectors(4, seed)
-    before = kedge.predict(model, x, "marginal", average=average)
+    before = killick.predict(model, x, "marginal", average=average)
     model.set_references(model.references[list(order)])
-    after = kedge.predict(model, x, "marginal", average=average)
+    after = killick.predict(model, x, "marginal", average=average)
     for name in FIELDS:
         assert_close(getattr(after, name), getattr(before, name), atol=1e-7, rtol=1e-7)
 
@@ -198,8 +198,8 @@ def test_the_mean_ignores_the_order_of_references(seed, order, average):
 @given(SEEDS, st.integers(1, 7), st.integers(1, 4))
 def test_predicting_in_chunks_of_images_equals_predicting_at_once(seed, size, k):
     model, x = two_layer_model(k, seed), vectors(7, seed)
-    whole = kedge.predict(model, x, "marginal")
-    parts = [kedge.predict(model, part, "marginal") for part in x.split(size)]
+    whole = killick.predict(model, x, "marginal")
+    parts = [killick.predict(model, part, "marginal") for part in x.split(size)]
     for name in FIELDS if k > 1 else FIELDS[:3]:
         together = torch.cat([getattr(part, name) for part in parts])
         assert_close(together, getattr(whole, name))
@@ -208,9 +208,9 @@ def test_predicting_in_chunks_of_images_equals_predicting_at_once(seed, size, k)
 @given(SEEDS, st.integers(2, 6))
 def test_copies_of_one_reference_have_no_spread_and_predict_as_one(seed, k):
     model, x = two_layer_model(k, seed), vectors(4, seed)
-    single = kedge.predict(model, x)
+    single = killick.predict(model, x)
     model.set_references(model.references[:1].repeat(k, 1))
-    copies = kedge.predict(model, x, "marginal")
+    copies = killick.predict(model, x, "marginal")
     assert_close(copies.std, torch.zeros_like(copies.std))
     assert_close(copies.mutual_information, torch.zeros(4).double())
     assert_close(copies.disagreement, torch.zeros(4))
@@ -219,7 +219,7 @@ def test_copies_of_one_reference_have_no_spread_and_predict_as_one(seed, k):
 
 @given(SEEDS, st.integers(2, 6))
 def test_information_and_disagreement_stay_in_their_ranges(seed, k):
-    prediction = kedge.predict(two_layer_model(k, seed), vectors(6, seed), "marginal")
+    prediction = killick.predict(two_layer_model(k, seed), vectors(6, seed), "marginal")
     information, disagreement = prediction.mutual_information, prediction.disagreement
     assert 0 <= information.min() <= information.max() <= math.log(min(k, 3)) + 1e-9
     assert 0 <= disagreement.min() <= disagreement.max() <= 1
@@ -242,47 +242,47 @@ def test_information_and_disagreement_stay_in_their_ranges(seed, k):
 )
 def test_an_option_out_of_range_is_refused_with_the_way_out(options, message):
     with pytest.raises(OptionError, match=message):
-        kedge.predict(two_layer_model(k=3), vectors(2, seed=0), **options)
+        killick.predict(two_layer_model(k=3), vectors(2, seed=0), **options)
 
 
 @pytest.mark.parametrize("protocol", ["marginal", "transductive"])
 def test_more_references_than_are_stored_are_refused(protocol):
     with pytest.raises(ReferencesError, match=r"expected 4 stored reference\(s\), found 3"):
-        kedge.predict(two_layer_model(k=3), vectors(2, seed=0), protocol, k=4)
+        killick.predict(two_layer_model(k=3), vectors(2, seed=0), protocol, k=4)
 
 
 @pytest.mark.parametrize("protocol", ["single", "marginal", "transductive"])
 def test_a_model_without_stored_references_is_refused(protocol):
-    model = kedge.anchor(nn.Linear(4, 3)).eval()
+    model = killick.anchor(nn.Linear(4, 3)).eval()
     with pytest.raises(ReferencesError, match="found 0. Store some first: model.set_references"):
-        kedge.predict(model, torch.zeros(2, 4), protocol)
+        killick.predict(model, torch.zeros(2, 4), protocol)
 
 
 def test_a_model_in_train_mode_is_refused():
     with pytest.raises(OptionError, match=r"eval mode, found train mode. Call model.eval\(\)"):
-        kedge.predict(two_layer_model(k=3).train(), vectors(2, seed=0))
+        killick.predict(two_layer_model(k=3).train(), vectors(2, seed=0))
 
 
 @pytest.mark.parametrize("protocol", ["single", "marginal", "transductive"])
 def test_images_of_another_size_than_the_references_are_refused(protocol):
-    model = kedge.anchor(small_cnn()).set_references(torch.zeros(3, 3, 8, 8)).eval()
+    model = killick.anchor(small_cnn()).set_references(torch.zeros(3, 3, 8, 8)).eval()
     with pytest.raises(ShapeError, match=r"references' shape \(3, 8, 8\), found \(3, 6, 8\)"):
-        kedge.predict(model, torch.zeros(2, 3, 6, 8), protocol)
+        killick.predict(model, torch.zeros(2, 3, 6, 8), protocol)
 
 
 def test_vectors_of_another_length_are_refused():
     with pytest.raises(ShapeError, match=r"expected images of shape \(n, 4\), found \(2, 5\)"):
-        kedge.predict(two_layer_model(k=3), vectors(2, seed=0, features=5))
+        killick.predict(two_layer_model(k=3), vectors(2, seed=0, features=5))
 
 
 def test_bytes_for_a_model_of_floats_are_refused():
     with pytest.raises(DtypeError, match="found images of dtype torch.uint8"):
-        kedge.predict(two_layer_model(k=3), torch.zeros(2, 4, dtype=torch.uint8))
+        killick.predict(two_layer_model(k=3), torch.zeros(2, 4, dtype=torch.uint8))
 
 
 def test_a_plain_network_is_refused():
-    with pytest.raises(OptionError, match=r"found Linear. Make one with kedge.anchor\(net\)"):
-        kedge.predict(nn.Linear(4, 3).eval(), torch.zeros(2, 4))
+    with pytest.raises(OptionError, match=r"found Linear. Make one with killick.anchor\(net\)"):
+        killick.predict(nn.Linear(4, 3).eval(), torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize(
@@ -296,34 +296,34 @@ def test_a_plain_network_is_refused():
     ],
 )
 def test_options_that_would_be_ignored_are_refused(options, text):
-    model = kedge.anchor(nn.Linear(4, 3)).set_references(torch.randn(3, 4)).eval()
+    model = killick.anchor(nn.Linear(4, 3)).set_references(torch.randn(3, 4)).eval()
     with pytest.raises(OptionError, match=text):
-        kedge.predict(model, torch.randn(2, 4), **options)
+        killick.predict(model, torch.randn(2, 4), **options)
 
 
 def test_amp_s_temperature_of_references_that_agree_is_not_zero():
-    model = kedge.anchor(nn.Linear(4, 3)).set_references(torch.ones(3, 4)).eval()
-    found = kedge.predict(model, torch.randn(2, 4), "marginal", scaling="amp-imagenet")
+    model = killick.anchor(nn.Linear(4, 3)).set_references(torch.ones(3, 4)).eval()
+    found = killick.predict(model, torch.randn(2, 4), "marginal", scaling="amp-imagenet")
     assert found.logits.isfinite().all()
 
 
 @pytest.mark.parametrize("net", [nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))])
 def test_outputs_that_are_no_logits_are_refused_for_classification(net):
-    model = kedge.anchor(net).set_references(torch.ones(3, 4)).eval()
+    model = killick.anchor(net).set_references(torch.ones(3, 4)).eval()
     with pytest.raises(ShapeError, match=r"shape \(n, classes\).*use task='regression'"):
-        kedge.predict(model, torch.randn(2, 4), "marginal")
-    assert kedge.predict(model, torch.randn(2, 4), "marginal", task="regression").probs is None
+        killick.predict(model, torch.randn(2, 4), "marginal")
+    assert killick.predict(model, torch.randn(2, 4), "marginal", task="regression").probs is None
 
 
 def test_half_precision_models_are_compared_in_float32():
-    model = kedge.anchor(nn.Linear(4, 3)).bfloat16().set_references(torch.randn(3, 4)).eval()
+    model = killick.anchor(nn.Linear(4, 3)).bfloat16().set_references(torch.randn(3, 4)).eval()
     model.set_residuals(torch.randn(5, 4))
-    found = kedge.predict(model, torch.randn(2, 4, dtype=torch.bfloat16), "transductive")
+    found = killick.predict(model, torch.randn(2, 4, dtype=torch.bfloat16), "transductive")
     assert found.distance.dtype == torch.float32
 
 
 def test_a_prediction_moves_to_another_device_as_a_whole():
-    prediction = kedge.predict(two_layer_model(k=2), vectors(3, seed=0), "marginal")
+    prediction = killick.predict(two_layer_model(k=2), vectors(3, seed=0), "marginal")
     moved = prediction.to("meta")
     assert moved.members is moved.distance is None
     for name in (*FIELDS, "references"):

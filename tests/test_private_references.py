@@ -10,15 +10,15 @@ from PIL import Image
 from runs import assert_same, losses_of, train_and_stop, weights_of
 from torch import Tensor, nn
 
-import kedge
-from kedge import ReferencePool
-from kedge.errors import DtypeError, KedgeError, OptionError, ReferencesError
-from kedge.image_model import Threshold
-from kedge.private_references import FEWEST, are_private, make_references, replace_references
-from kedge.training import make_recipe, train
-from kedge.training.checkpoint import load_checkpoint, save_checkpoint
-from kedge.training.material import cut_sets
-from kedge.training.recipe_files import to_yaml
+import killick
+from killick import ReferencePool
+from killick.errors import DtypeError, KillickError, OptionError, ReferencesError
+from killick.image_model import Threshold
+from killick.private_references import FEWEST, are_private, make_references, replace_references
+from killick.training import make_recipe, train
+from killick.training.checkpoint import load_checkpoint, save_checkpoint
+from killick.training.material import cut_sets
+from killick.training.recipe_files import to_yaml
 
 NORMALISE = ((0.5,) * 3, (0.25,) * 3)
 
@@ -32,8 +32,8 @@ def small_net() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
 
 
-def small_model(stored: int = 4) -> kedge.Anchored:
-    model = kedge.anchor(small_net(), normalise=NORMALISE, example=torch.rand(2, 3, 8, 8)).eval()
+def small_model(stored: int = 4) -> killick.Anchored:
+    model = killick.anchor(small_net(), normalise=NORMALISE, example=torch.rand(2, 3, 8, 8)).eval()
     if stored:
         model.set_references(pictures(stored, seed=1), policy="random")
     return model
@@ -86,8 +86,8 @@ def test_replaced_references_are_saved_and_none_of_the_old_ones(kind, tmp_path):
     model, old = small_model(), small_model().references
     model.set_residuals(torch.randn(7, 3, 8, 8))
     replace_references(model, kind, pictures(), k=1)
-    kedge.save(model, tmp_path / "model")
-    again = kedge.load(tmp_path / "model", net=small_net())
+    killick.save(model, tmp_path / "model")
+    again = killick.load(tmp_path / "model", net=small_net())
     assert torch.equal(again.references, model.references)
     assert again.reference_policy == model.reference_policy
     assert len(again.residuals) == 0
@@ -140,7 +140,7 @@ def test_the_mean_is_one_image():
         ({"kind": "synthetics"}, OptionError, "did you mean 'synthetic'"),
         ({"images": pictures().float()}, DtypeError, "the training images of dtype torch.float32"),
         ({"images": pictures().numpy()}, DtypeError, "the training images as a torch.Tensor"),
-        ({"images": pictures()[:, :2]}, KedgeError, "the training images of shape"),
+        ({"images": pictures()[:, :2]}, KillickError, "the training images of shape"),
         ({"kind": "synthetic", "k": 0}, OptionError, "k of at least 1 image to make, found 0"),
         ({"model": nn.Linear(3, 3)}, OptionError, "expected an anchored model, found Linear"),
     ],
@@ -185,7 +185,7 @@ def pack(tmp_path_factory) -> str:
 
 def recipe(pack: str, stored_as: str | None = None, **changes):
     values = {
-        "network": "kedge:resnet_small",
+        "network": "killick:resnet_small",
         "data": {"name": pack, "size": SIZE, "validation": 0},
         "protocol": {"name": "masked", "target": "label", "alpha": 0.5, "stored": 3},
         "optimiser": {"lr": 0.02},
@@ -248,7 +248,7 @@ def test_a_run_keeps_what_its_recipe_says_in_the_place_of_images(pack, kind, run
     words = "mean of 120 training images"
     if kind == "synthetic":
         words = "synthetic, 3 images with the spectrum of 120 training images, seed 0"
-    for model in (outcome.model, kedge.load(outcome.folder)):
+    for model in (outcome.model, killick.load(outcome.folder)):
         assert torch.equal(model.references, expected)
         assert model.reference_policy == words
     assert {row["reference_policy"] for row in outcome.rows} == {words}
@@ -266,7 +266,7 @@ def test_other_references_change_nothing_of_the_training(kind, runs):
 @pytest.mark.parametrize("kind", ["mean", "synthetic"])
 def test_files_of_a_run_hold_no_training_image_as_a_reference(pack, kind, runs):
     folder, images = runs[kind][0].folder, training_images(recipe(pack))
-    for value in kedge.load(folder).state_dict().values():
+    for value in killick.load(folder).state_dict().values():
         assert not holds_any(value, images)
     state, _ = load_checkpoint(folder)
     for part in ("model", "average"):
@@ -281,16 +281,16 @@ def test_files_of_a_run_hold_no_training_image_as_a_reference(pack, kind, runs):
 def test_a_run_is_judged_from_the_references_it_keeps(pack, kind, runs):
     outcome = runs[kind][0]
     test = cut_sets(recipe(pack)).test
-    answers = kedge.load(outcome.folder)(test.images()).argmax(1)
+    answers = killick.load(outcome.folder)(test.images()).argmax(1)
     accuracy = (answers == test.labels).double().mean().item()
     (found,) = [row["value"] for row in outcome.rows if row["metric"] == "top1"]
     assert found == pytest.approx(accuracy, abs=1e-9)
 
 
 def test_rows_name_the_references_that_were_asked_not_those_of_the_training(pack, runs):
-    model = kedge.load(runs["images"][0].folder)
+    model = killick.load(runs["images"][0].folder)
     replace_references(model, "mean", training_images(recipe(pack)))
-    rows = kedge.evaluate(model, suites=("clean",), quiet=True)
+    rows = killick.evaluate(model, suites=("clean",), quiet=True)
     assert {row["reference_policy"] for row in rows} == {"mean of 120 training images"}
 
 
@@ -317,10 +317,10 @@ def test_a_run_from_before_the_setting_goes_on(pack, runs, tmp_path, monkeypatch
 
 
 def test_a_run_that_starts_from_a_model_takes_none_of_its_images_along(pack, runs, tmp_path):
-    model = kedge.load(runs["images"][0].folder)
+    model = killick.load(runs["images"][0].folder)
     model.set_residuals(torch.randn(5, 3, SIZE, SIZE))
     model.threshold = Threshold(-1.0, 0.95, 1, "validation")
-    kedge.save(model, tmp_path / "start")
+    killick.save(model, tmp_path / "start")
     outcome = train(recipe(pack, "mean"), tmp_path / "run", start=tmp_path / "start", quiet=True)
     assert outcome.model.threshold is None
     saved = weights_of(tmp_path / "run")
@@ -331,7 +331,7 @@ def test_a_run_that_starts_from_a_model_takes_none_of_its_images_along(pack, run
 def test_a_set_that_streams_gives_its_statistics_as_evaluation_shows_it(
     pack, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("kedge.training.material.STATISTICS_PICTURES", 110)
+    monkeypatch.setattr("killick.training.material.STATISTICS_PICTURES", 110)
     plan = recipe(
         pack, "mean", data__resident="never", data__workers=0, protocol__references="batch"
     )
@@ -365,5 +365,5 @@ def test_synthetic_references_follow_the_seed_of_the_run(pack, tmp_path):
 
 def test_the_setting_is_written_down_and_checked(pack):
     assert "stored_as: synthetic" in to_yaml(recipe(pack, "synthetic"))
-    with pytest.raises(KedgeError, match="protocol.stored_as: expected one of images, mean"):
+    with pytest.raises(KillickError, match="protocol.stored_as: expected one of images, mean"):
         recipe(pack, "median")

@@ -6,9 +6,9 @@ import torch
 from judged import find, make_set, make_standard
 from PIL import Image
 
-import kedge
-from kedge.data.published import CorruptedFiles
-from kedge.errors import DataError
+import killick
+from killick.data.published import CorruptedFiles
+from killick.errors import DataError
 
 KNOWN = ("fog", "snow")
 
@@ -19,7 +19,7 @@ def write_arrays(folder, data, names=("fog",), long_labels=True):
     for name in names:
         generator = torch.Generator().manual_seed(0)
         parts = [
-            kedge.corrupt(data.images(), name, s, table="cifar", generator=generator)
+            killick.corrupt(data.images(), name, s, table="cifar", generator=generator)
             for s in range(1, 6)
         ]
         np.save(folder / f"{name}.npy", torch.cat(parts).permute(0, 2, 3, 1).numpy())
@@ -65,7 +65,7 @@ def test_folders_are_read_in_the_order_of_their_numbers(tmp_path, names, group):
 def test_files_score_as_the_pictures_in_them(tmp_path):
     model, data = make_standard(), make_set(80)
     folder = write_arrays(tmp_path / "c", data)
-    rows = kedge.evaluate(model, data, ("corruptions",), corruption_files=str(folder), quiet=True)
+    rows = killick.evaluate(model, data, ("corruptions",), corruption_files=str(folder), quiet=True)
     for severity in (1, 5):
         part = CorruptedFiles(str(folder), ("fog",), data.class_names).load("fog", severity)
         hits = (model(part.images()).argmax(1) == data.labels).double().mean()
@@ -93,7 +93,7 @@ def test_arrays_of_a_wrong_shape_are_refused_before_anything_is_computed(tmp_pat
     write_arrays(tmp_path, data, ("fog", "snow"))
     np.save(tmp_path / "snow.npy", array)
     with pytest.raises(DataError, match=match):
-        kedge.evaluate(
+        killick.evaluate(
             make_standard(), data, ("corruptions",), corruption_files=str(tmp_path), quiet=True
         )
 

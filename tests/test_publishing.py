@@ -21,45 +21,45 @@ from markdown_it import MarkdownIt
 from PIL import Image
 from runs import small
 
-import kedge
-import kedge.cli
-from kedge import hub
-from kedge.cli import main
-from kedge.cli import publishing as command
-from kedge.data.decoding import decode
-from kedge.data.sources import load_sets
-from kedge.data.views import view_for
-from kedge.errors import DataError, InstallError, OptionError, StorageError
-from kedge.export.pictures import read_some
-from kedge.grid.arms import parse_arms
-from kedge.grid.cells import make_cells
-from kedge.image_model import Threshold
-from kedge.publishing import folder as folders
-from kedge.publishing import publish
-from kedge.publishing.front import make_front_matter
-from kedge.publishing.markdown import code, fenced, table, text
-from kedge.publishing.measured import gather_evaluations
-from kedge.publishing.paths import without_folders
-from kedge.publishing.replacing import describe_cost
-from kedge.rows import make_row, members_of, read_rows
-from kedge.storage import digest_weights
-from kedge.stored_files import PLAIN_NAMES
-from kedge.training import train
+import killick
+import killick.cli
+from killick import hub
+from killick.cli import main
+from killick.cli import publishing as command
+from killick.data.decoding import decode
+from killick.data.sources import load_sets
+from killick.data.views import view_for
+from killick.errors import DataError, InstallError, OptionError, StorageError
+from killick.export.pictures import read_some
+from killick.grid.arms import parse_arms
+from killick.grid.cells import make_cells
+from killick.image_model import Threshold
+from killick.publishing import folder as folders
+from killick.publishing import publish
+from killick.publishing.front import make_front_matter
+from killick.publishing.markdown import code, fenced, table, text
+from killick.publishing.measured import gather_evaluations
+from killick.publishing.paths import without_folders
+from killick.publishing.replacing import describe_cost
+from killick.rows import make_row, members_of, read_rows
+from killick.storage import digest_weights
+from killick.stored_files import PLAIN_NAMES
+from killick.training import train
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 
-def anchored(**arguments) -> kedge.Anchored:
-    net = kedge.nets.create("kedge:resnet_small", num_classes=4, **arguments)
-    model = stir(kedge.anchor(net, normalise=((0.5,) * 3, (0.25,) * 3)))
+def anchored(**arguments) -> killick.Anchored:
+    net = killick.nets.create("killick:resnet_small", num_classes=4, **arguments)
+    model = stir(killick.anchor(net, normalise=((0.5,) * 3, (0.25,) * 3)))
     references = torch.randint(256, (3, 3, 8, 8), dtype=torch.uint8)
     model.set_references(references, policy="random, seed 0")
     return model.eval()
 
 
-def plain(**arguments) -> kedge.Standard:
-    net = stir(kedge.nets.create("kedge:resnet_small", num_classes=4, **arguments))
-    return kedge.standard(net, normalise=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8)).eval()
+def plain(**arguments) -> killick.Standard:
+    net = stir(killick.nets.create("killick:resnet_small", num_classes=4, **arguments))
+    return killick.standard(net, normalise=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8)).eval()
 
 
 def rows_for(described, **changes):
@@ -133,7 +133,7 @@ def test_a_published_model_comes_back_with_all_that_belongs_to_it(tmp_path):
     model.threshold = Threshold(-2.5, 0.95, 1, "some images (9)")
     made = publish(model, tmp_path / "out")
     assert made.folder == tmp_path / "out"
-    again, x = kedge.load(made.folder), torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
+    again, x = killick.load(made.folder), torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
     assert torch.equal(again(x), model(x))
     assert torch.equal(again.references, model.references)
     assert (again.class_names, again.provenance) == (tuple("abcd"), {"epochs": 3})
@@ -165,10 +165,10 @@ def test_a_damaged_file_under_a_plain_name_is_refused(tmp_path, name):
     data[-1] ^= 1
     (folder / name).write_bytes(bytes(data))
     with pytest.raises(StorageError, match=f"{name} is damaged: it is not what config.json says"):
-        kedge.load(folder)
+        killick.load(folder)
     (folder / name).unlink()
     with pytest.raises(StorageError, match=f"{name} is missing"):
-        kedge.load(folder)
+        killick.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_plain_names_without_digests_are_refused(tmp_path, digests):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "sha256": digests}))
     with pytest.raises(StorageError, match="no usable 'weights' and 'examples'"):
-        kedge.load(folder)
+        killick.load(folder)
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "examples.safetensors", "other.bin"])
@@ -190,13 +190,13 @@ def test_other_names_for_the_weights_are_refused(tmp_path, name):
     changed = {**config, "weights": name, "sha256": digests}
     (folder / "config.json").write_text(json.dumps(changed))
     with pytest.raises(StorageError, match="no usable 'weights'"):
-        kedge.load(folder)
+        killick.load(folder)
 
 
 def test_the_same_model_and_rows_give_the_same_bytes(evaluated, tmp_path):
     publish(evaluated, tmp_path / "a", licence="mit")
     publish(str(evaluated / "model"), tmp_path / "b" / "c", licence="MIT")
-    model, rows = kedge.load(evaluated), read_rows(evaluated)
+    model, rows = killick.load(evaluated), read_rows(evaluated)
     publish(model, tmp_path / "d", rows=rows, licence="mit")
     first = all_bytes(tmp_path / "a")
     assert first == all_bytes(tmp_path / "b" / "c") == all_bytes(tmp_path / "d")
@@ -218,7 +218,7 @@ def test_what_was_published_before_is_replaced_whole(tmp_path):
     other = plain()
     publish(other, tmp_path / "out")
     assert "rows.csv" not in all_bytes(tmp_path / "out")
-    assert digest_weights(kedge.load(tmp_path / "out")) == digest_weights(other)
+    assert digest_weights(killick.load(tmp_path / "out")) == digest_weights(other)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -240,12 +240,12 @@ def test_a_folder_of_something_else_is_refused_and_stays(tmp_path, kind):
         (folder / "notes.txt").write_text("mine")
     elif kind == "other config":
         folder.mkdir()
-        (folder / "config.json").write_text('{"format": "kedge-model"}')
+        (folder / "config.json").write_text('{"format": "killick-model"}')
     elif kind == "other card":
         publish(plain(), folder)
         (folder / "README.md").write_text("my own words")
     elif kind == "saved":
-        kedge.save(plain(), folder)
+        killick.save(plain(), folder)
     elif kind == "card alone":
         folder.mkdir()
         (folder / "README.md").write_text("mine")
@@ -295,28 +295,28 @@ def test_what_does_not_load_again_is_not_put_in_place(tmp_path, monkeypatch):
 
 
 def test_a_network_that_is_not_made_by_name_is_published_with_a_word_about_it(tmp_path):
-    model = kedge.standard(small_cnn(), ((0.5,) * 3, (0.5,) * 3), image_shape=(3, 8, 8)).eval()
+    model = killick.standard(small_cnn(), ((0.5,) * 3, (0.5,) * 3), image_shape=(3, 8, 8)).eval()
     card = card_in(publish(model, tmp_path / "out", repo="me/mine").folder)
-    assert 'kedge.load("me/mine", net=net)' in card
+    assert 'killick.load("me/mine", net=net)' in card
     assert "who loads the model has to bring it" in card
-    assert "kedge predict" not in card
+    assert "killick predict" not in card
     x = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
-    assert torch.equal(kedge.load(tmp_path / "out", net=small_cnn())(x), model(x))
+    assert torch.equal(killick.load(tmp_path / "out", net=small_cnn())(x), model(x))
 
 
 def test_saving_over_a_published_model_works_and_says_that_the_card_is_old(tmp_path, caplog):
     folder = publish(anchored(), tmp_path / "out").folder
-    model = kedge.load(folder)
+    model = killick.load(folder)
     model.threshold = Threshold(-1.0, 0.9, 1, "some")
-    kedge.save(model, folder)
+    killick.save(model, folder)
     assert "its README.md and rows are about the model before" in caplog.text
-    assert kedge.load(folder).threshold == model.threshold
+    assert killick.load(folder).threshold == model.threshold
     assert not (folder / "model.safetensors").exists()
     caplog.clear()
-    kedge.save(model, folder)
+    killick.save(model, folder)
     assert "README.md" not in caplog.text
     publish(folder, folder)  # and then it is as it was before
-    assert kedge.load(folder).threshold == model.threshold
+    assert killick.load(folder).threshold == model.threshold
     assert all_bytes(folder).keys() == {"README.md", "config.json", *PLAIN_NAMES.values()}
     assert "up to an energy of -1.0000" in card_in(folder)
 
@@ -399,9 +399,9 @@ def test_the_tables_hold_the_numbers_of_the_rows(evaluated, tmp_path):
 
 def test_the_card_says_what_the_model_is_and_how_it_was_trained(evaluated, tmp_path):
     card = card_in(publish(evaluated, tmp_path / "out").folder)
-    model = kedge.load(evaluated)
+    model = killick.load(evaluated)
     facts = dict(tables_in(body_of(card))[0])
-    assert facts["network"] == "kedge:resnet_small, num_classes=4"
+    assert facts["network"] == "killick:resnet_small, num_classes=4"
     assert facts["parameters"] == f"{sum(p.numel() for p in model.parameters()):,}"
     assert facts["classes"] == "4: class0, class1, class2, class3"
     assert facts["input"].startswith("3 x 16 x 16, uint8 (normalised inside: mean ")
@@ -421,7 +421,7 @@ def test_the_card_says_what_the_model_is_and_how_it_was_trained(evaluated, tmp_p
 def test_the_hubs_own_client_reads_the_results_of_the_front_matter(evaluated, tmp_path):
     folder = publish(evaluated, tmp_path / "out", licence="apache-2.0", repo="me/mine").folder
     found = huggingface_hub.ModelCard.load(folder / "README.md").data
-    assert (found.license, found.library_name) == ("apache-2.0", "kedge")
+    assert (found.license, found.library_name) == ("apache-2.0", "killick")
     assert found.pipeline_tag == "image-classification"
     assert {"anchoring", "robustness", "image-classification"} <= set(found.tags)
     assert found.model_name == "mine"
@@ -478,10 +478,10 @@ def test_rows_come_from_the_run_or_its_model_folder_or_training_or_as_told(evalu
     assert publish(evaluated, tmp_path / "a").rows == count
     assert publish(evaluated / "model", tmp_path / "b").rows == count
     assert publish(tmp_path / "b", tmp_path / "c").rows == count  # from rows.csv there
-    assert publish(kedge.load(evaluated), tmp_path / "d").rows == 2  # what training left in it
-    assert publish(kedge.load(evaluated), tmp_path / "e", rows=evaluated).rows == count
+    assert publish(killick.load(evaluated), tmp_path / "d").rows == 2  # what training left in it
+    assert publish(killick.load(evaluated), tmp_path / "e", rows=evaluated).rows == count
     rows = evaluated / "rows.csv"
-    assert publish(kedge.load(evaluated), tmp_path / "f", rows=str(rows)).rows == count
+    assert publish(killick.load(evaluated), tmp_path / "f", rows=str(rows)).rows == count
     first, second = (all_bytes(tmp_path / name) for name in "ac")
     assert first == second
     with pytest.raises(DataError, match="expected rows.jsonl or rows.csv with rows in .*nowhere"):
@@ -491,7 +491,9 @@ def test_rows_come_from_the_run_or_its_model_folder_or_training_or_as_told(evalu
 @pytest.mark.parametrize("changes", [{"count": "many"}, {"limit": "x"}, {"std": "x"}])
 def test_rows_that_were_edited_by_hand_are_refused_in_a_line(tmp_path, changes):
     model = anchored()
-    with pytest.raises(DataError, match="expected rows as kedge evaluate writes them, found some"):
+    with pytest.raises(
+        DataError, match="expected rows as killick evaluate writes them, found some"
+    ):
         publish(model, tmp_path / "out", rows=rows_for(model, **changes))
     assert list(tmp_path.iterdir()) == []
 
@@ -612,7 +614,7 @@ def test_the_card_tells_what_travels_by_the_policy_of_the_references(tmp_path):
     assert "3 reference images are stored in `model.safetensors`, usually training images" in words
     assert "--references mean` or `--references synthetic" in words
     images = torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8)
-    model.set_residuals(kedge.residual_bank(model, images, size=20))
+    model.set_residuals(killick.residual_bank(model, images, size=20))
     assert "20 residuals, which are differences of training images, are" in told(model)
     model.residuals = torch.empty(0)
     model.set_references(images[:1], policy="chosen")
@@ -638,23 +640,23 @@ def test_the_card_tells_what_travels_by_the_policy_of_the_references(tmp_path):
 def test_save_says_the_same_in_its_config_and_its_log(tmp_path, caplog, policy, told):
     model = anchored()
     model.set_references(model.references, policy=policy)
-    with caplog.at_level(logging.INFO, "kedge"):
-        kedge.save(model, tmp_path)
+    with caplog.at_level(logging.INFO, "killick"):
+        killick.save(model, tmp_path)
     note = json.loads((tmp_path / "config.json").read_text())["references"]["note"]
     assert note.startswith(told)
     assert f"3 reference images are stored in {tmp_path}. {note}" in caplog.text
     assert "residual" not in note
     images = torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8)
-    model.set_residuals(kedge.residual_bank(model, images, size=20))
-    kedge.save(model, tmp_path)
+    model.set_residuals(killick.residual_bank(model, images, size=20))
+    killick.save(model, tmp_path)
     note = json.loads((tmp_path / "config.json").read_text())["references"]["note"]
     assert "The residual bank holds differences of training images" in note
 
 
 def test_without_references_save_says_so(tmp_path, caplog):
-    model = kedge.anchor(small_cnn(), example=torch.rand(2, 3, 8, 8))
-    with caplog.at_level(logging.INFO, "kedge"):
-        kedge.save(model, tmp_path)
+    model = killick.anchor(small_cnn(), example=torch.rand(2, 3, 8, 8))
+    with caplog.at_level(logging.INFO, "killick"):
+        killick.save(model, tmp_path)
     assert "reference images" not in caplog.text
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["references"]["note"] == "No references are stored."
@@ -701,8 +703,8 @@ HOSTILE = [
 
 
 def test_hostile_names_stay_words(tmp_path):
-    net = kedge.nets.create("kedge:resnet_small", num_classes=len(HOSTILE))
-    model = kedge.standard(net, ((0.5,) * 3, (0.5,) * 3), image_shape=(3, 8, 8)).eval()
+    net = killick.nets.create("killick:resnet_small", num_classes=len(HOSTILE))
+    model = killick.standard(net, ((0.5,) * 3, (0.5,) * 3), image_shape=(3, 8, 8)).eval()
     model.class_names = tuple(HOSTILE)
     model.provenance = {"facts": {"network": "x`|y", "data": "a|b\n---\nc: d", "seed": 0}}
     rows = rows_for(model, model="a|b\n# c", data="a|b\n---\nc: d", k="")
@@ -720,12 +722,12 @@ def test_hostile_names_stay_words(tmp_path):
     found = huggingface_hub.ModelCard(card).data
     assert found.model_name == "a|b # c"
     assert found.eval_results[0].dataset_name == "a|b --- c: d, clean"
-    assert kedge.load(folder).class_names == tuple(HOSTILE)
+    assert killick.load(folder).class_names == tuple(HOSTILE)
 
 
 def test_many_classes_are_counted_and_the_first_are_named(tmp_path):
-    net = kedge.nets.create("kedge:resnet_small", num_classes=30)
-    model = kedge.standard(net, ((0.5,) * 3, (0.5,) * 3), image_shape=(3, 8, 8)).eval()
+    net = killick.nets.create("killick:resnet_small", num_classes=30)
+    model = killick.standard(net, ((0.5,) * 3, (0.5,) * 3), image_shape=(3, 8, 8)).eval()
     assert "| 30, without names " in card_in(publish(model, tmp_path / "a").folder)
     model.class_names = tuple(f"kind {number}" for number in range(30))
     card = card_in(publish(model, tmp_path / "b").folder)
@@ -811,16 +813,16 @@ def test_a_place_on_the_hub_that_is_none_is_refused(tmp_path, repo):
 
 
 def test_models_of_vectors_and_of_floats_are_told_as_such(tmp_path):
-    vectors = kedge.anchor(torch.nn.Linear(4, 3)).set_references(torch.randn(2, 4)).eval()
+    vectors = killick.anchor(torch.nn.Linear(4, 3)).set_references(torch.randn(2, 4)).eval()
     card = card_in(publish(vectors, tmp_path / "a", rows=rows_for(vectors)).folder)
     assert "pipeline_tag" not in front_of(card)
     assert "model-index" not in front_of(card)
     assert "| 4, floats in the network's own space" in card
-    net = kedge.nets.create("kedge:resnet_small", num_classes=3)
-    floats = kedge.standard(net, image_shape=(3, 8, 8)).eval()
+    net = killick.nets.create("killick:resnet_small", num_classes=3)
+    floats = killick.standard(net, image_shape=(3, 8, 8)).eval()
     card = card_in(publish(floats, tmp_path / "b", repo="me/mine").folder)
     assert "3 x 8 x 8, floats in the network's own space" in card
-    assert "kedge predict" not in card
+    assert "killick predict" not in card
     block = card.split("```python\n")[1].split("```")[0]
     exec(block.replace("me/mine", str(tmp_path / "b")), {})
 
@@ -866,11 +868,11 @@ class Client:
 def test_a_model_is_loaded_by_its_name_on_the_hub(tmp_path, monkeypatch, layout):
     model = anchored()
     folder = tmp_path / "there"
-    kedge.save(model, folder) if layout == "saved" else publish(model, folder)
+    killick.save(model, folder) if layout == "saved" else publish(model, folder)
     (folder / "evil.pkl").write_bytes(b"x")
     (folder / "big.safetensors").write_bytes(b"x")
     client = Client(monkeypatch, tmp_path, folder)
-    again = kedge.load("me/mine")
+    again = killick.load("me/mine")
     assert digest_weights(again) == digest_weights(model)
     config = json.loads((folder / "config.json").read_text())
     files = ("config.json", config["weights"], config["examples"])
@@ -881,22 +883,22 @@ def test_a_model_is_loaded_by_its_name_on_the_hub(tmp_path, monkeypatch, layout)
 def test_a_revision_is_named_after_an_at_or_as_an_argument(tmp_path, monkeypatch):
     folder = publish(plain(), tmp_path / "there").folder
     client = Client(monkeypatch, tmp_path, folder)
-    kedge.load("me/mine@refs/pr/1")
-    kedge.load("me/mine", revision="v1")
-    kedge.load("me/mine@v1", revision="v1")
+    killick.load("me/mine@refs/pr/1")
+    killick.load("me/mine", revision="v1")
+    killick.load("me/mine@v1", revision="v1")
     assert {asked[:2] for asked in client.asked} == {("me/mine", "refs/pr/1"), ("me/mine", "v1")}
     with pytest.raises(OptionError, match="one revision of me/mine, found 'v1' in its name and"):
-        kedge.load("me/mine@v1", revision="v2")
+        killick.load("me/mine@v1", revision="v2")
     with pytest.raises(OptionError, match="expected revision= with a model on the hub"):
-        kedge.load(folder, revision="v1")
+        killick.load(folder, revision="v1")
 
 
 def test_a_folder_of_that_name_comes_first(tmp_path, monkeypatch):
     client = Client(monkeypatch, tmp_path)
-    kedge.save(plain(), tmp_path / "me" / "mine")
-    kedge.load("me/mine")
-    kedge.save(plain(), tmp_path / "me" / "run" / "model")
-    kedge.load("me/run")
+    killick.save(plain(), tmp_path / "me" / "mine")
+    killick.load("me/mine")
+    killick.save(plain(), tmp_path / "me" / "run" / "model")
+    killick.load("me/run")
     assert client.asked == []
 
 
@@ -904,9 +906,9 @@ def test_a_slip_in_a_path_is_not_asked_of_the_hub_unless_a_revision_is_named(tmp
     client = Client(monkeypatch, tmp_path, publish(plain(), tmp_path / "there").folder)
     (tmp_path / "runs").mkdir()
     with pytest.raises(StorageError, match="found no such folder in runs. .* hub: runs/mine@main"):
-        kedge.load("runs/mine")
+        killick.load("runs/mine")
     assert client.asked == []
-    kedge.load("runs/mine@main")
+    killick.load("runs/mine@main")
     assert client.asked[0][:2] == ("runs/mine", "main")
 
 
@@ -914,9 +916,9 @@ def test_a_slip_in_a_path_is_not_asked_of_the_hub_unless_a_revision_is_named(tmp
 def test_what_looks_like_no_name_on_the_hub_is_not_asked_for(tmp_path, monkeypatch, name):
     client = Client(monkeypatch, tmp_path)
     with pytest.raises(
-        StorageError, match="expected a folder written by kedge.save, found no such"
+        StorageError, match="expected a folder written by killick.save, found no such"
     ):
-        kedge.load(name)
+        killick.load(name)
     assert client.asked == []
 
 
@@ -944,9 +946,9 @@ PROBLEMS = {
 def test_what_the_hub_says_is_told_in_a_line(tmp_path, monkeypatch, names):
     Client(monkeypatch, tmp_path, problem=make_problem(*names))
     with pytest.raises(StorageError) as told:
-        kedge.load("me/mine")
+        killick.load("me/mine")
     assert str(told.value) == (
-        "cannot load me/mine: expected a folder written by kedge.save, found no such folder. The"
+        "cannot load me/mine: expected a folder written by killick.save, found no such folder. The"
         f" Hugging Face hub was asked too: {hub.explain(told.value.__cause__)}."
     )
     assert PROBLEMS[names] in str(told.value)
@@ -984,14 +986,14 @@ def test_the_real_client_without_a_connection_finds_nothing(tmp_path, monkeypatc
     with pytest.raises(
         StorageError, match="the client is offline .HF_HUB_OFFLINE., and it was not"
     ):
-        kedge.load("me/mine")
+        killick.load("me/mine")
 
 
 def test_without_the_client_the_way_to_install_it_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InstallError, match=r"me/mine, which is no folder here.*'kedge\[hub\]'"):
-        kedge.load("me/mine")
+    with pytest.raises(InstallError, match=r"me/mine, which is no folder here.*'killick\[hub\]'"):
+        killick.load("me/mine")
 
 
 @pytest.mark.parametrize("config", [None, '{"model_type": "bert"}', "{"])
@@ -1001,15 +1003,15 @@ def test_of_other_kinds_of_models_only_the_config_is_fetched(tmp_path, monkeypat
         (tmp_path / "there" / "config.json").write_text(config)
     client = Client(monkeypatch, tmp_path, tmp_path / "there")
     with pytest.raises(StorageError, match="no config.json in it|to say format|is damaged"):
-        kedge.load("me/mine")
+        killick.load("me/mine")
     assert client.asked == [("me/mine", None, ("config.json",))]
 
 
 def test_a_model_on_the_hub_is_evaluated_by_its_name(tmp_path, monkeypatch, evaluated, pictures):
     Client(monkeypatch, tmp_path, publish(evaluated, tmp_path / "there").folder)
-    rows = kedge.evaluate("me/mine", f"imagefolder:{pictures}", ("clean",), quiet=True)
+    rows = killick.evaluate("me/mine", f"imagefolder:{pictures}", ("clean",), quiet=True)
     assert {row["model"] for row in rows} == {"mine"}
-    assert {row["weights"] for row in rows} == {digest_weights(kedge.load(evaluated))}
+    assert {row["weights"] for row in rows} == {digest_weights(killick.load(evaluated))}
 
 
 def test_a_model_on_the_hub_is_trained_on_by_its_name(
@@ -1020,7 +1022,7 @@ def test_a_model_on_the_hub_is_trained_on_by_its_name(
     assert main([*words, "--batch", "4"]) == 2
     assert "it does not say what it was trained on: --data" in capsys.readouterr().err
     words += ["--data", f"imagefolder:{pictures}", "--data.validation", "0", "--batch", "4"]
-    size = kedge.load(evaluated).image_shape[-1]
+    size = killick.load(evaluated).image_shape[-1]
     assert main([*words, "--data.size", str(size)]) == 0
     assert {(repo, revision) for repo, revision, _ in client.asked} == {("me/mine", "v1")}
     (row,) = [r for r in read_rows(tmp_path / "tuned") if r["metric"] == "top1"][:1]
@@ -1039,9 +1041,9 @@ def test_the_code_on_the_card_runs(tmp_path, monkeypatch, evaluated, pictures, c
     block = card_in(folder).split("```python\n")[1].split("```")[0]
     found: dict = {}
     exec(block, found)
-    model = kedge.load(evaluated)
+    model = killick.load(evaluated)
     x = view_for(model)(decode("picture.jpg", "it"))[None]
-    probs = kedge.predict(model, x).probs
+    probs = killick.predict(model, x).probs
     label = model.class_names[int(probs.argmax())]
     assert capsys.readouterr().out == f"{label} {float(probs.max())}\n"
     assert found["p"].std is not None
@@ -1052,7 +1054,7 @@ def test_the_code_on_the_card_runs(tmp_path, monkeypatch, evaluated, pictures, c
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
-    monkeypatch.setitem(kedge.cli.COMMANDS, "publish", command)
+    monkeypatch.setitem(killick.cli.COMMANDS, "publish", command)
 
 
 def test_the_command_writes_the_folder_and_says_what_travels(evaluated, tmp_path, capsys, caplog):
@@ -1089,7 +1091,7 @@ def test_the_command_sends_what_it_wrote(evaluated, tmp_path, monkeypatch, capsy
     assert (repo, kind, folder) == ("me/mine", "model", str(tmp_path / "out"))
     assert set(options["allow_patterns"]) == set(all_bytes(tmp_path / "out"))
     assert capsys.readouterr().out.endswith("Sent: https://hub/me/mine\n")
-    assert 'kedge.load("me/mine")' in card_in(tmp_path / "out")
+    assert 'killick.load("me/mine")' in card_in(tmp_path / "out")
     assert main(words) == 0
     assert client.made[1] == ("me/mine", "model", False, True)
 
@@ -1105,14 +1107,14 @@ def test_what_the_hub_does_not_take_is_told_and_the_folder_stays(
     assert "cannot push to me/mine: you may not. Log in as someone who may" in told
     assert f"The folder is written: {tmp_path / 'out'}." in told
     assert client.sent == []
-    kedge.load(tmp_path / "out")
+    killick.load(tmp_path / "out")
 
 
 def test_without_the_client_nothing_is_written_for_a_push(evaluated, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     out = tmp_path / "out"
     assert main(["publish", str(evaluated), "--output", str(out), "--push", "me/mine"]) == 2
-    assert "pip install 'kedge[hub]'" in capsys.readouterr().err
+    assert "pip install 'killick[hub]'" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -1127,7 +1129,7 @@ def on_shapes(tmp_path_factory):
         "facts": {"reference_policy": "random, seed 0", "seed": 0},
         "rows": rows_for(model),
     }
-    return kedge.save(model, tmp_path_factory.mktemp("shapes") / "mine")
+    return killick.save(model, tmp_path_factory.mktemp("shapes") / "mine")
 
 
 @pytest.mark.parametrize(
@@ -1139,7 +1141,7 @@ def test_references_that_show_nobody_are_put_in_place(
 ):
     out = tmp_path / "out"
     assert main(["publish", str(on_shapes), "--output", str(out), "--references", kind]) == 0
-    before, after = kedge.load(on_shapes), kedge.load(out)
+    before, after = killick.load(on_shapes), killick.load(out)
     assert len(after.references) == count
     assert after.reference_policy.startswith(policy)
     assert after.provenance["facts"]["reference_policy"] == after.reference_policy
@@ -1154,16 +1156,16 @@ def test_references_that_show_nobody_are_put_in_place(
     assert "None of the" in told
     # What it costs, by hand. The model has another number of classes: there is no accuracy.
     x, _ = read_some(before, load_sets("shapes").test, 1000)
-    old, new = (kedge.predict(model, x).logits.argmax(1) for model in (before, after))
+    old, new = (killick.predict(model, x).logits.argmax(1) for model in (before, after))
     same = f"{float((old == new).double().mean()):.1%}"
     cost = f"{same} of 1,000 pictures of shapes, test get the label that they got from the first"
     for words in (told, card):
         assert cost in words
         assert "accuracy is" not in words
-    assert f"The card says: not evaluated. Evaluate it: kedge evaluate {out}" in told
+    assert f"The card says: not evaluated. Evaluate it: killick evaluate {out}" in told
     if kind == "mean":
-        from kedge.training.material import cut_sets
-        from kedge.training.recipe_files import make_recipe
+        from killick.training.material import cut_sets
+        from killick.training.recipe_files import make_recipe
 
         train_set = cut_sets(make_recipe(before.provenance["recipe"])).train
         view = view_for(before)
@@ -1185,37 +1187,37 @@ def test_references_are_made_from_data_that_are_named(on_shapes, tmp_path, pictu
     assert main([*words, "--data", f"imagefolder:{pictures}"]) == 2
     assert "expected at least 100 different training images" in capsys.readouterr().err
     assert main([*words, "--data", "digits", "--quiet"]) == 0
-    assert "mean of 1,4" in kedge.load(tmp_path / "out").reference_policy
-    model = kedge.load(on_shapes)
+    assert "mean of 1,4" in killick.load(tmp_path / "out").reference_policy
+    model = killick.load(on_shapes)
     model.provenance = {}
-    kedge.save(model, tmp_path / "bare")
+    killick.save(model, tmp_path / "bare")
     words[1] = str(tmp_path / "bare")
     assert main(words) == 2
     assert "expected pictures to make mean references of" in capsys.readouterr().err
 
 
 def test_large_sets_are_looked_at_in_part(on_shapes, tmp_path, monkeypatch):
-    monkeypatch.setattr("kedge.publishing.replacing.MOST_PICTURES", 105)
+    monkeypatch.setattr("killick.publishing.replacing.MOST_PICTURES", 105)
     out = tmp_path / "out"
     words = ["--output", str(out), "--references", "mean", "--quiet"]
     assert main(["publish", str(on_shapes), *words]) == 0
-    assert kedge.load(out).reference_policy == "mean of 105 training images"
+    assert killick.load(out).reference_policy == "mean of 105 training images"
 
 
 @pytest.mark.parametrize("kind", ["standard", "floats", "grey"])
 def test_models_whose_references_cannot_be_made_here_are_refused(tmp_path, capsys, kind):
     model = plain()
     if kind == "floats":
-        model = kedge.anchor(kedge.nets.create("kedge:resnet_small", num_classes=4)).eval()
+        model = killick.anchor(killick.nets.create("killick:resnet_small", num_classes=4)).eval()
     elif kind == "grey":
-        net = kedge.nets.create("kedge:resnet_small", num_classes=4, in_chans=1)
-        model = kedge.anchor(net, normalise=((0.5,), (0.5,))).eval()
-    kedge.save(model, tmp_path / "model")
+        net = killick.nets.create("killick:resnet_small", num_classes=4, in_chans=1)
+        model = killick.anchor(net, normalise=((0.5,), (0.5,))).eval()
+    killick.save(model, tmp_path / "model")
     words = ["--output", str(tmp_path / "out"), "--references", "mean"]
     assert main(["publish", str(tmp_path / "model"), *words]) == 2
     told = capsys.readouterr().err
     assert ("found a standard one" in told) == (kind == "standard")
-    assert ("In Python: kedge.replace_references" in told) == (kind != "standard")
+    assert ("In Python: killick.replace_references" in told) == (kind != "standard")
 
 
 @pytest.mark.parametrize(
@@ -1242,12 +1244,12 @@ def test_the_output_has_to_be_named(evaluated, capsys):
 
 def test_a_stored_threshold_is_on_the_card_after_publishing_again(on_shapes, tmp_path):
     assert "No threshold is stored" in card_in(publish(plain(), tmp_path / "none").folder)
-    model = kedge.load(on_shapes)
+    model = killick.load(on_shapes)
     model.threshold = Threshold(-2.25, 0.9, 5, "imagefolder:/home/me/pets, validation (4)")
     folder = publish(model, tmp_path / "out").folder
     told = "up to an energy of -2.2500 asked from 5 references: there 90 % of imagefolder:pets, val"
     assert told in card_in(folder)
-    assert kedge.load(folder).threshold.fitted_on == "imagefolder:pets, validation (4)"
+    assert killick.load(folder).threshold.fitted_on == "imagefolder:pets, validation (4)"
 
 
 def test_members_are_counted_as_rows_have_them():

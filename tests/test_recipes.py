@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import yaml
 
-from kedge.cli import main
-from kedge.errors import OptionError, RecipeError
-from kedge.training.recipe import Protocol, Recipe
-from kedge.training.recipe_files import (
+from killick.cli import main
+from killick.errors import OptionError, RecipeError
+from killick.training.recipe import Protocol, Recipe
+from killick.training.recipe_files import (
     load_recipe,
     make_recipe,
     read_setting,
@@ -69,7 +69,7 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         precision: float16
         optimiser: {lr: -1, clip: x, nesterov: 1}
         schedule: {milestones: 0.5}
-        network: [kedge, resnet18]
+        network: [killick, resnet18]
         data: {mean: [a, b, c], nmae: x}
         """
     )
@@ -83,7 +83,7 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         "optimiser.clip: expected a number, found 'x'",
         "optimiser.nesterov: expected true or false, found 1",
         "schedule.milestones: expected numbers such as [0.3, 0.6], found 0.5",
-        "network: expected settings such as network.name, found ['kedge', 'resnet18']",
+        "network: expected settings such as network.name, found ['killick', 'resnet18']",
         "data.mean: expected numbers such as [0.3, 0.6], found ['a', 'b', 'c']",
         "data.nmae: no such setting (did you mean data.name?)",
     ):

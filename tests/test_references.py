@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kedge import ReferencePool, references
-from kedge.errors import OptionError, ReferencesError, ShapeError
-from kedge.references import random_cycle
+from killick import ReferencePool, references
+from killick.errors import OptionError, ReferencesError, ShapeError
+from killick.references import random_cycle
 
 CPU = torch.device("cpu")
 SEEDS = st.integers(0, 2**32 - 1)

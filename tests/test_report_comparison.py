@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from report_runs import ANCHORED, LABEL, STANDARD, UNIFORM, make_run
 
-from kedge.cli import main
-from kedge.cli.showing import show_comparison
-from kedge.errors import DataError, OptionError
-from kedge.report.comparison import answers_of, make_comparison, rows_of, seed_of
-from kedge.run_folder import Run, find_runs, read_run
+from killick.cli import main
+from killick.cli.showing import show_comparison
+from killick.errors import DataError, OptionError
+from killick.report.comparison import answers_of, make_comparison, rows_of, seed_of
+from killick.run_folder import Run, find_runs, read_run
 
 SMALL = {"corruptions": ("fog",), "severities": (5,), "foreign": ()}
 
@@ -39,7 +39,7 @@ def test_runs_become_arms_by_how_they_were_trained_with_the_standard_one_first(t
     assert [arm.title for arm in found.arms[1:3]] == ["masked, uniform", "masked, label"]
     assert found.arms[2].about == (
         "masked towards the label in 25 % of the batches; references clean: random; from scratch;"
-        " 12 epochs; kedge:resnet_small"
+        " 12 epochs; killick:resnet_small"
     )
     assert found.arms[2].seeds == (0, 1)
 
@@ -95,7 +95,7 @@ def test_without_standard_training_from_scratch_the_first_arm_is_the_baseline(tm
         ("alpha", 0.5, "masked-label-alpha0.5"),
         ("scope", "sample", "masked-label-scope=sample"),
         ("epochs", 24, "masked-label-24epochs"),
-        ("network", "kedge:resnet18", "masked-label-resnet18"),
+        ("network", "killick:resnet18", "masked-label-resnet18"),
         ("start", "runs/standard-seed0-abcdef12", "masked-label-finetuned"),
         ("references", "augmented", "masked-label-references=augmented"),
     ],
@@ -239,7 +239,7 @@ def test_the_command_tells_what_is_left_out_and_of_differences_where_there_are_s
     words = ["report", str(tmp_path / "runs"), "--output", str(tmp_path / "page")]
     assert main(words) == 0
     told = capsys.readouterr()
-    assert told.err == ("kedge: far is left out: it was evaluated on digits, not on shapes.\n")
+    assert told.err == ("killick: far is left out: it was evaluated on digits, not on shapes.\n")
     show_comparison(tmp_path / "page")
     told = capsys.readouterr().out
     assert "±: standard deviation over seeds" in told

@@ -21,17 +21,17 @@ from hypothesis import strategies as st
 from report_grid import CORRUPTIONS, grid_runs, make_grid
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from kedge.metrics import smooth_reliability
-from kedge.report import drawing
-from kedge.report.curves import draw_curves
-from kedge.report.detection import draw_energies, draw_roc
-from kedge.report.drawing import COLOURS, Figure, Missing, choose_styles
-from kedge.report.examples import OF_A_KIND, _in_turn, choose_examples
-from kedge.report.heatmap import draw_heatmap
-from kedge.report.reliability import draw_reliability
-from kedge.report.severity import draw_severity
-from kedge.report.uncertainty import draw_uncertainty
-from kedge.report.writing import draw_sections, make_scene
+from killick.metrics import smooth_reliability
+from killick.report import drawing
+from killick.report.curves import draw_curves
+from killick.report.detection import draw_energies, draw_roc
+from killick.report.drawing import COLOURS, Figure, Missing, choose_styles
+from killick.report.examples import OF_A_KIND, _in_turn, choose_examples
+from killick.report.heatmap import draw_heatmap
+from killick.report.reliability import draw_reliability
+from killick.report.severity import draw_severity
+from killick.report.uncertainty import draw_uncertainty
+from killick.report.writing import draw_sections, make_scene
 
 SVG = "{http://www.w3.org/2000/svg}"
 

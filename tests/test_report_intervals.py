@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.testing import assert_close
 
-from kedge import metrics
-from kedge.answers import Answers
-from kedge.report import resampling
-from kedge.report.cells import Cell
-from kedge.report.intervals import bootstrap_interval, no_interval, t_interval
-from kedge.report.resampling import (
+from killick import metrics
+from killick.answers import Answers
+from killick.report import resampling
+from killick.report.cells import Cell
+from killick.report.intervals import bootstrap_interval, no_interval, t_interval
+from killick.report.resampling import (
     Draws,
     areas,
     false_rates,

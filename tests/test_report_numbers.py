@@ -10,13 +10,13 @@ import pytest
 from report_runs import ANCHORED, LABEL, STANDARD, UNIFORM, make_run
 from scipy import stats
 
-from kedge.corruptions.making import list_corruptions
-from kedge.report.arms import Arm
-from kedge.report.cells import Cell, cell_of
-from kedge.report.comparison import Comparison, answers_of, make_comparison
-from kedge.report.headline import choose_subject, headline
-from kedge.report.intervals import Interval
-from kedge.report.numbers import (
+from killick.corruptions.making import list_corruptions
+from killick.report.arms import Arm
+from killick.report.cells import Cell, cell_of
+from killick.report.comparison import Comparison, answers_of, make_comparison
+from killick.report.headline import choose_subject, headline
+from killick.report.intervals import Interval
+from killick.report.numbers import (
     MEASURES,
     Number,
     _values,
@@ -28,9 +28,9 @@ from kedge.report.numbers import (
     summarise,
     write_summary,
 )
-from kedge.report.resampling import Draws
-from kedge.rows import make_row
-from kedge.run_folder import Run
+from killick.report.resampling import Draws
+from killick.rows import make_row
+from killick.run_folder import Run
 
 SMALL = {"corruptions": ("fog",), "severities": (5,), "foreign": ()}
 KEYS = {
@@ -158,7 +158,7 @@ def test_the_interval_is_that_of_sets_drawn_one_by_one_alike_for_arms_seeds_and_
         for wanted in [lambda about: about["suite"] == suite]
     ]
     key = "clean_top1" if suite == "clean" else "corrupted_top1"
-    monkeypatch.setattr("kedge.report.comparison.Draws", lambda: FirstDraws(150))
+    monkeypatch.setattr("killick.report.comparison.Draws", lambda: FirstDraws(150))
     again = Comparison(comparison.arms, comparison.baseline, "shapes", ())
     found = summarise(again)["masked-label"][key].difference
     assert found.high - found.value == pytest.approx(1.96 * np.std(differences, ddof=1), rel=1e-4)

@@ -14,15 +14,15 @@ import yaml
 from report_grid import ARMS, grid_runs, make_grid
 from report_runs import LABEL, STANDARD
 
-from kedge.answers import files_in, read_answers, write_answers
-from kedge.cli import reporting
-from kedge.errors import KedgeError, OptionError
-from kedge.report.headline import headline
-from kedge.report.numbers import Interval
-from kedge.report.page import make_tables
-from kedge.report.provenance import find_provenance
-from kedge.report.writing import make_scene, write_report
-from kedge.run_folder import find_runs
+from killick.answers import files_in, read_answers, write_answers
+from killick.cli import reporting
+from killick.errors import KillickError, OptionError
+from killick.report.headline import headline
+from killick.report.numbers import Interval
+from killick.report.page import make_tables
+from killick.report.provenance import find_provenance
+from killick.report.writing import make_scene, write_report
+from killick.run_folder import find_runs
 
 SECTIONS = [
     *("headline", "arms", "severity", "corruptions", "reliability", "detection", "uncertainty"),
@@ -228,7 +228,7 @@ def test_everything_from_files_is_escaped(tmp_path):
         recipe = yaml.safe_load((run / "recipe.yaml").read_text())
         (run / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "about": NASTY}))
         environment = json.loads((run / "environment.json").read_text())
-        environment |= {"system": NASTY, "versions": {NASTY: NASTY}, "command": ["kedge", NASTY]}
+        environment |= {"system": NASTY, "versions": {NASTY: NASTY}, "command": ["killick", NASTY]}
         (run / "environment.json").write_text(json.dumps(environment))
     page = write_report(
         find_runs([folder]), tmp_path, title=NASTY, command=NASTY, failed=[f"failed: {NASTY}"]
@@ -297,7 +297,7 @@ def test_another_baseline_can_be_chosen_and_a_wrong_one_is_told(grid, tmp_path):
     scene = make_scene(grid_runs(grid), "anchored")
     assert scene.comparison.arms[0].name == "anchored"
     assert scene.styles["anchored"].role == "arm-0"
-    with pytest.raises(KedgeError, match=r"baseline.*found 'anchord'.*did you mean 'anchored'"):
+    with pytest.raises(KillickError, match=r"baseline.*found 'anchord'.*did you mean 'anchored'"):
         write_report(grid_runs(grid), tmp_path, baseline="anchord")
 
 
@@ -328,7 +328,7 @@ def test_a_place_that_is_a_file_is_told_in_one_line(grid, tmp_path):
 def test_provenance_names_what_a_reader_needs_to_repeat_it(scene):
     found = find_provenance(scene.comparison)
     facts = dict(found.facts)
-    assert facts["versions"] == "kedge 0.1.0, torch 2.9.9, Python 3.11.1"
+    assert facts["versions"] == "killick 0.1.0, torch 2.9.9, Python 3.11.1"
     assert facts["machine"] == "Somewhere, cpu, 2 cores, 1 thread"
     assert facts["seeds"] == "0, 1"
     assert facts["masked target"] == "masked, label: label"
@@ -339,10 +339,11 @@ def test_provenance_names_what_a_reader_needs_to_repeat_it(scene):
     assert facts["data"] == "shapes, 60 test pictures, evaluation seed 0, seen at 32 px"
     assert facts["time"] == "train 74 s, evaluate 2.0 min"
     assert facts["start"] == "from scratch"
-    assert found.command == "kedge compare --title 'a b'"
-    assert found.commands[0] == ("arm0-seed0-abcdef", "kedge train --seed 0")
+    assert found.command == "killick compare --title 'a b'"
+    assert found.commands[0] == ("arm0-seed0-abcdef", "killick train --seed 0")
     assert (
-        find_provenance(scene.comparison, "kedge compare --mine").command == "kedge compare --mine"
+        find_provenance(scene.comparison, "killick compare --mine").command
+        == "killick compare --mine"
     )
 
 
@@ -406,7 +407,7 @@ def test_cells_without_results_are_named_on_the_page(tmp_path):
 
 
 def test_the_help_has_examples_that_can_be_parsed():
-    lines = [line.split("  ")[1] for line in reporting.EXAMPLES.splitlines() if "  kedge" in line]
+    lines = [line.split("  ")[1] for line in reporting.EXAMPLES.splitlines() if "  killick" in line]
     for line in lines:
         words = line.split()[2:]
         options, rest = options_of(*words)

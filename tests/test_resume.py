@@ -14,11 +14,11 @@ import pytest
 import torch
 from runs import EVERYTHING, assert_same, losses_of, small, train_and_stop, weights_of
 
-from kedge.cli import main
-from kedge.errors import CheckpointError, DivergedError
-from kedge.training import loop, train
-from kedge.training.checkpoint import BEFORE, LAST, load_checkpoint
-from kedge.training.records import Metrics, read_metrics
+from killick.cli import main
+from killick.errors import CheckpointError, DivergedError
+from killick.training import loop, train
+from killick.training.checkpoint import BEFORE, LAST, load_checkpoint
+from killick.training.records import Metrics, read_metrics
 
 MOVING = {  # masked less and less often, and BatchNorm left alone
     "protocol__alpha": 1.0,
@@ -67,7 +67,7 @@ def test_a_run_that_was_cut_anywhere_ends_up_bit_identical(
 def started(words: list[str], log: Path) -> subprocess.Popen:
     with open(log, "a") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "kedge", "train", *words],
+            [sys.executable, "-m", "killick", "train", *words],
             stdout=file,
             stderr=file,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -158,7 +158,7 @@ def test_the_first_bad_step_is_named_though_one_looks_later(pictures, tmp_path, 
 
 
 def test_a_full_disk_is_told_and_training_goes_on(pictures, tmp_path, monkeypatch, capsys):
-    from kedge.training import checkpoint
+    from killick.training import checkpoint
 
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
@@ -215,7 +215,7 @@ def test_a_termination_of_the_whole_group_saves_though_workers_are_in_it(picture
     words += ["--protocol.references", "batch", "--data.validation", "0", "--checkpoint-minutes"]
     with open(log, "w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kedge", "train", *words, "0.002"],
+            [sys.executable, "-m", "killick", "train", *words, "0.002"],
             stdout=file,
             stderr=file,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -228,7 +228,7 @@ def test_a_termination_of_the_whole_group_saves_though_workers_are_in_it(picture
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(timeout=60) == 130, log.read_text()
     assert "Traceback" not in log.read_text()
-    assert f"saved. Go on with: kedge train --resume {run}" in log.read_text()
+    assert f"saved. Go on with: killick train --resume {run}" in log.read_text()
 
 
 def test_an_interruption_after_the_last_step_loses_nothing(pictures, tmp_path, monkeypatch):
@@ -276,7 +276,7 @@ def test_weights_that_are_not_finite_replace_no_checkpoint(pictures, tmp_path, m
 
 
 def test_a_run_goes_on_without_what_it_was_started_from(pictures, tmp_path, monkeypatch):
-    source = small(pictures, protocol__name="standard", network__name="kedge:wrn40_2", epochs=1)
+    source = small(pictures, protocol__name="standard", network__name="killick:wrn40_2", epochs=1)
     train(source, tmp_path / "source", quiet=True)
     for name in ("whole", "cut"):
         (tmp_path / "copy").mkdir(exist_ok=True)
@@ -288,7 +288,7 @@ def test_a_run_goes_on_without_what_it_was_started_from(pictures, tmp_path, monk
             train_and_stop(recipe, tmp_path / name, 3, monkeypatch, start=start)
     shutil.rmtree(tmp_path / "copy")
     outcome = train(None, tmp_path / "cut", resume=True, quiet=True)
-    assert outcome.rows[0]["network"] == "kedge:wrn40_2"
+    assert outcome.rows[0]["network"] == "killick:wrn40_2"
     assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
 
 
@@ -313,7 +313,7 @@ def test_a_finished_run_is_left_as_it_is(whole, tmp_path, capsys):
     assert main(["train", "--resume", str(run)]) == 0
     told = capsys.readouterr().out
     assert f"{run} is finished, and stays as it is." in told
-    assert f"kedge train --from {run}" in told
+    assert f"killick train --from {run}" in told
     outcome = train(None, run, resume=True, quiet=True)
     assert outcome.finished
     assert {row["metric"] for row in outcome.rows} == {"top1", "nll"}

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kedge.data import shapes
-from kedge.data.shapes import CLASS_NAMES, make_shapes
-from kedge.errors import OptionError
-from kedge.nets import resnet_small
+from killick.data import shapes
+from killick.data.shapes import CLASS_NAMES, make_shapes
+from killick.errors import OptionError
+from killick.nets import resnet_small
 
 
 def corners(*radii: float, count: int) -> list[tuple[float, float]]:

@@ -11,15 +11,15 @@ import torch
 from PIL import Image
 from torchvision.datasets import cifar
 
-from kedge.data import shapes, sources
-from kedge.data.sources import cache_folder, load_sets
-from kedge.errors import DataError, OptionError
+from killick.data import shapes, sources
+from killick.data.sources import cache_folder, load_sets
+from killick.errors import DataError, OptionError
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
     """A cache folder of its own, and shapes that are few and counted."""
-    monkeypatch.setenv("KEDGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KILLICK_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sources, "SHAPES_TRAIN", 40)
     monkeypatch.setattr(sources, "SHAPES_TEST", 20)
     return tmp_path / "cache"
@@ -124,7 +124,7 @@ def test_other_sizes_and_versions_have_their_own_files(cache, monkeypatch):
 
 def test_a_cache_that_cannot_be_written_is_no_error(cache, caplog):
     cache.write_text("a file where the folder should be")
-    with caplog.at_level(logging.INFO, "kedge"):
+    with caplog.at_level(logging.INFO, "killick"):
         assert len(load_sets("shapes").train) == 40
     assert "shapes-v1-40-20.npz is not kept: " in caplog.text
 
@@ -141,12 +141,12 @@ def test_a_write_that_fails_leaves_nothing_behind(cache, monkeypatch):
 def test_the_cache_is_where_the_environment_says(monkeypatch):
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.setenv("XDG_CACHE_HOME", "/common")
-    monkeypatch.setenv("KEDGE_CACHE", "~/own")
+    monkeypatch.setenv("KILLICK_CACHE", "~/own")
     assert cache_folder() == Path("/home/someone/own")
-    monkeypatch.delenv("KEDGE_CACHE")
-    assert cache_folder() == Path("/common/kedge")
+    monkeypatch.delenv("KILLICK_CACHE")
+    assert cache_folder() == Path("/common/killick")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache_folder() == Path("/home/someone/.cache/kedge")
+    assert cache_folder() == Path("/home/someone/.cache/killick")
 
 
 def test_digits_are_cut_into_1437_and_360_by_class():
@@ -212,9 +212,9 @@ def test_cifar_is_read_from_torchvisions_files(tmp_path, monkeypatch, name, kind
 
 def test_cifar_is_looked_for_where_the_environment_says(tmp_path, monkeypatch):
     write_cifar(tmp_path / "there", cifar.CIFAR10, "labels", monkeypatch)
-    monkeypatch.setenv("KEDGE_DATA", str(tmp_path / "there"))
+    monkeypatch.setenv("KILLICK_DATA", str(tmp_path / "there"))
     assert len(load_sets("cifar10").train) == 10
-    monkeypatch.delenv("KEDGE_DATA")
+    monkeypatch.delenv("KILLICK_DATA")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=f"cifar10 in {tmp_path}/data/cifar-10-batches-py, found"):
         load_sets("cifar10")

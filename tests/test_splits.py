@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kedge.data.splits import flip_labels, stratified
-from kedge.errors import OptionError
+from killick.data.splits import flip_labels, stratified
+from killick.errors import OptionError
 
 SEEDS = st.integers(0, 2**32 - 1)
 LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=60)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
-import kedge
-from kedge.errors import StemError
-from kedge.observe import logits_of
+import killick
+from killick.errors import StemError
+from killick.observe import logits_of
 
 SMALL = (2, 3, 64, 64)
 
@@ -90,7 +90,7 @@ def shorten(net: nn.Module) -> None:
                     del row[place]
 
 
-def check_exact_and_foldable(net: nn.Module, example: Tensor | None = None) -> kedge.Anchored:
+def check_exact_and_foldable(net: nn.Module, example: Tensor | None = None) -> killick.Anchored:
     """Anchor, compare, change the weights, fold, compare; in float64.
 
     The sum `W r + W (x - r)` rounds differently than `W x`, by some 1e-16 of its size; a deep
@@ -98,7 +98,7 @@ def check_exact_and_foldable(net: nn.Module, example: Tensor | None = None) -> k
     """
     net = stir(net.double().eval())
     example = None if example is None else example.double()
-    model = kedge.anchor(net, example=example).eval()
+    model = killick.anchor(net, example=example).eval()
     x, references = torch.rand(2, 2, *model.image_shape, dtype=torch.float64)
     with torch.no_grad():
         expected = logits_of(net(x))
@@ -106,7 +106,7 @@ def check_exact_and_foldable(net: nn.Module, example: Tensor | None = None) -> k
         assert scale > 0
         assert_close(model(x, references), expected, rtol=0, atol=1e-9 * scale)
         stir(model).set_references(references)
-        one, both = kedge.fold(model), kedge.fold(model, k=2)
+        one, both = killick.fold(model), killick.fold(model, k=2)
         members = torch.stack([model(x, r.expand_as(x)) for r in references])
         scale = members.abs().max().item()
         assert_close(one(x), members[0], rtol=0, atol=1e-9 * scale)
@@ -125,7 +125,7 @@ def test_as_many_networks_are_tried_as_the_readme_says():
 
 @pytest.mark.parametrize(("name", "shape", "arguments", "much"), listed(TIMM))
 def test_a_network_of_timm_is_anchored_exactly_and_folded_back(name, shape, arguments, much):
-    net = kedge.nets.create(f"timm:{name}", num_classes=7, **arguments)
+    net = killick.nets.create(f"timm:{name}", num_classes=7, **arguments)
     if much == "short":
         shorten(net)
     check_exact_and_foldable(net, None if shape is None else torch.rand(shape))
@@ -135,7 +135,7 @@ def test_a_network_of_timm_is_anchored_exactly_and_folded_back(name, shape, argu
 def test_a_network_of_torchvision_is_anchored_exactly_and_folded_back(name, shape, arguments, much):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchvision's own, about initialisation
-        net = kedge.nets.create(f"torchvision:{name}", num_classes=7, **arguments)
+        net = killick.nets.create(f"torchvision:{name}", num_classes=7, **arguments)
     if much == "short":
         shorten(net)
     check_exact_and_foldable(net, None if shape is None else torch.rand(shape))
@@ -246,16 +246,16 @@ def test_unusual_stems_are_anchored_exactly_and_folded_back(make, shape):
 
 
 def test_a_normalisation_in_front_is_done_before_pairing_so_that_a_mask_is_the_mean_colour():
-    model = kedge.anchor(nn.Sequential(Rescale(), small_cnn())).eval()
+    model = killick.anchor(nn.Sequential(Rescale(), small_cnn())).eval()
     assert isinstance(model.front, Rescale)
     x, references = torch.rand(2, 2, 3, 8, 8)
-    pairs = kedge.pair(model.front(x), model.front(references), masked=True)
+    pairs = killick.pair(model.front(x), model.front(references), masked=True)
     assert_close(model(x, references, True), model.net(pairs))
 
 
 def test_four_channels_are_found_where_the_network_says_three():
-    net = kedge.nets.create("timm:resnet18", num_classes=3, in_chans=4)
-    assert kedge.anchor(net).image_shape[0] == 4
+    net = killick.nets.create("timm:resnet18", num_classes=3, in_chans=4)
+    assert killick.anchor(net).image_shape[0] == 4
 
 
 def test_a_tuple_and_an_output_with_logits_both_give_the_logits():
@@ -267,7 +267,7 @@ def test_a_tuple_and_an_output_with_logits_both_give_the_logits():
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return self.net(x), x.mean()
 
-    model = kedge.anchor(Pair()).eval()
+    model = killick.anchor(Pair()).eval()
     x, references = torch.rand(2, 2, 3, 8, 8)
     assert model(x, references).shape == (2, 5)
 
@@ -334,37 +334,37 @@ def test_what_cannot_be_anchored_is_refused_by_name_with_the_way_out(make, text)
     net = make()
     example = None if isinstance(net, nn.Flatten) or "Embedding" in str(net) else torch.rand(shape)
     with pytest.raises(StemError, match=text):
-        kedge.anchor(net, example=example)
+        killick.anchor(net, example=example)
 
 
 def test_the_stem_can_be_named():
     net = small_cnn().eval()
-    model = kedge.anchor(net, stem="0")
+    model = killick.anchor(net, stem="0")
     assert [stem.name for stem in model.stems] == ["0"]
     with pytest.raises(
         StemError, match="expected stem='1' to name a conv.* found BatchNorm2d.*0, 3"
     ):
-        kedge.anchor(net, stem="1")
+        killick.anchor(net, stem="1")
     with pytest.raises(StemError, match="expected stem='first' .* there is none"):
-        kedge.anchor(net, stem=["first"])
+        killick.anchor(net, stem=["first"])
     with pytest.raises(StemError, match="found Conv2d"):
-        kedge.anchor(net, stem="3")  # not the one that reads the image
+        killick.anchor(net, stem="3")  # not the one that reads the image
 
 
 def test_an_example_the_network_does_not_accept_is_refused():
     with pytest.raises(
         StemError, match=r"not run on the example of shape \(2, 5, 8, 8\).*5 channels"
     ):
-        kedge.anchor(small_cnn(), example=torch.rand(2, 5, 8, 8))
+        killick.anchor(small_cnn(), example=torch.rand(2, 5, 8, 8))
     with pytest.raises(StemError, match=r"expected example to be a batch .* found shape \(3,\)"):
-        kedge.anchor(small_cnn(), example=torch.rand(3))
+        killick.anchor(small_cnn(), example=torch.rand(3))
 
 
 def test_timm_s_own_rule_for_six_channels_would_change_every_prediction():
-    net = kedge.nets.create("timm:resnet18", num_classes=5).eval()
+    net = killick.nets.create("timm:resnet18", num_classes=5).eval()
     from timm.models._manipulate import adapt_input_conv
 
-    model = kedge.anchor(net)
+    model = killick.anchor(net)
     halved = copy.deepcopy(model)
     halved.net.conv1.weight.data = adapt_input_conv(6, net.conv1.weight.data)
     x, references = torch.rand(2, 2, 3, 64, 64)
@@ -375,20 +375,20 @@ def test_timm_s_own_rule_for_six_channels_would_change_every_prediction():
 @pytest.mark.parametrize("init", ["exact", "random"])
 def test_a_second_reader_of_the_image_is_refused_for_either_init(init):
     with pytest.raises(StemError, match="something else reads the image too"):
-        kedge.anchor(Skip(), init=init, example=torch.rand(2, 3, 8, 8))
+        killick.anchor(Skip(), init=init, example=torch.rand(2, 3, 8, 8))
 
 
 @pytest.mark.parametrize("example", [torch.zeros(2, 3, 8, 8), torch.ones(1, 3, 8, 8)])
 def test_an_example_may_be_constant_or_a_single_image(example):
-    assert kedge.anchor(small_cnn(), example=example).image_shape == (3, 8, 8)
+    assert killick.anchor(small_cnn(), example=example).image_shape == (3, 8, 8)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5])
 def test_folding_a_constant_reference_is_checked_as_any_other(value):
-    model = stir(kedge.anchor(TokensFirst(), example=torch.rand(2, 3, 8, 8))).eval()
+    model = stir(killick.anchor(TokensFirst(), example=torch.rand(2, 3, 8, 8))).eval()
     model.set_references(torch.full((1, 3, 8, 8), value))
     x = torch.rand(6, 3, 8, 8)
-    assert_close(kedge.fold(model)(x), model(x), atol=1e-5, rtol=1e-5)
+    assert_close(killick.fold(model)(x), model(x), atol=1e-5, rtol=1e-5)
 
 
 def test_a_stem_that_cannot_be_folded_is_refused_and_says_so():
@@ -401,29 +401,29 @@ def test_a_stem_that_cannot_be_folded_is_refused_and_says_so():
             tokens = nn.functional.unfold(x, 4, stride=4).transpose(1, 2)
             return self.fc(self.embed(tokens.flatten(0, 1)).tanh().view(len(x), -1, 16).mean(1))
 
-    model = kedge.anchor(TokensInBatch(), example=torch.rand(2, 3, 8, 8)).eval()
+    model = killick.anchor(TokensInBatch(), example=torch.rand(2, 3, 8, 8)).eval()
     model.set_references(torch.rand(1, 3, 8, 8))
     with pytest.raises(
         StemError, match=r"an axis for the images .* \(8, 16\) for two .* for three"
     ):
-        kedge.fold(model)
+        killick.fold(model)
 
 
 def test_what_is_no_network_or_anchored_already_is_refused():
     with pytest.raises(
-        kedge.errors.OptionError, match="expected a network.*found str.*nets.create"
+        killick.errors.OptionError, match="expected a network.*found str.*nets.create"
     ):
-        kedge.anchor("resnet18")
+        killick.anchor("resnet18")
     with pytest.raises(StemError, match="anchored already"):
-        kedge.anchor(kedge.anchor(small_cnn()))
-    with pytest.raises(kedge.errors.OptionError, match=r"normalise=\(mean, std\), a pair"):
-        kedge.anchor(small_cnn(), normalise=[0.5, 0.5, 0.5])
-    with pytest.raises(kedge.errors.OptionError, match="images in 0 to 1, found a mean of 123"):
-        kedge.anchor(small_cnn(), normalise=((123, 116, 103), (58, 57, 57)))
+        killick.anchor(killick.anchor(small_cnn()))
+    with pytest.raises(killick.errors.OptionError, match=r"normalise=\(mean, std\), a pair"):
+        killick.anchor(small_cnn(), normalise=[0.5, 0.5, 0.5])
+    with pytest.raises(killick.errors.OptionError, match="images in 0 to 1, found a mean of 123"):
+        killick.anchor(small_cnn(), normalise=((123, 116, 103), (58, 57, 57)))
 
 
 def test_a_compiled_network_is_anchored_as_what_it_was_made_from():
     net = small_cnn().eval()
-    model = kedge.anchor(torch.compile(net, backend="eager"))
+    model = killick.anchor(torch.compile(net, backend="eager"))
     x, references = torch.rand(2, 2, 3, 8, 8)
     assert_close(model(x, references), net(x), atol=1e-5, rtol=1e-5)

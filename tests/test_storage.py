@@ -17,24 +17,24 @@ import torch
 from conftest import small_cnn, stir
 from torch.testing import assert_close
 
-import kedge
-from kedge.errors import OptionError, StorageError
-from kedge.nets import Architecture
+import killick
+from killick.errors import OptionError, StorageError
+from killick.nets import Architecture
 
 
-def stirred(**arguments) -> kedge.Anchored:
-    net = kedge.nets.create("kedge:resnet_small", num_classes=4, **arguments)
+def stirred(**arguments) -> killick.Anchored:
+    net = killick.nets.create("killick:resnet_small", num_classes=4, **arguments)
     mean = (0.5,) * arguments.get("in_chans", 3)
-    model = stir(kedge.anchor(net, normalise=(mean, mean)))
+    model = stir(killick.anchor(net, normalise=(mean, mean)))
     shape = (3, arguments.get("in_chans", 3), 8, 8)
     return model.set_references(
         torch.randint(256, shape, dtype=torch.uint8), policy="random, seed 0"
     )
 
 
-def plain(**arguments) -> kedge.Standard:
-    net = stir(kedge.nets.create("kedge:resnet_small", num_classes=4, **arguments))
-    return kedge.standard(net, normalise=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8))
+def plain(**arguments) -> killick.Standard:
+    net = stir(killick.nets.create("killick:resnet_small", num_classes=4, **arguments))
+    return killick.standard(net, normalise=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8))
 
 
 def images() -> torch.Tensor:
@@ -48,9 +48,9 @@ def edit(folder, **changes) -> None:
 
 def test_a_model_comes_back_with_all_that_belongs_to_it(tmp_path):
     model, x = stirred(), images()
-    model.set_residuals(kedge.residual_bank(model, x, size=20))
-    kedge.save(model, tmp_path, class_names="abcd", provenance={"masking": {"target": "label"}})
-    again = kedge.load(tmp_path)
+    model.set_residuals(killick.residual_bank(model, x, size=20))
+    killick.save(model, tmp_path, class_names="abcd", provenance={"masking": {"target": "label"}})
+    again = killick.load(tmp_path)
     assert_close(again(x), model.eval()(x))
     assert_close(again.references, model.references)
     assert_close(again.residuals, model.residuals)
@@ -63,99 +63,99 @@ def test_a_model_comes_back_with_all_that_belongs_to_it(tmp_path):
 
 def test_a_standard_model_comes_back_with_all_that_belongs_to_it(tmp_path):
     model, x = plain(), images()
-    kedge.save(model, tmp_path, class_names="abcd", provenance={"epochs": 3})
+    killick.save(model, tmp_path, class_names="abcd", provenance={"epochs": 3})
     assert model.training  # as it was
-    again = kedge.load(tmp_path)
-    assert isinstance(again, kedge.Standard)
+    again = killick.load(tmp_path)
+    assert isinstance(again, killick.Standard)
     assert_close(again(x), model.eval()(x))
     assert (again.class_names, again.provenance) == (tuple("abcd"), {"epochs": 3})
     assert (again.image_shape, again.normalise.std) == ((3, 8, 8), (0.25, 0.25, 0.25))
     assert not again.training
-    assert kedge.nets.remembered(again.net) is not None
+    assert killick.nets.remembered(again.net) is not None
 
 
 def test_the_folder_says_which_kind_it_holds_and_the_first_ones_held_anchored_models(tmp_path):
     x = images()
     for model in (plain(), stirred()):  # the second replaces the first
-        kedge.save(model, tmp_path)
+        killick.save(model, tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())
         assert config["kind"] == type(model).__name__.lower()
         assert ("references" in config, "stems" in config) == (config["kind"] == "anchored",) * 2
     del config["kind"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert isinstance(kedge.load(tmp_path), kedge.Anchored)
-    assert_close(kedge.load(tmp_path)(x), model.eval()(x))
+    assert isinstance(killick.load(tmp_path), killick.Anchored)
+    assert_close(killick.load(tmp_path)(x), model.eval()(x))
 
 
 @pytest.mark.parametrize("make", [plain, stirred])
 @pytest.mark.parametrize("kind", ["standard", "anchored", "folded", None, ["standard"]])
 def test_a_folder_that_says_another_kind_is_refused(tmp_path, make, kind):
-    own = type(kedge.load(kedge.save(make(), tmp_path))).__name__.lower()
+    own = type(killick.load(killick.save(make(), tmp_path))).__name__.lower()
     edit(tmp_path, kind=kind)
     if kind == own:
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
         return
     with pytest.raises(StorageError, match="no usable '(kind|stems)'|does not hold examples"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
 
 
 def test_a_standard_model_is_saved_from_inside_wrappers_with_clean_keys(tmp_path):
     model, x = plain(), images()
     averaged = torch.optim.swa_utils.AveragedModel(model)
     for wrapped in (torch.compile(model, backend="eager"), averaged):
-        kedge.save(wrapped, tmp_path)
-        again = kedge.load(tmp_path)
+        killick.save(wrapped, tmp_path)
+        again = killick.load(tmp_path)
         assert again.state_dict().keys() == model.state_dict().keys()
         assert_close(again(x), model.eval()(x))
 
 
 def test_a_network_inside_the_compiler_is_saved_as_what_it_was_made_from(tmp_path):
-    net = kedge.nets.create("kedge:resnet_small", num_classes=4)
-    model = kedge.standard(torch.compile(net, backend="eager"), image_shape=(3, 8, 8))
-    kedge.save(model, tmp_path)
+    net = killick.nets.create("killick:resnet_small", num_classes=4)
+    model = killick.standard(torch.compile(net, backend="eager"), image_shape=(3, 8, 8))
+    killick.save(model, tmp_path)
     x = torch.rand(2, 3, 8, 8)
-    assert_close(kedge.load(tmp_path)(x), net.eval()(x))
+    assert_close(killick.load(tmp_path)(x), net.eval()(x))
 
 
 def test_a_foreign_standard_network_is_passed_in_and_checked(tmp_path, caplog):
-    model = kedge.standard(stir(small_cnn()), image_shape=(3, 8, 8))
-    kedge.save(model, tmp_path)
-    assert "kedge.load(folder, net=net)" in caplog.text
+    model = killick.standard(stir(small_cnn()), image_shape=(3, 8, 8))
+    killick.save(model, tmp_path)
+    assert "killick.load(folder, net=net)" in caplog.text
     x, other = torch.rand(2, 3, 8, 8), small_cnn()
     before = copy.deepcopy(other.state_dict())
-    assert_close(kedge.load(tmp_path, net=other)(x), model.eval()(x))
+    assert_close(killick.load(tmp_path, net=other)(x), model.eval()(x))
     assert_close(other.state_dict(), before)  # what is passed in is left as it is
     other[2] = torch.nn.Tanh()
     with pytest.raises(StorageError, match="the network computes something else"):
-        kedge.load(tmp_path, net=other)
+        killick.load(tmp_path, net=other)
     with pytest.raises(StorageError, match=r"expected 'net.7.*' of shape \(6.*found \(5"):
-        kedge.load(tmp_path, net=small_cnn(classes=6))
+        killick.load(tmp_path, net=small_cnn(classes=6))
     with pytest.raises(StorageError, match="the file has no 'net.*another network"):
-        kedge.load(tmp_path, net=kedge.nets.create("kedge:resnet_small"))
+        killick.load(tmp_path, net=killick.nets.create("killick:resnet_small"))
 
 
 def test_a_standard_network_of_timm_s_is_made_again_by_name_in_its_own_dtype(tmp_path):
     net = timm.create_model("resnet10t", num_classes=3, in_chans=1).bfloat16()
-    kedge.save(kedge.standard(net, image_shape=(1, 64, 64)), tmp_path)
-    again = kedge.load(tmp_path)
+    killick.save(killick.standard(net, image_shape=(1, 64, 64)), tmp_path)
+    again = killick.load(tmp_path)
     assert torch.equal(again.net.fc.weight, net.fc.weight)
     assert again(torch.rand(2, 1, 64, 64).bfloat16()).dtype == torch.bfloat16
 
 
 def test_a_trained_standard_model_is_anchored_and_saved_as_such(tmp_path):
-    kedge.save(plain(), tmp_path, class_names="abcd")
-    model, x = kedge.load(tmp_path), images()
-    kedge.save(kedge.anchor(model), tmp_path)
-    again = kedge.load(tmp_path)
+    killick.save(plain(), tmp_path, class_names="abcd")
+    model, x = killick.load(tmp_path), images()
+    killick.save(killick.anchor(model), tmp_path)
+    again = killick.load(tmp_path)
     assert again.class_names == tuple("abcd")
     assert_close(again(x, x.flip(0)), model(x), atol=1e-5, rtol=1e-5)
 
 
 def test_saving_again_keeps_names_and_provenance_and_leaves_other_files_alone(tmp_path):
-    kedge.save(stirred(), tmp_path, class_names="abcd", provenance={"a": 1})
+    killick.save(stirred(), tmp_path, class_names="abcd", provenance={"a": 1})
     (tmp_path / "notes.txt").write_text("mine")
-    kedge.save(stir(kedge.load(tmp_path)), tmp_path)
-    again = kedge.load(tmp_path)
+    killick.save(stir(killick.load(tmp_path)), tmp_path)
+    again = killick.load(tmp_path)
     assert (again.class_names, again.provenance) == (tuple("abcd"), {"a": 1})
     assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == [
         "config.json",
@@ -166,8 +166,8 @@ def test_saving_again_keeps_names_and_provenance_and_leaves_other_files_alone(tm
 
 
 def test_the_folder_says_that_training_images_travel_along(tmp_path, caplog):
-    with caplog.at_level("INFO", "kedge"):
-        kedge.save(stirred(), tmp_path)
+    with caplog.at_level("INFO", "killick"):
+        killick.save(stirred(), tmp_path)
     assert "3 reference images are stored" in caplog.text
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["references"]["count"] == 3
@@ -175,66 +175,68 @@ def test_the_folder_says_that_training_images_travel_along(tmp_path, caplog):
 
 
 def test_a_network_of_timm_s_own_factory_is_made_again_by_name(tmp_path):
-    model = kedge.anchor(timm.create_model("resnet10t", num_classes=3, in_chans=1))
-    kedge.save(model, tmp_path)
+    model = killick.anchor(timm.create_model("resnet10t", num_classes=3, in_chans=1))
+    killick.save(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["architecture"]["name"] == "timm:resnet10t"
     x, references = torch.rand(2, 2, 1, 64, 64)
-    assert_close(kedge.load(tmp_path)(x, references), model.eval()(x, references))
+    assert_close(killick.load(tmp_path)(x, references), model.eval()(x, references))
 
 
 def test_a_network_of_torchvision_is_made_again_by_name_and_arguments(tmp_path):
-    net = kedge.nets.create("torchvision:shufflenet_v2_x0_5", num_classes=3)
-    model = kedge.anchor(net)
-    kedge.save(model, tmp_path)
+    net = killick.nets.create("torchvision:shufflenet_v2_x0_5", num_classes=3)
+    model = killick.anchor(net)
+    killick.save(model, tmp_path)
     x, references = torch.rand(2, 2, 3, 64, 64)
-    assert_close(kedge.load(tmp_path)(x, references), model.eval()(x, references))
+    assert_close(killick.load(tmp_path)(x, references), model.eval()(x, references))
 
 
 def test_an_architecture_can_be_given_and_is_tried_before_it_is_written(tmp_path):
-    model = kedge.anchor(kedge.nets.resnet_small(num_classes=4))
-    with pytest.raises(StorageError, match="cannot save as 'kedge:resnet_small' .*num_classes"):
-        kedge.save(model, tmp_path, architecture=Architecture("kedge:resnet_small"))
-    kedge.save(model, tmp_path, architecture=Architecture("kedge:resnet_small", {"num_classes": 4}))
-    assert kedge.load(tmp_path).net.fc.out_features == 4
+    model = killick.anchor(killick.nets.resnet_small(num_classes=4))
+    with pytest.raises(StorageError, match="cannot save as 'killick:resnet_small' .*num_classes"):
+        killick.save(model, tmp_path, architecture=Architecture("killick:resnet_small"))
+    killick.save(
+        model, tmp_path, architecture=Architecture("killick:resnet_small", {"num_classes": 4})
+    )
+    assert killick.load(tmp_path).net.fc.out_features == 4
 
 
 def test_a_network_changed_after_it_was_made_is_saved_as_foreign(tmp_path, caplog):
-    net = kedge.nets.create("kedge:resnet_small", num_classes=4)
+    net = killick.nets.create("killick:resnet_small", num_classes=4)
     net.relu = torch.nn.GELU()  # same weights, other outputs
-    kedge.save(kedge.anchor(stir(net)), tmp_path)
+    killick.save(killick.anchor(stir(net)), tmp_path)
     assert "load needs net=" in caplog.text
-    with pytest.raises(StorageError, match=r"not made by name.*kedge.load\(folder, net=net\)"):
-        kedge.load(tmp_path)
-    assert isinstance(kedge.load(tmp_path, net=net).net.relu, torch.nn.GELU)
+    with pytest.raises(StorageError, match=r"not made by name.*killick.load\(folder, net=net\)"):
+        killick.load(tmp_path)
+    assert isinstance(killick.load(tmp_path, net=net).net.relu, torch.nn.GELU)
 
 
 def test_a_foreign_network_is_passed_in_and_checked(tmp_path):
-    model = stir(kedge.anchor(small_cnn()))
-    kedge.save(model, tmp_path)
+    model = stir(killick.anchor(small_cnn()))
+    killick.save(model, tmp_path)
     x, references = torch.rand(2, 2, 3, 8, 8)
-    again = kedge.load(tmp_path, net=small_cnn())
+    again = killick.load(tmp_path, net=small_cnn())
     assert_close(again(x, references), model.eval()(x, references))
     other = small_cnn()
     other[2] = torch.nn.Tanh()
     with pytest.raises(StorageError, match="the network computes something else"):
-        kedge.load(tmp_path, net=other)
+        killick.load(tmp_path, net=other)
     with pytest.raises(StorageError, match=r"expected 'net.7.*' of shape \(6.*found \(5"):
-        kedge.load(tmp_path, net=small_cnn(classes=6))
+        killick.load(tmp_path, net=small_cnn(classes=6))
     with pytest.raises(StorageError, match="cannot load .*: cannot anchor ResNet: .*stem='0'"):
-        kedge.load(tmp_path, net=kedge.nets.create("kedge:resnet_small"))
+        killick.load(tmp_path, net=killick.nets.create("killick:resnet_small"))
 
 
 def test_the_dtype_of_the_weights_is_kept(tmp_path):
-    mixed = kedge.anchor(small_cnn()).bfloat16()
+    mixed = killick.anchor(small_cnn()).bfloat16()
     mixed.net[1].float()
-    kedge.save(mixed, tmp_path)
-    model = kedge.load(tmp_path, net=small_cnn())
+    killick.save(mixed, tmp_path)
+    model = killick.load(tmp_path, net=small_cnn())
     assert model.net[0].weight.dtype == torch.bfloat16
     assert model.net[1].running_mean.dtype == torch.float32
-    double = stir(kedge.anchor(small_cnn()).double())
-    kedge.save(double, tmp_path)
-    again = kedge.load(tmp_path, net=small_cnn())
+    double = stir(killick.anchor(small_cnn()).double())
+    killick.save(double, tmp_path)
+    again = killick.load(tmp_path, net=small_cnn())
     assert torch.equal(again.net[0].weight, double.net[0].weight)
 
 
@@ -242,14 +244,14 @@ def test_a_model_in_training_is_saved_settled_and_goes_on_training(tmp_path):
     model = stirred().train()
     x = images()
     model(x, x.flip(0), True)
-    kedge.save(model, tmp_path)
+    killick.save(model, tmp_path)
     assert model.training
-    assert_close(kedge.load(tmp_path)(x), model.eval()(x))
+    assert_close(killick.load(tmp_path)(x), model.eval()(x))
 
 
 def test_a_compiled_model_is_saved_with_clean_keys(tmp_path):
     model = stirred()
-    kedge.save(torch.compile(model, backend="eager"), tmp_path)
+    killick.save(torch.compile(model, backend="eager"), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     keys = safetensors.torch.load_file(tmp_path / config["weights"]).keys()
     assert keys == model.state_dict().keys()
@@ -270,60 +272,60 @@ def damaged(tmp_path, which: str, length: int | None = None, data: bytes = b"") 
 
 
 def test_a_truncated_missing_or_mixed_up_file_is_one_clear_error(tmp_path):
-    kedge.save(stirred(), tmp_path)
+    killick.save(stirred(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     edit(tmp_path, weights=config["examples"])
     with pytest.raises(StorageError, match="but the file has no 'net.*another network"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
     edit(tmp_path, weights=config["weights"], examples=config["weights"])
     with pytest.raises(StorageError, match="does not hold examples"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
     edit(tmp_path, examples=config["examples"])
     damaged(tmp_path, "weights", length=1000)
     with pytest.raises(StorageError, match=r"model-.*safetensors is truncated or damaged"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
     (tmp_path / config["weights"]).unlink()
     with pytest.raises(StorageError, match=r"model-.*safetensors is missing"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
 
 
 def test_a_missing_or_an_unknown_weight_is_named(tmp_path):
-    kedge.save(stirred(), tmp_path)
+    killick.save(stirred(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     weights = safetensors.torch.load_file(tmp_path / config["weights"])
     put_weights(tmp_path, {k: v for k, v in weights.items() if k != "net.fc.bias"})
     with pytest.raises(StorageError, match="has no 'net.fc.bias'"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
     put_weights(tmp_path, {**weights, "net.extra": torch.zeros(1)})
     with pytest.raises(StorageError, match="has an unknown 'net.extra'"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
 
 
 def test_weights_and_references_that_are_not_numbers_are_refused(tmp_path):
-    model = kedge.anchor(small_cnn()).set_references(torch.rand(2, 3, 8, 8))
-    kedge.save(model, tmp_path)
+    model = killick.anchor(small_cnn()).set_references(torch.rand(2, 3, 8, 8))
+    killick.save(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     weights = safetensors.torch.load_file(tmp_path / config["weights"])
     put_weights(tmp_path, {**weights, "net.7.bias": torch.full((5,), torch.nan)})
     with pytest.raises(StorageError, match="found others .by nan"):
-        kedge.load(tmp_path, net=small_cnn())
+        killick.load(tmp_path, net=small_cnn())
     put_weights(tmp_path, {**weights, "references": torch.full((1, 3, 8, 8), torch.nan)})
     with pytest.raises(StorageError, match="NaN or infinity"):
-        kedge.load(tmp_path, net=small_cnn())
+        killick.load(tmp_path, net=small_cnn())
     put_weights(tmp_path, {**weights, "references": torch.zeros(3)})
     with pytest.raises(StorageError, match="expected references as"):
-        kedge.load(tmp_path, net=small_cnn())
+        killick.load(tmp_path, net=small_cnn())
 
 
 def test_a_flipped_bit_is_noticed(tmp_path):
-    kedge.save(stirred(), tmp_path)
+    killick.save(stirred(), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     path = tmp_path / config["weights"]
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(StorageError, match="its name does not fit its content"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
 
 
 def test_files_of_others_are_never_touched(tmp_path):
@@ -331,24 +333,24 @@ def test_files_of_others_are_never_touched(tmp_path):
     for name in theirs:
         (tmp_path / name).write_text("theirs")
     for _ in range(2):
-        kedge.save(stir(stirred()), tmp_path)
+        killick.save(stir(stirred()), tmp_path)
     assert set(theirs) < set(os.listdir(tmp_path))
     assert len(os.listdir(tmp_path)) == len(theirs) + 3
     for text in ('{"model_type": "vit"}', "{", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(StorageError, match="found the config.json of something else"):
-            kedge.save(stirred(), tmp_path)
+            killick.save(stirred(), tmp_path)
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "model").write_text("a file")
     with pytest.raises(StorageError, match="expected a folder, found a file"):
-        kedge.save(stirred(), tmp_path / "model")
+        killick.save(stirred(), tmp_path / "model")
 
 
 def test_class_names_must_be_as_many_as_logits(tmp_path):
     with pytest.raises(OptionError, match="expected 4 class names.*found 2"):
-        kedge.save(stirred(), tmp_path, class_names="ab")
+        killick.save(stirred(), tmp_path, class_names="ab")
 
 
 @pytest.mark.parametrize("make", [stirred, plain])
@@ -356,22 +358,22 @@ def test_names_that_a_model_has_already_must_be_as_many_as_logits(tmp_path, make
     model = make()
     model.class_names = ("only", "two")
     with pytest.raises(OptionError, match="expected 4 class names.*found 2"):
-        kedge.save(model, tmp_path / "a")
+        killick.save(model, tmp_path / "a")
     assert not (tmp_path / "a").exists()
-    kedge.save(model, tmp_path / "a", class_names="abcd")
-    assert kedge.load(tmp_path / "a").class_names == tuple("abcd")
+    killick.save(model, tmp_path / "a", class_names="abcd")
+    assert killick.load(tmp_path / "a").class_names == tuple("abcd")
 
 
 @pytest.mark.parametrize("make", [stirred, plain])
 @pytest.mark.parametrize("names", [[], ["a"], list("abcde")])
 def test_a_folder_with_another_number_of_names_than_logits_is_refused(tmp_path, make, names):
-    kedge.save(make(), tmp_path)
+    killick.save(make(), tmp_path)
     edit(tmp_path, class_names=names)
     with pytest.raises(StorageError, match=f"expected 4 class names.* has {len(names)}") as told:
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
     assert "\n" not in str(told.value)
     edit(tmp_path, class_names=None)
-    assert kedge.load(tmp_path).class_names is None
+    assert killick.load(tmp_path).class_names is None
 
 
 @pytest.mark.parametrize("make", [stirred, plain])
@@ -379,47 +381,49 @@ def test_a_folder_with_another_number_of_names_than_logits_is_refused(tmp_path, 
 def test_a_network_larger_than_its_weights_is_refused_before_it_is_made(
     tmp_path, monkeypatch, make, arguments
 ):
-    kedge.save(make(), tmp_path)
-    made = {"name": "kedge:resnet_small", "arguments": {"num_classes": 4, **arguments}}
+    killick.save(make(), tmp_path)
+    made = {"name": "killick:resnet_small", "arguments": {"num_classes": 4, **arguments}}
     edit(tmp_path, architecture=made)
-    monkeypatch.setattr("kedge.storage._make", lambda *_: pytest.fail("it was made"))
+    monkeypatch.setattr("killick.storage._make", lambda *_: pytest.fail("it was made"))
     began = time.perf_counter()
     with pytest.raises(StorageError, match="expected a network of at most [0-9]+ numbers") as told:
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
     assert time.perf_counter() - began < 2
     assert "\n" not in str(told.value)
 
 
 def test_references_do_not_count_as_weights_of_a_network(tmp_path, monkeypatch):
-    monkeypatch.setattr("kedge.storage.SPARE_NUMBERS", 0)
+    monkeypatch.setattr("killick.storage.SPARE_NUMBERS", 0)
     model = stirred()
     held = sum(value.numel() for key, value in model.state_dict().items() if key != "references")
     model.set_references(torch.zeros(40, 3, 64, 64, dtype=torch.uint8))
-    kedge.save(model, tmp_path)
-    made = {"name": "kedge:resnet_small", "arguments": {"num_classes": 4000}}
-    kedge.load(tmp_path)  # the stem that is doubled has room, and no more is needed
+    killick.save(model, tmp_path)
+    made = {"name": "killick:resnet_small", "arguments": {"num_classes": 4000}}
+    killick.load(tmp_path)  # the stem that is doubled has room, and no more is needed
     edit(tmp_path, architecture=made)
     with pytest.raises(StorageError, match=f"network of at most {held} numbers"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
 
 
 def test_tables_that_are_not_stored_count_too_where_they_are_huge(tmp_path, monkeypatch):
     class Wide(torch.nn.Module):
         def __init__(self, length: int) -> None:
             super().__init__()
-            self.net = kedge.nets.create("kedge:resnet_small", num_classes=4)
+            self.net = killick.nets.create("killick:resnet_small", num_classes=4)
             self.register_buffer("table", torch.zeros(length), persistent=False)
 
         def forward(self, x):
             return self.net(x)
 
-    monkeypatch.setitem(kedge.nets.OWN, "wide", Wide)
-    model = kedge.standard(kedge.nets.create("kedge:wide", length=2**20), image_shape=(3, 8, 8))
-    kedge.save(model, tmp_path)
-    kedge.load(tmp_path)
-    edit(tmp_path, architecture={"name": "kedge:wide", "arguments": {"length": 2**33}})
+    monkeypatch.setitem(killick.nets.OWN, "wide", Wide)
+    model = killick.standard(
+        killick.nets.create("killick:wide", length=2**20), image_shape=(3, 8, 8)
+    )
+    killick.save(model, tmp_path)
+    killick.load(tmp_path)
+    edit(tmp_path, architecture={"name": "killick:wide", "arguments": {"length": 2**33}})
     with pytest.raises(StorageError, match="expected a network of at most"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
 
 
 def test_a_network_that_cannot_be_made_without_numbers_is_loaded_all_the_same(
@@ -428,7 +432,7 @@ def test_a_network_that_cannot_be_made_without_numbers_is_loaded_all_the_same(
     class Odd(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.net = kedge.nets.create("kedge:resnet_small", num_classes=4)
+            self.net = killick.nets.create("killick:resnet_small", num_classes=4)
             self.share = torch.linspace(0.0, 0.5, 3).tolist()
 
         def forward(self, x):
@@ -436,41 +440,41 @@ def test_a_network_that_cannot_be_made_without_numbers_is_loaded_all_the_same(
 
     with torch.device("meta"), pytest.raises(RuntimeError):
         Odd()
-    monkeypatch.setitem(kedge.nets.OWN, "odd", Odd)
-    model = kedge.standard(kedge.nets.create("kedge:odd"), image_shape=(3, 8, 8)).eval()
-    kedge.save(model, tmp_path)
+    monkeypatch.setitem(killick.nets.OWN, "odd", Odd)
+    model = killick.standard(killick.nets.create("killick:odd"), image_shape=(3, 8, 8)).eval()
+    killick.save(model, tmp_path)
     x = images().float()
-    assert_close(kedge.load(tmp_path)(x), model(x))
+    assert_close(killick.load(tmp_path)(x), model(x))
 
 
 def test_looking_at_the_size_of_a_network_that_does_not_fit_memory_is_told(tmp_path, monkeypatch):
-    kedge.save(plain(), tmp_path)
+    killick.save(plain(), tmp_path)
 
     def full(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("kedge.storage.create", full)
+    monkeypatch.setattr("killick.storage.create", full)
     with pytest.raises(StorageError, match="not enough memory"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
 
 
 def test_a_network_whose_guessed_name_does_not_fit_is_saved_as_foreign(tmp_path, caplog):
     net = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=3, depth=1)
-    kedge.save(kedge.anchor(net), tmp_path)
+    killick.save(killick.anchor(net), tmp_path)
     assert "load needs net=" in caplog.text
-    kedge.load(tmp_path, net=net)
+    killick.load(tmp_path, net=net)
 
 
 def test_a_network_that_was_not_made_by_name_is_said_so_when_it_is_saved(tmp_path, caplog):
-    kedge.save(kedge.anchor(small_cnn()), tmp_path)
-    assert "kedge.load(folder, net=net)" in caplog.text
+    killick.save(killick.anchor(small_cnn()), tmp_path)
+    assert "killick.load(folder, net=net)" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"version": 2}, "expected format version 1, found 2.*wrote it"),
-        ({"format": "other"}, "format 'kedge-model', found 'other'"),
+        ({"format": "other"}, "format 'killick-model', found 'other'"),
         ({"image_shape": "3"}, "no usable 'image_shape'"),
         ({"image_shape": [3, -1, 8]}, "no usable 'image_shape'"),
         ({"stems": []}, "no usable 'stems'"),
@@ -484,13 +488,16 @@ def test_a_network_that_was_not_made_by_name_is_said_so_when_it_is_saved(tmp_pat
         ({"architecture": {"name": "timm:resnet18", "arguments": {"name": "x"}}}, "cannot load"),
         ({"architecture": {"name": "timm:resnet18.none", "arguments": {}}}, "cannot load"),
         (
-            {"architecture": {"name": "kedge:resnet_small", "arguments": {"num_classes": -1}}},
+            {"architecture": {"name": "killick:resnet_small", "arguments": {"num_classes": -1}}},
             "cannot load",
         ),
         ({"weights": "../model.safetensors"}, "no usable 'weights'"),
         ({"weights": 3, "examples": None}, "no usable 'weights' and 'examples'"),
         ({"architecture": {"name": "timm:nothing", "arguments": {}}}, "'nothing'"),
-        ({"architecture": {"name": "os:system", "arguments": {}}}, "library to be one of 'kedge'"),
+        (
+            {"architecture": {"name": "os:system", "arguments": {}}},
+            "library to be one of 'killick'",
+        ),
         (
             {"architecture": {"name": "timm:resnet18", "arguments": {"pretrained": True}}},
             "arguments that only shape the network, found 'pretrained'",
@@ -499,51 +506,51 @@ def test_a_network_that_was_not_made_by_name_is_said_so_when_it_is_saved(tmp_pat
             {"architecture": {"name": "timm:resnet18", "arguments": {"checkpoint_path": "x"}}},
             "found 'checkpoint_path'",
         ),
-        ({"architecture": {"name": "kedge:resnet18", "arguments": {"depth": 3}}}, "depth"),
+        ({"architecture": {"name": "killick:resnet18", "arguments": {"depth": 3}}}, "depth"),
         ({"architecture": {"name": "resnet18", "arguments": {}}}, "'library:name'"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_one_clear_error(tmp_path, changes, text):
-    kedge.save(stirred(), tmp_path)
+    killick.save(stirred(), tmp_path)
     edit(tmp_path, **changes)
     with pytest.raises(StorageError, match=text):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
 
 
 def test_a_folder_that_is_none_of_ours_is_refused(tmp_path):
     with pytest.raises(StorageError, match="found no such folder"):
-        kedge.load(tmp_path / "nowhere")
+        killick.load(tmp_path / "nowhere")
     with pytest.raises(StorageError, match=r"found no config.json in it"):
-        kedge.load(tmp_path)
+        killick.load(tmp_path)
     for text in ("{", "[]", "\x00", "[" * 100_000):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(StorageError, match="config.json"):
-            kedge.load(tmp_path)
+            killick.load(tmp_path)
 
 
 def test_a_full_disk_is_reported_and_the_old_model_stays(tmp_path, monkeypatch):
-    kedge.save(stirred(), tmp_path)
+    killick.save(stirred(), tmp_path)
     x = images()
-    before, names = kedge.load(tmp_path)(x), sorted(os.listdir(tmp_path))
+    before, names = killick.load(tmp_path)(x), sorted(os.listdir(tmp_path))
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="No space left on device. What was there before is as"):
-        kedge.save(stir(stirred()), tmp_path)
+        killick.save(stir(stirred()), tmp_path)
     assert sorted(os.listdir(tmp_path)) == names
-    assert_close(kedge.load(tmp_path)(x), before)
+    assert_close(killick.load(tmp_path)(x), before)
 
 
 @pytest.mark.parametrize("replacement", range(3))
 def test_a_kill_in_the_middle_leaves_the_old_model_whole(tmp_path, replacement):
-    kedge.save(stirred(), tmp_path)
+    killick.save(stirred(), tmp_path)
     x = images()
-    before = kedge.load(tmp_path)(x)
+    before = killick.load(tmp_path)(x)
     script = f"""
-        import os, signal, torch, kedge
-        model = kedge.load({str(tmp_path)!r})
+        import os, signal, torch, killick
+        model = killick.load({str(tmp_path)!r})
         model.net.fc.bias.data += 1
         replace, count = os.replace, [0]
         def die(*args):
@@ -552,26 +559,26 @@ def test_a_kill_in_the_middle_leaves_the_old_model_whole(tmp_path, replacement):
             count[0] += 1
             replace(*args)
         os.replace = die
-        kedge.save(model, {str(tmp_path)!r})
+        killick.save(model, {str(tmp_path)!r})
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert_close(kedge.load(tmp_path)(x), before)
-    kedge.save(kedge.load(tmp_path), tmp_path)
+    assert_close(killick.load(tmp_path)(x), before)
+    killick.save(killick.load(tmp_path), tmp_path)
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".part")]
 
 
 def test_what_cannot_be_written_down_is_refused(tmp_path):
     with pytest.raises(OptionError, match="that JSON can write down"):
-        kedge.save(stirred(), tmp_path, provenance={"a": object()})
+        killick.save(stirred(), tmp_path, provenance={"a": object()})
     with pytest.raises(
-        OptionError, match=r"anchored model, found ResNet. .*kedge.standard\(net, i"
+        OptionError, match=r"anchored model, found ResNet. .*killick.standard\(net, i"
     ):
-        kedge.save(kedge.nets.resnet_small(), tmp_path)
-    with pytest.raises(OptionError, match=r"found a folded one. .*kedge.fold\(kedge.load"):
-        kedge.save(kedge.fold(stirred()), tmp_path)
+        killick.save(killick.nets.resnet_small(), tmp_path)
+    with pytest.raises(OptionError, match=r"found a folded one. .*killick.fold\(killick.load"):
+        killick.save(killick.fold(stirred()), tmp_path)
     with pytest.raises(OptionError, match="JSON can write down"):
-        kedge.nets.create("kedge:resnet18", num_classes=object())
+        killick.nets.create("killick:resnet18", num_classes=object())
     assert not list(tmp_path.iterdir())
 
 
@@ -580,10 +587,13 @@ def test_what_cannot_be_written_down_is_refused(tmp_path):
     [
         (
             ["checkpoint.pt"],
-            "found a run that is not finished. Go on with it: kedge train --resume",
+            "found a run that is not finished. Go on with it: killick train --resume",
         ),
         (["checkpoint-before.pt"], "found a run that is not finished"),
-        (["model.onnx", "examples.npz"], "found an export, which kedge predict and kedge evaluate"),
+        (
+            ["model.onnx", "examples.npz"],
+            "found an export, which killick predict and killick evaluate",
+        ),
         (["model.pt2"], "found an export"),
         (["b/model/config.json", "a/model/config.json"], "found 2 runs in it. Name one: .*place/a"),
         (["a/model/config.json"], "found 1 run in it"),
@@ -595,6 +605,6 @@ def test_what_is_there_instead_of_a_model_is_told(tmp_path, files, told):
         (tmp_path / "place" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "place" / name).touch()
     with pytest.raises(StorageError, match=told):
-        kedge.load(tmp_path / "place")
+        killick.load(tmp_path / "place")
     with pytest.raises(StorageError, match="found a file"):
-        kedge.load(next(path for path in tmp_path.rglob("*") if path.is_file()))
+        killick.load(next(path for path in tmp_path.rglob("*") if path.is_file()))

@@ -9,19 +9,19 @@ from dataclasses import dataclass, fields
 import pytest
 import torch
 
-import kedge
-from kedge.cli import main
-from kedge.errors import OptionError
-from kedge.grid import estimating
-from kedge.grid.arms import Arm
-from kedge.rows import read_rows
-from kedge.studies import NAMES, find_study
-from kedge.studies.equality import compare_with_paper
-from kedge.studies.running import plan_cells, run_study
-from kedge.studies.study import SIZES, cross, make_plan, plain
-from kedge.studies.trained import corrupt_all, open_trained
-from kedge.training.recipe import setting
-from kedge.training.recipe_files import SHORT, load_recipe, read_options, settings
+import killick
+from killick.cli import main
+from killick.errors import OptionError
+from killick.grid import estimating
+from killick.grid.arms import Arm
+from killick.rows import read_rows
+from killick.studies import NAMES, find_study
+from killick.studies.equality import compare_with_paper
+from killick.studies.running import plan_cells, run_study
+from killick.studies.study import SIZES, cross, make_plan, plain
+from killick.studies.trained import corrupt_all, open_trained
+from killick.training.recipe import setting
+from killick.training.recipe_files import SHORT, load_recipe, read_options, settings
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -119,7 +119,7 @@ def test_that_few_pictures_are_looked_at_is_told_unless_asked_for(tmp_path, caps
     def refuse(cells, **options):
         raise OptionError("no time for times")
 
-    monkeypatch.setattr("kedge.grid.estimating.estimate", refuse)
+    monkeypatch.setattr("killick.grid.estimating.estimate", refuse)
     words = ["study", "alpha", "--dry-run"]
     for more, told in (([], True), (["--limit", "50"], False), (["--size", "paper"], False)):
         assert main([*words, *more]) == 0
@@ -138,7 +138,7 @@ def test_the_time_of_data_that_are_elsewhere_is_not_known(tmp_path, capsys, monk
 
 
 def test_reference_sets_are_nested_balanced_and_hold_what_is_stored(ran):
-    from kedge.training.material import _choose, cut_sets
+    from killick.training.material import _choose, cut_sets
 
     output = ran("reference-size")
     (cell,) = output.glob("masked-label-references5-*")
@@ -182,9 +182,9 @@ def test_pictures_of_a_cell_are_those_that_it_is_evaluated_on(ran):
 def test_the_check_of_alpha_tells_whether_the_right_target_ran(ran, uniform, label, holds):
     from dataclasses import replace
 
-    from kedge.report.numbers import Number
-    from kedge.run_folder import read_run
-    from kedge.studies.results import make_results
+    from killick.report.numbers import Number
+    from killick.run_folder import read_run
+    from killick.studies.results import make_results
 
     output = ran("alpha")
     runs = [read_run(path) for path in sorted(output.glob("*-seed0-*"))]
@@ -232,7 +232,7 @@ def test_what_is_measured_otherwise_does_not_harm_what_was(tmp_path, here):
     assert main(words) == 0
     before = (tmp_path / "study.csv").read_text()
     cell = next(tmp_path.glob("standard-noise20-*"))
-    from kedge.grid.measured import Measured
+    from killick.grid.measured import Measured
 
     Measured(cell, {"measure": "another", "k": 3}).add({"metric": "half done", "value": 1.0})
     assert main(words) == 0
@@ -248,7 +248,7 @@ def test_the_papers_settings_stay_with_data_from_elsewhere():
 
 
 def test_sizes_that_the_paper_lacks_get_none_of_its_values():
-    from kedge.studies import reference_size
+    from killick.studies import reference_size
 
     values = reference_size._published(reference_size.CIFAR10)
     assert values["masked-label", "all"] == 80.8
@@ -290,7 +290,7 @@ def test_what_differs_from_the_paper_is_told_and_what_does_not_is_too():
     assert different["data.name"] == ("shapes", "cifar100")
     assert different["epochs"] == ("30", "200")
     assert different["evaluation limit"] == ("400", "as usual")
-    assert different["corrupted pictures"] == ("made by Kedge", "published files")
+    assert different["corrupted pictures"] == ("made by Killick", "published files")
     assert different["number of seeds"] == ("2", "3")
     assert {"option alphas", "option targets", "arms", "optimiser.momentum"} <= set(found.equal)
     files = {"corruption_files": "CIFAR-100-C"}
@@ -370,7 +370,7 @@ def test_a_smaller_budget_holds_for_every_network():
         (["alpha", "--alphas", "1.5"], "protocol.alpha: expected at most 1"),
         (["alpha", "--seed", "1"], "expected --seeds 0,1,... for a study, found --seed."),
         (["alpha", "--jobs", "0"], "expected at least 1 job, found 0."),
-        (["alpha", "--levels", "0,1"], "no such option of kedge study alpha: --levels."),
+        (["alpha", "--levels", "0,1"], "no such option of killick study alpha: --levels."),
         (["label-noise", "--levels", ""], "expected something to train in the study label-noise"),
         (["reference-size", "--protocols", "standard"], "found standard, which has none."),
         (["reference-size", "--protocol.references", "batch"], "expected references: clean or"),
@@ -378,8 +378,8 @@ def test_a_smaller_budget_holds_for_every_network():
         (["augmentation", "--policies", "mixup"], "expected a policy to be one of"),
         (["generalization", "--networks", "resnet50"], "expected a network as library:name"),
         (["reference-size", "--data", "imagefolder:nowhere"], "expected data at nowhere"),
-        (["--epochs", "3"], "expected NAME, found 3. See kedge study --help."),
-        (["--epochs=3"], "expected an option of kedge study, found --epochs"),
+        (["--epochs", "3"], "expected NAME, found 3. See killick study --help."),
+        (["--epochs=3"], "expected an option of killick study, found --epochs"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_before_anything_is_trained(
@@ -405,7 +405,7 @@ def test_every_study_takes_folders_laid_out_as_imagenet(tmp_path, pictures, here
     data = ["--data", f"imagenet:{tmp_path / 'imagenet'}", "--data.size", "16"]
     small = ["--limit", "8", "--corruptions", "fog", "--severities", "3", "--data.validation", "0"]
     for name, own in {
-        "generalization": ["--networks", "kedge:resnet_small", "--suite", "clean,corruptions"],
+        "generalization": ["--networks", "killick:resnet_small", "--suite", "clean,corruptions"],
         "safety": ["--suite", "clean,corruptions,calibration,ood"],
     }.items():
         words = ["study", name, "--size", "smoke", *data, *small, *own, "--batch", "4"]
@@ -429,7 +429,7 @@ def test_a_study_takes_cifar_100_in_its_own_files(tmp_path, monkeypatch, here):
         "cifar100-resnet18",
         "--data.root",
     ]
-    words += [str(tmp_path), "--network", "kedge:resnet_small", "--epochs", "1", "--batch", "4"]
+    words += [str(tmp_path), "--network", "killick:resnet_small", "--epochs", "1", "--batch", "4"]
     words += ["--corruptions", "fog", "--severities", "3", "--levels", "0,0.2", "--seeds", "0"]
     output = tmp_path / "out"
     assert main([*words, "--protocols", "standard,masked-label", "--output", str(output)]) == 0
@@ -502,8 +502,8 @@ def test_protocols_are_crossed_with_levels_under_names_that_folders_can_have():
 
 
 def test_arms_that_start_from_another_share_its_run(tmp_path, monkeypatch):
-    from kedge.grid import running
-    from kedge.grid.cells import Cell, make_cells
+    from killick.grid import running
+    from killick.grid.cells import Cell, make_cells
 
     base = Arm("base", {"protocol.name": "standard", "epochs": 1})
     tuned = [
@@ -528,15 +528,15 @@ def test_arms_that_start_from_another_share_its_run(tmp_path, monkeypatch):
     for cell in cells:
         assert running.run_cell(cell, device="cpu")["status"] == "finished"
     assert trained == [cells[2].folder, cells[0].folder, cells[1].folder]
-    model = kedge.load(cells[0].folder / "model")
-    assert isinstance(model, kedge.Anchored)
+    model = killick.load(cells[0].folder / "model")
+    assert isinstance(model, killick.Anchored)
     other = make_cells("shapes-small", {**settings, "batch": 16}, tuned, [0], tmp_path, shown)
     assert other[0].folder != cells[0].folder  # another base is another cell
 
 
 def test_a_failing_measure_is_told_and_the_cell_is_not_finished(tmp_path):
-    from kedge.grid.cells import make_cells
-    from kedge.grid.running import run_cell
+    from killick.grid.cells import make_cells
+    from killick.grid.running import run_cell
 
     cells = make_cells(
         "shapes-small",
@@ -561,8 +561,8 @@ def broken(folder, options, kept, *, device, show):
 
 
 def test_an_interrupted_study_shows_what_there_is_and_goes_on(tmp_path, monkeypatch, here):
-    from kedge.grid.working import Worked
-    from kedge.studies import running
+    from killick.grid.working import Worked
+    from killick.studies import running
 
     worked = running.work
 

@@ -8,23 +8,23 @@ import pytest
 import torch
 from PIL import Image
 
-from kedge.data.sources import load_sets
-from kedge.errors import DataError, OptionError
-from kedge.grid.measured import Measured
-from kedge.grid.running import run_cell
-from kedge.report.drawing import Style
-from kedge.studies import adapted, adapting, domains
-from kedge.studies.adaptation import PAPER_DATA, PAPER_DOMAINS, STUDY, Options, count_passes
-from kedge.studies.adapted import Probed, Trial
-from kedge.studies.adapting import CHOSEN, ID, LACKING, OOD, WITHIN
-from kedge.studies.features import UNMASKED, Reader
-from kedge.studies.probing import Settings, choose_rate, fit_probe, score
-from kedge.studies.running import plan_cells, run_study
-from kedge.studies.study import make_plan
-from kedge.studies.trained import limited, open_trained
-from kedge.training.loop import train
-from kedge.training.progress import Silent
-from kedge.training.recipe_files import load_recipe
+from killick.data.sources import load_sets
+from killick.errors import DataError, OptionError
+from killick.grid.measured import Measured
+from killick.grid.running import run_cell
+from killick.report.drawing import Style
+from killick.studies import adapted, adapting, domains
+from killick.studies.adaptation import PAPER_DATA, PAPER_DOMAINS, STUDY, Options, count_passes
+from killick.studies.adapted import Probed, Trial
+from killick.studies.adapting import CHOSEN, ID, LACKING, OOD, WITHIN
+from killick.studies.features import UNMASKED, Reader
+from killick.studies.probing import Settings, choose_rate, fit_probe, score
+from killick.studies.running import plan_cells, run_study
+from killick.studies.study import make_plan
+from killick.studies.trained import limited, open_trained
+from killick.training.loop import train
+from killick.training.progress import Silent
+from killick.training.recipe_files import load_recipe
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -482,5 +482,5 @@ def test_the_smoke_size_runs_to_its_page(tmp_path):
 
 
 def test_telling_of_the_study_needs_no_torch():
-    code = "import sys, kedge.studies.adaptation; sys.exit('torch' in sys.modules)"
+    code = "import sys, killick.studies.adaptation; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,17 +1,17 @@
 import pytest
 import torch
 
-import kedge
-from kedge.errors import OptionError
-from kedge.grid.running import run_cell
-from kedge.grid.working import Worked
-from kedge.run_folder import read_cell, read_run
-from kedge.studies import running, soups
-from kedge.studies.finetune import STUDY, Options, treat
-from kedge.studies.results import make_results
-from kedge.studies.running import plan_cells, run_study
-from kedge.studies.study import make_plan
-from kedge.training.progress import chosen
+import killick
+from killick.errors import OptionError
+from killick.grid.running import run_cell
+from killick.grid.working import Worked
+from killick.run_folder import read_cell, read_run
+from killick.studies import running, soups
+from killick.studies.finetune import STUDY, Options, treat
+from killick.studies.results import make_results
+from killick.studies.running import plan_cells, run_study
+from killick.studies.study import make_plan
+from killick.training.progress import chosen
 
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
@@ -131,9 +131,9 @@ def test_a_soup_is_the_mean_of_its_runs_and_says_so(ran):
     assert about["factors"] == {"way": "soup", "protocol": "masked-label"}
     names = [f"tuned-masked-label-lr{rate}" for rate in ("0.02", "0.04")]
     assert [name.rpartition("-seed")[0] for name in about["ingredients"]] == names
-    soup = kedge.load(folder / "model")
+    soup = killick.load(folder / "model")
     assert soup.provenance["soup"]["of"] == about["ingredients"]
-    one, two = (kedge.load(output / name / "model") for name in about["ingredients"])
+    one, two = (killick.load(output / name / "model") for name in about["ingredients"])
     for (name, mean), a, b in zip(
         soup.named_parameters(), one.parameters(), two.parameters(), strict=True
     ):
@@ -157,7 +157,7 @@ def test_finished_soups_are_kept_and_an_interrupted_one_goes_on(ran, monkeypatch
     with pytest.raises(pytest.fail.Exception, match="evaluated again"):
         finish()
     assert read_cell(cut) == {}
-    monkeypatch.setattr(soups, "evaluate", kedge.evaluate)
+    monkeypatch.setattr(soups, "evaluate", killick.evaluate)
     finish()
     after = read_cell(cut)
     assert after["asked"] == before["asked"]
@@ -206,7 +206,7 @@ def test_greedy_soups_are_made_where_they_are_asked_for(ran):
         "greedy-soup-masked-label": "greedy-soup",
     }
     for folder in found:
-        said = kedge.load(folder / "model").provenance["soup"]
+        said = killick.load(folder / "model").provenance["soup"]
         assert set(said["of"]) <= set(read_cell(folder)["ingredients"])
         assert said["way"] == read_cell(folder)["factors"]["way"]
 

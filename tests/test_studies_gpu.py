@@ -5,9 +5,9 @@ import csv
 import pytest
 import torch
 
-from kedge.studies import NAMES, find_study
-from kedge.studies.running import run_study
-from kedge.studies.study import make_plan
+from killick.studies import NAMES, find_study
+from killick.studies.running import run_study
+from killick.studies.study import make_plan
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("here")]
 

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import kedge
-from kedge.anchored import anchored_in
-from kedge.errors import KedgeError, OptionError
-from kedge.grid.measured import Measured
-from kedge.grid.running import run_cell
-from kedge.studies import asked, asking
-from kedge.studies.asking import (
+import killick
+from killick.anchored import anchored_in
+from killick.errors import KillickError, OptionError
+from killick.grid.measured import Measured
+from killick.grid.running import run_cell
+from killick.studies import asked, asking
+from killick.studies.asking import (
     DISTANCE,
     MARGINAL,
     MEAN,
@@ -22,13 +22,13 @@ from kedge.studies.asking import (
     TRANSDUCTIVE,
     WORST,
 )
-from kedge.studies.inference import STUDY
-from kedge.studies.running import plan_cells, run_study
-from kedge.studies.study import make_plan
-from kedge.studies.trained import corrupt_all, open_trained
-from kedge.training.loop import train
-from kedge.training.progress import Silent
-from kedge.training.recipe_files import load_recipe
+from killick.studies.inference import STUDY
+from killick.studies.running import plan_cells, run_study
+from killick.studies.study import make_plan
+from killick.studies.trained import corrupt_all, open_trained
+from killick.training.loop import train
+from killick.training.progress import Silent
+from killick.training.recipe_files import load_recipe
 
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
@@ -159,7 +159,7 @@ def test_transduction_takes_the_candidate_whose_residual_is_nearest_to_training(
 def test_accuracy_is_that_of_evaluate_with_the_same_stored_reference(cell, records):
     trained, *_, ways = set_up(cell)
     model = anchored_in(trained.model).set_references(ways.draws[1][:3])
-    rows = kedge.evaluate(
+    rows = killick.evaluate(
         model,
         "shapes",
         ["corruptions"],
@@ -300,7 +300,7 @@ def test_records_that_a_kill_cut_off_are_not_kept_twice(cell, records, tmp_path)
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(options, message):
-    with pytest.raises(KedgeError, match=message):
+    with pytest.raises(KillickError, match=message):
         make_plan(STUDY, "smoke", options=options)
 
 

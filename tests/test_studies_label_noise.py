@@ -7,19 +7,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.errors import KedgeError
-from kedge.grid.measured import Measured
-from kedge.grid.running import run_cell
-from kedge.studies import memorising
-from kedge.studies.label_noise import STUDY
-from kedge.studies.memorised import check_flipped, values_of
-from kedge.studies.memorising import BY_HEART, FLIPPED, RIGHT, SEEN_THROUGH, compare_labels
-from kedge.studies.running import plan_cells, run_study
-from kedge.studies.study import make_plan
-from kedge.studies.trained import open_trained
-from kedge.training.loop import train
-from kedge.training.progress import Silent
-from kedge.training.recipe_files import load_recipe
+from killick.errors import KillickError
+from killick.grid.measured import Measured
+from killick.grid.running import run_cell
+from killick.studies import memorising
+from killick.studies.label_noise import STUDY
+from killick.studies.memorised import check_flipped, values_of
+from killick.studies.memorising import BY_HEART, FLIPPED, RIGHT, SEEN_THROUGH, compare_labels
+from killick.studies.running import plan_cells, run_study
+from killick.studies.study import make_plan
+from killick.studies.trained import open_trained
+from killick.training.loop import train
+from killick.training.progress import Silent
+from killick.training.recipe_files import load_recipe
 
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
@@ -129,7 +129,7 @@ def test_every_protocol_is_trained_at_every_level():
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(options, message):
-    with pytest.raises(KedgeError, match=message):
+    with pytest.raises(KillickError, match=message):
         make_plan(STUDY, "smoke", options=options)
 
 

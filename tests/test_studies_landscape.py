@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from kedge.errors import OptionError
-from kedge.grid.measured import read_measured
-from kedge.report.drawing import COLOURS, to_page
-from kedge.studies import plane
-from kedge.studies.landscape import STUDY, count_passes
-from kedge.studies.optima import collect_optima, judge_width, spread_over_draws
-from kedge.studies.plane import order_points
-from kedge.studies.results import Results
-from kedge.studies.running import run_study
-from kedge.studies.study import make_plan
-from kedge.studies.width import RADII, arrange, measure_widths
+from killick.errors import OptionError
+from killick.grid.measured import read_measured
+from killick.report.drawing import COLOURS, to_page
+from killick.studies import plane
+from killick.studies.landscape import STUDY, count_passes
+from killick.studies.optima import collect_optima, judge_width, spread_over_draws
+from killick.studies.plane import order_points
+from killick.studies.results import Results
+from killick.studies.running import run_study
+from killick.studies.study import make_plan
+from killick.studies.width import RADII, arrange, measure_widths
 
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
@@ -68,7 +68,7 @@ def judged(**slopes: list[float]) -> str:
 
 
 def test_the_study_can_be_read_without_torch():
-    code = "import sys, kedge.studies.landscape; sys.exit('torch' in sys.modules)"
+    code = "import sys, killick.studies.landscape; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

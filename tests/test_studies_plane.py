@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kedge
-from kedge.anchored import Anchored
-from kedge.batchnorm import tracked_norms
-from kedge.grid.measured import Measured
-from kedge.studies import plane as plane_of
-from kedge.studies.plane import (
+import killick
+from killick.anchored import Anchored
+from killick.batchnorm import tracked_norms
+from killick.grid.measured import Measured
+from killick.studies import plane as plane_of
+from killick.studies.plane import (
     Plane,
     draw_direction,
     gather_inputs,
@@ -23,11 +23,11 @@ from kedge.studies.plane import (
     order_points,
     share_right,
 )
-from kedge.studies.trained import corrupt_all, open_trained
-from kedge.studies.width import arrange, measure_widths
-from kedge.training import train
-from kedge.training.progress import Silent
-from kedge.training.recipe_files import load_recipe
+from killick.studies.trained import corrupt_all, open_trained
+from killick.studies.width import arrange, measure_widths
+from killick.training import train
+from killick.training.progress import Silent
+from killick.training.recipe_files import load_recipe
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -111,9 +111,9 @@ def test_directions_are_gaussian_and_drawn_anew_for_each_seed_draw_axis_and_name
 
 
 def test_anchored_and_standard_networks_are_moved_alike_but_for_the_first_layer():
-    net = kedge.nets.create("kedge:resnet_small", num_classes=10)
-    standard = kedge.standard(net, image_shape=(3, 32, 32))
-    anchored = kedge.anchor(standard)
+    net = killick.nets.create("killick:resnet_small", num_classes=10)
+    standard = killick.standard(net, image_shape=(3, 32, 32))
+    anchored = killick.anchor(standard)
     moved = []
     for model in (standard, anchored):
         plane = Plane(model, seed=3)
@@ -159,7 +159,7 @@ def test_the_network_itself_is_not_touched_and_its_copy_comes_back_bit_for_bit(r
 
 
 def test_a_network_that_remembers_its_pairs_does_not_settle_by_itself_when_it_is_moved():
-    model = kedge.anchor(kedge.nets.create("kedge:resnet_small", num_classes=4))
+    model = killick.anchor(killick.nets.create("killick:resnet_small", num_classes=4))
     x = torch.randn(40, 3, 32, 32)
     model.train()
     model(x, x.roll(1, 0), torch.ones(40, dtype=torch.bool))
@@ -175,7 +175,7 @@ def test_a_network_that_remembers_its_pairs_does_not_settle_by_itself_when_it_is
 
 def test_nothing_is_settled_in_a_network_without_batchnorm():
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-    plane = Plane(kedge.standard(net, image_shape=(3, 4, 4)), seed=0)
+    plane = Plane(killick.standard(net, image_shape=(3, 4, 4)), seed=0)
     plane.settle([])  # would be an error if there were something to do
     plane.move(1.0, 0.0)
     assert not torch.equal(plane.model.net[1].weight, net[1].weight)
@@ -202,14 +202,14 @@ def test_settled_in_the_centre_is_near_to_what_the_network_had(runs, kind):
     assert there != share_right(stale.model, images, labels)
 
 
-def test_settling_is_what_kedge_settle_does_on_the_same_unmasked_pairs(runs):
+def test_settling_is_what_killick_settle_does_on_the_same_unmasked_pairs(runs):
     trained = open_trained(runs["masked"], "cpu")
     plane = Plane(trained.model, seed=0)
     plane.move(0.3, 0.3)
     images = torch.cat([batch[0] for batch in gather_inputs(trained, 120)])
     same = copy.deepcopy(plane.model)
     plane.settle(gather_inputs(trained, 120))
-    kedge.settle(same, [images], generator=torch.Generator().manual_seed(0))
+    killick.settle(same, [images], generator=torch.Generator().manual_seed(0))
     for one, other in zip(tracked_norms(plane.model), tracked_norms(same), strict=True):
         assert torch.allclose(one.running_mean, other.running_mean, atol=1e-6)
         assert torch.allclose(one.running_var, other.running_var, rtol=1e-5)
@@ -317,7 +317,7 @@ def test_the_centre_has_the_accuracy_of_the_evaluation(runs, tmp_path, kind, cor
         pictures=pictures,
         batchnorm=["kept"],
     )
-    rows = kedge.evaluate(
+    rows = killick.evaluate(
         runs[kind],
         suites=("clean", "corruptions"),
         corruptions=corruptions,
@@ -385,7 +385,7 @@ def test_an_interrupted_plane_goes_on_and_gives_the_same_records(runs, tmp_path,
     assert measured(runs["masked"], tmp_path / "parts").records == whole
     assert len(asked) == 20
     weights = open_trained(runs["masked"], "cpu").model.state_dict()
-    again = kedge.load(runs["masked"] / "model").state_dict()
+    again = killick.load(runs["masked"] / "model").state_dict()
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 

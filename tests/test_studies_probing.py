@@ -12,18 +12,18 @@ from sklearn.metrics import accuracy_score, log_loss
 from torch import Tensor, nn
 from torchvision.models import SwinTransformer, VisionTransformer
 
-import kedge
-from kedge.data.images import ImageSet
-from kedge.data.sources import SHAPES_SEED
-from kedge.errors import DataError, DivergedError, StemError
-from kedge.nets import create
-from kedge.studies import domains as styled
-from kedge.studies import probing
-from kedge.studies.domains import STYLES, load_domains
-from kedge.studies.features import MASKED, UNMASKED, Backbone, Reader, find_head
-from kedge.studies.probing import Probe, Settings, choose_rate, fit_probe, score
-from kedge.studies.trained import Trained
-from kedge.training import make_recipe
+import killick
+from killick.data.images import ImageSet
+from killick.data.sources import SHAPES_SEED
+from killick.errors import DataError, DivergedError, StemError
+from killick.nets import create
+from killick.studies import domains as styled
+from killick.studies import probing
+from killick.studies.domains import STYLES, load_domains
+from killick.studies.features import MASKED, UNMASKED, Backbone, Reader, find_head
+from killick.studies.probing import Probe, Settings, choose_rate, fit_probe, score
+from killick.studies.trained import Trained
+from killick.training import make_recipe
 
 CPU = torch.device("cpu")
 NORMALISE = ((0.5,) * 3, (0.25,) * 3)
@@ -32,7 +32,7 @@ SETTINGS = Settings(epochs=3, batch=16, weight_decay=0.0, alpha=0.4, target="lab
 
 # Small networks of all families, and what their last layer is called.
 NETWORKS = {
-    "kedge": (lambda: create("kedge:resnet_small", num_classes=5), "fc"),
+    "killick": (lambda: create("killick:resnet_small", num_classes=5), "fc"),
     "sequential": (small_cnn, "7"),
     "timm resnet": (lambda: timm.create_model("resnet10t", num_classes=5), "fc"),
     "timm vit": (
@@ -69,8 +69,8 @@ def seen_by(layer: nn.Module, call) -> Tensor:
 def test_features_are_what_the_last_layer_of_any_network_reads_masked_or_not(family):
     make, name = NETWORKS[family]
     net = make()
-    plain = kedge.standard(stir(net.eval()), NORMALISE, image_shape=(3, 32, 32))
-    model = stir(kedge.anchor(plain)).eval()
+    plain = killick.standard(stir(net.eval()), NORMALISE, image_shape=(3, 32, 32))
+    model = stir(killick.anchor(plain)).eval()
     x, r = uint8(6, seed=1), uint8(6, seed=2)
     backbone = Backbone(model)
     head = model.net.get_submodule(name)
@@ -87,7 +87,7 @@ def test_features_are_what_the_last_layer_of_any_network_reads_masked_or_not(fam
 
 
 def test_the_network_stays_as_it_is_and_reading_leaves_no_hooks_and_no_gradients():
-    model = kedge.anchor(small_cnn(), normalise=NORMALISE).train()
+    model = killick.anchor(small_cnn(), normalise=NORMALISE).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = Backbone(model).read(uint8(4), uint8(4, seed=3))
     assert model.training
@@ -129,8 +129,8 @@ def some_pictures(counts: list[int], size: int = 16) -> ImageSet:
     return ImageSet.of("some", uint8(len(labels), size, seed=4), labels, names)
 
 
-def anchored_cnn() -> kedge.Anchored:
-    return stir(kedge.anchor(small_cnn(), normalise=NORMALISE, example=torch.rand(2, 3, 16, 16)))
+def anchored_cnn() -> killick.Anchored:
+    return stir(killick.anchor(small_cnn(), normalise=NORMALISE, example=torch.rand(2, 3, 16, 16)))
 
 
 def test_training_pictures_are_read_from_their_own_references_each_masked_too():
@@ -184,7 +184,7 @@ def test_test_pictures_are_all_seen_from_the_same_references_of_the_training_set
 
 
 def test_a_standard_network_has_one_draw_of_one_kind():
-    plain = kedge.standard(small_cnn().eval(), NORMALISE, image_shape=(3, 16, 16))
+    plain = killick.standard(small_cnn().eval(), NORMALISE, image_shape=(3, 16, 16))
     reader, images = Reader(trained_on(plain), 4), some_pictures([5, 5])
     found = reader.read_training(images)
     assert found.shape == (1, 1, 10, 8)
@@ -195,7 +195,7 @@ def test_a_standard_network_has_one_draw_of_one_kind():
 
 
 def test_references_of_a_set_too_large_are_drawn_from_a_part_of_each_class(monkeypatch):
-    monkeypatch.setattr("kedge.studies.features._POOL_BYTES", 4 * 3 * 16 * 16)
+    monkeypatch.setattr("killick.studies.features._POOL_BYTES", 4 * 3 * 16 * 16)
     reader, images = Reader(trained_on(anchored_cnn()), 8), some_pictures([10, 10])
     found = reader.read_training(images)[:, UNMASKED, 0]
     seen = reader.backbone.read(images.images()[:1].expand(20, -1, -1, -1), images.images())
@@ -276,7 +276,7 @@ def test_with_alpha_1_nothing_but_masked_features_is_seen():
 def test_whole_batches_are_masked_with_the_probability_alpha(monkeypatch):
     drawn = []
 
-    class Recording(kedge.ReferenceMasking):
+    class Recording(killick.ReferenceMasking):
         def draw(self, *arguments):
             draw = super().draw(*arguments)
             drawn.append(draw.masked)
@@ -377,7 +377,7 @@ def test_scores_are_those_of_another_library():
     assert found["top1"] == pytest.approx(accuracy_score(labels, logits.argmax(1)))
     assert found["nll"] == pytest.approx(log_loss(labels, probs))
     sure = probs.amax(1)
-    assert found["smooth_ece"] == kedge.metrics.smooth_ece(sure, logits.argmax(1) == labels)
+    assert found["smooth_ece"] == killick.metrics.smooth_ece(sure, logits.argmax(1) == labels)
 
 
 def test_the_styles_are_deterministic_and_all_different():

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from kedge.grid.running import run_cell
-from kedge.rows import read_rows
-from kedge.run_folder import read_run
-from kedge.studies.results import make_results
-from kedge.studies.running import plan_cells, run_study
-from kedge.studies.safety import PAPER, STUDY, tabulate_paper
-from kedge.studies.shifted import describe_sets, errors_of, tabulate_safety
-from kedge.studies.study import make_plan
+from killick.grid.running import run_cell
+from killick.rows import read_rows
+from killick.run_folder import read_run
+from killick.studies.results import make_results
+from killick.studies.running import plan_cells, run_study
+from killick.studies.safety import PAPER, STUDY, tabulate_paper
+from killick.studies.shifted import describe_sets, errors_of, tabulate_safety
+from killick.studies.study import make_plan
 
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 

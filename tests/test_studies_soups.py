@@ -6,13 +6,13 @@ import torch
 from runs import small
 from torch import nn
 
-import kedge
-from kedge.batchnorm import tracked_norms
-from kedge.errors import DataError, OptionError
-from kedge.nets import create
-from kedge.references import ReferencePool
-from kedge.standard import standard
-from kedge.studies.soups import (
+import killick
+from killick.batchnorm import tracked_norms
+from killick.errors import DataError, OptionError
+from killick.nets import create
+from killick.references import ReferencePool
+from killick.standard import standard
+from killick.studies.soups import (
     Samples,
     _judge_on_validation,
     average,
@@ -20,7 +20,7 @@ from kedge.studies.soups import (
     settle_again,
     take_samples,
 )
-from kedge.studies.trained import Trained
+from killick.studies.trained import Trained
 
 MEAN = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
@@ -32,11 +32,11 @@ def images(count: int, seed: int) -> torch.Tensor:
 
 
 def plain_model():
-    return standard(create("kedge:resnet_small", num_classes=4), MEAN, image_shape=(3, 16, 16))
+    return standard(create("killick:resnet_small", num_classes=4), MEAN, image_shape=(3, 16, 16))
 
 
 def anchored_model():
-    model = kedge.anchor(plain_model())
+    model = killick.anchor(plain_model())
     return model.set_references(images(3, 7), policy="random by class, clean, seed 0")
 
 
@@ -102,7 +102,7 @@ def test_statistics_of_an_anchored_soup_are_those_that_settle_finds_on_the_same_
     soup = average([tuned(base, seed) for seed in range(2)], given)
     expected = tuned(soup, 9, size=0.0)  # the same weights under other statistics
     generator = torch.Generator().manual_seed(given.seed)
-    kedge.settle(expected, given.batches, references=given.pool, generator=generator)
+    killick.settle(expected, given.batches, references=given.pool, generator=generator)
     assert_equal_models(soup, expected)
 
 
@@ -161,8 +161,10 @@ def from_start(model, start):
     [
         (lambda model: plain_model(), "of one kind for a soup, found Anchored and Standard"),
         (
-            lambda model: kedge.anchor(
-                standard(create("kedge:resnet_small", num_classes=5), MEAN, image_shape=(3, 16, 16))
+            lambda model: killick.anchor(
+                standard(
+                    create("killick:resnet_small", num_classes=5), MEAN, image_shape=(3, 16, 16)
+                )
             ),
             "of one network",
         ),
@@ -173,9 +175,9 @@ def from_start(model, start):
             "the same classes",
         ),
         (
-            lambda model: kedge.anchor(
+            lambda model: killick.anchor(
                 standard(
-                    create("kedge:resnet_small", num_classes=4),
+                    create("killick:resnet_small", num_classes=4),
                     ((0.4,) * 3, (0.2,) * 3),
                     image_shape=(3, 16, 16),
                 )

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.studies.plane import order_points
-from kedge.studies.width import (
+from killick.studies.plane import order_points
+from killick.studies.width import (
     RADII,
     arrange,
     levels_around,

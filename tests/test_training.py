@@ -14,16 +14,16 @@ from runs import EVERYTHING, assert_same, losses_of, small, train_and_stop, weig
 from torch import nn
 from torchvision.models import swin_transformer, vision_transformer
 
-import kedge
-from kedge.data.chance import Stream, sample_keys, uniform
-from kedge.data.sources import load_sets
-from kedge.data.views import POLICIES
-from kedge.errors import CheckpointError, DataError, OptionError
-from kedge.run_folder import read_metrics
-from kedge.training import load_recipe, loop, recipe_of, shipped, train
-from kedge.training.checkpoint import BEFORE, load_checkpoint
-from kedge.training.draws import Draws
-from kedge.training.material import cut_sets
+import killick
+from killick.data.chance import Stream, sample_keys, uniform
+from killick.data.sources import load_sets
+from killick.data.views import POLICIES
+from killick.errors import CheckpointError, DataError, OptionError
+from killick.run_folder import read_metrics
+from killick.training import load_recipe, loop, recipe_of, shipped, train
+from killick.training.checkpoint import BEFORE, load_checkpoint
+from killick.training.draws import Draws
+from killick.training.material import cut_sets
 
 
 @pytest.mark.parametrize("protocol", ["standard", "anchored", "masked"])
@@ -42,12 +42,12 @@ def test_a_run_learns_and_leaves_all_it_should(pictures, tmp_path, protocol):
     assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
     (top1,) = [row["value"] for row in outcome.rows if row["metric"] == "top1"]
     assert top1 >= 0.75  # of 4 test pictures
-    model = kedge.load(run / "model")
-    assert isinstance(model, kedge.Standard if protocol == "standard" else kedge.Anchored)
+    model = killick.load(run / "model")
+    assert isinstance(model, killick.Standard if protocol == "standard" else killick.Anchored)
     assert model.class_names == ("class0", "class1", "class2", "class3")
     assert model.provenance["recipe"]["protocol"]["name"] == protocol
     environment = json.loads((run / "environment.json").read_text())
-    assert environment["versions"]["kedge"] == kedge.__version__
+    assert environment["versions"]["killick"] == killick.__version__
 
 
 def test_a_batch_that_cannot_be_cut_is_refused(pictures, tmp_path):
@@ -81,7 +81,7 @@ def test_day_0_predicts_as_the_source_did(pictures, tmp_path, capsys):
 @pytest.mark.parametrize("kind", ["safetensors", "state_dict", "wrapped", "run", "model"])
 def test_a_run_starts_from_any_saved_form(pictures, tmp_path, kind):
     train(small(pictures, protocol__name="standard", epochs=4), tmp_path / "run", quiet=True)
-    net = kedge.load(tmp_path / "run" / "model").net
+    net = killick.load(tmp_path / "run" / "model").net
     path = {
         "safetensors": tmp_path / "net.safetensors",
         "state_dict": tmp_path / "net.pt",
@@ -103,7 +103,7 @@ def test_a_run_starts_from_any_saved_form(pictures, tmp_path, kind):
 
 
 def test_weights_that_do_not_fit_are_refused_by_name(pictures, tmp_path):
-    torch.save(kedge.nets.resnet_small(num_classes=7).state_dict(), tmp_path / "seven.pt")
+    torch.save(killick.nets.resnet_small(num_classes=7).state_dict(), tmp_path / "seven.pt")
     recipe = small(pictures)
     with pytest.raises(CheckpointError, match=r"'fc.weight' of shape \(4, 64\), found \(7, 64\)"):
         train(recipe, tmp_path / "a", start=tmp_path / "seven.pt", quiet=True)
@@ -154,11 +154,11 @@ def test_a_run_with_other_classes_gets_a_new_head(pictures, tmp_path):
 
 
 def test_bare_weights_of_timm_are_normalised_as_timm_says(pictures, tmp_path):
-    net = kedge.nets.create("timm:resnet10t", num_classes=4)
+    net = killick.nets.create("timm:resnet10t", num_classes=4)
     torch.save(net.state_dict(), tmp_path / "net.pt")
     recipe = small(pictures, network__name="timm:resnet10t", epochs=1)
     train(recipe, tmp_path / "run", start=tmp_path / "net.pt", quiet=True)
-    model = kedge.load(tmp_path / "run")  # a run folder will do
+    model = killick.load(tmp_path / "run")  # a run folder will do
     assert model.normalise.mean == tuple(net.pretrained_cfg["mean"])
     assert recipe_of(tmp_path / "run").data.std == list(net.pretrained_cfg["std"])
 
@@ -174,7 +174,7 @@ def test_a_start_at_another_size_is_saved_at_the_new_one(pictures, tmp_path):
     train(small(pictures, epochs=1), tmp_path / "run", quiet=True)
     larger = small(pictures, epochs=1, data__size=24)
     train(larger, tmp_path / "larger", start=tmp_path / "run", quiet=True)
-    model = kedge.load(tmp_path / "larger")
+    model = killick.load(tmp_path / "larger")
     assert model.image_shape == (3, 24, 24)
     assert model(torch.zeros(2, 3, 24, 24, dtype=torch.uint8)).shape == (2, 4)
 
@@ -275,7 +275,7 @@ def test_alpha_moves_over_all_steps_of_a_run_and_rows_have_its_mean(
     chance = uniform(sample_keys(0, numbers, torch.zeros_like(numbers)), Stream.MASK)
     assert seen == dict(enumerate((chance < numbers / max(1, steps - 1)).tolist()))
     assert [row["alpha"] for row in outcome.rows] == [0.5, 0.5]
-    assert kedge.load(tmp_path / "run").provenance["facts"]["alpha"] == 0.5
+    assert killick.load(tmp_path / "run").provenance["facts"]["alpha"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_a_model_with_statistics_as_training_left_them_predicts_the_same_when_it
     model = train(recipe, tmp_path / "run", quiet=True).model
     images = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
     before = model(images)
-    loaded = kedge.load(tmp_path / "run").to(memory_format=torch.channels_last)
+    loaded = killick.load(tmp_path / "run").to(memory_format=torch.channels_last)
     assert torch.equal(loaded(images), before)
     assert torch.equal(model.train().eval()(images), before)  # which would settle them
     assert load_checkpoint(tmp_path / "run")[0]["recent"] is None
@@ -470,13 +470,13 @@ def runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, chan
     start = None
     if name == "finetune":
         start = tmp_path / "net.pt"
-        torch.save(kedge.nets.resnet_small(num_classes=4).state_dict(), start)
+        torch.save(killick.nets.resnet_small(num_classes=4).state_dict(), start)
     train_and_stop(recipe, tmp_path / "run", 2, monkeypatch, start=start)
     outcome = train(None, tmp_path / "run", resume=True, quiet=True)
     assert outcome.finished
     assert len(losses_of(tmp_path / "run")) == 3
     assert {row["metric"]: row["count"] for row in outcome.rows} == {"top1": 4, "nll": 4}
-    model = kedge.load(tmp_path / "run" / "model")
+    model = killick.load(tmp_path / "run" / "model")
     images = torch.zeros(2, 3, recipe.data.size, recipe.data.size, dtype=torch.uint8)
     with torch.no_grad():
         assert model(images).shape == (2, 4)

@@ -12,8 +12,8 @@ from oracles import transduction as oracle
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-import kedge
-from kedge.errors import OptionError, ReferencesError, ShapeError
+import killick
+from killick.errors import OptionError, ReferencesError, ShapeError
 
 
 def numbers(*values: float) -> Tensor:
@@ -21,13 +21,13 @@ def numbers(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64).unsqueeze(1)
 
 
-def vector_model(references: Tensor, bank: Tensor) -> kedge.Anchored:
-    model = stir(kedge.anchor(nn.Linear(references.shape[1], 3).double()), 1.0)
+def vector_model(references: Tensor, bank: Tensor) -> killick.Anchored:
+    model = stir(killick.anchor(nn.Linear(references.shape[1], 3).double()), 1.0)
     return model.set_references(references).set_residuals(bank).eval()
 
 
-def image_model(references: Tensor) -> kedge.Anchored:
-    model = stir(kedge.anchor(small_cnn().double().eval()), 1.0)
+def image_model(references: Tensor) -> killick.Anchored:
+    model = stir(killick.anchor(small_cnn().double().eval()), 1.0)
     return model.set_references(references).eval()
 
 
@@ -43,7 +43,7 @@ def test_the_nearest_candidate_and_its_distance_are_those_of_the_loops(data):
     draws = [scale * torch.randn(m, features, dtype=torch.float64) for m in (n, k, size)]
     x, references, bank = draws[0] + offset, draws[1] + offset, draws[2]
     scores = oracle.distances(x.numpy(), references.numpy(), bank.numpy())
-    found = kedge.predict(vector_model(references, bank), x, "transductive")
+    found = killick.predict(vector_model(references, bank), x, "transductive")
     assert found.references.tolist() == oracle.nearest(scores)
     assert_close(found.distance, torch.as_tensor(scores.min(1)), atol=1e-6 * scale, rtol=1e-6)
 
@@ -52,7 +52,7 @@ def test_images_are_compared_as_vectors_are():
     x, references, bank = images(9), images(5), images(12)
     model = image_model(references).set_residuals(bank)
     scores = oracle.distances(x.numpy(), references.numpy(), bank.numpy())
-    found = kedge.predict(model, x, "transductive")
+    found = killick.predict(model, x, "transductive")
     assert found.references.tolist() == oracle.nearest(scores)
     assert_close(found.distance, torch.as_tensor(scores.min(1)))
 
@@ -60,10 +60,10 @@ def test_images_are_compared_as_vectors_are():
 def test_a_pooled_bank_is_compared_with_pooled_images():
     train, x, references = images(20), images(9), images(5)
     model = image_model(references)
-    model.set_residuals(kedge.residual_bank(model, train, size=12, pool=2))
+    model.set_residuals(killick.residual_bank(model, train, size=12, pool=2))
     pooled = [oracle.average_pooled(a.numpy(), 2) for a in (x, references)]
     scores = oracle.distances(*pooled, model.residuals.numpy())
-    found = kedge.predict(model, x, "transductive")
+    found = killick.predict(model, x, "transductive")
     assert found.references.tolist() == oracle.nearest(scores)
     assert_close(found.distance, torch.as_tensor(scores.min(1)))
 
@@ -71,7 +71,7 @@ def test_a_pooled_bank_is_compared_with_pooled_images():
 def test_logits_are_those_of_the_chosen_reference():
     references = torch.randn(6, 4).double()
     model, x = vector_model(references, torch.randn(5, 4).double()), torch.randn(20, 4).double()
-    found = kedge.predict(model, x, "transductive")
+    found = killick.predict(model, x, "transductive")
     assert len(found.references.unique()) > 1
     assert_close(found.logits, model(x, references[found.references]).detach())
     assert_close(found.probs, found.logits.softmax(-1))
@@ -80,13 +80,13 @@ def test_logits_are_those_of_the_chosen_reference():
 
 def test_one_choice_has_no_spread_over_references():
     model = vector_model(numbers(0, 1), numbers(1))
-    found = kedge.predict(model, numbers(3), "transductive")
+    found = killick.predict(model, numbers(3), "transductive")
     assert [found.std, found.mutual_information, found.disagreement] == [None] * 3
 
 
 def test_regression_gives_the_outputs_alone():
     model = vector_model(numbers(0, 1), numbers(1))
-    found = kedge.predict(model, numbers(3), "transductive", task="regression")
+    found = killick.predict(model, numbers(3), "transductive", task="regression")
     assert_close(found.logits, model(numbers(3), numbers(1)).detach())
     assert found.distance.tolist() == [1]
     assert [found.probs, found.energy] == [None, None]
@@ -95,41 +95,41 @@ def test_regression_gives_the_outputs_alone():
 def test_an_image_whose_residual_is_in_the_bank_is_at_distance_zero():
     references, x = torch.randn(4, 5).double(), torch.randn(3, 5).double()
     bank = torch.cat([x - references[[2, 0, 3]], torch.full((1, 5), 9.0)])
-    found = kedge.predict(vector_model(references, bank), x, "transductive")
+    found = killick.predict(vector_model(references, bank), x, "transductive")
     assert found.references.tolist() == [2, 0, 3]
     assert_close(found.distance, torch.zeros(3).double(), atol=1e-6, rtol=0)
 
 
 def test_the_reference_decides_and_not_only_the_image():
     model = vector_model(numbers(0, 10, 20), numbers(1))
-    found = kedge.predict(model, numbers(1, 11, 21, 13), "transductive")
+    found = killick.predict(model, numbers(1, 11, 21, 13), "transductive")
     assert found.references.tolist() == [0, 1, 2, 1]
     assert found.distance.tolist() == [0, 0, 0, 2]
 
 
 def test_a_tie_goes_to_the_lowest_number():
     model = vector_model(numbers(8, 4, 4, 0), numbers(0, 4))
-    found = kedge.predict(model, numbers(6, 4, 3), "transductive")
+    found = killick.predict(model, numbers(6, 4, 3), "transductive")
     assert found.references.tolist() == [0, 1, 1]
     assert found.distance.tolist() == [2, 0, 1]
 
 
 def test_k_limits_the_candidates_to_the_first():
     model = vector_model(numbers(0, 3, 5), numbers(1))
-    chosen = [kedge.predict(model, numbers(6), "transductive", k=k).references for k in (1, 2, 3)]
+    chosen = [killick.predict(model, numbers(6), "transductive", k=k).references for k in (1, 2, 3)]
     assert torch.cat(chosen).tolist() == [0, 1, 2]
 
 
 def test_fifty_candidates_are_compared_unless_told_otherwise():
     model = vector_model(numbers(*range(60)), numbers(0))
-    assert kedge.predict(model, numbers(55), "transductive").references.tolist() == [49]
-    assert kedge.predict(model, numbers(55), "transductive", k=60).references.tolist() == [55]
+    assert killick.predict(model, numbers(55), "transductive").references.tolist() == [49]
+    assert killick.predict(model, numbers(55), "transductive", k=60).references.tolist() == [55]
 
 
 def test_many_images_and_residuals_are_compared_as_few_are():
     x, references, bank = (torch.randn(m, 2).double() for m in (1100, 3, 600))
     scores = oracle.distances(x.numpy(), references.numpy(), bank.numpy())
-    found = kedge.predict(vector_model(references, bank), x, "transductive")
+    found = killick.predict(vector_model(references, bank), x, "transductive")
     assert_close(found.distance, torch.as_tensor(scores.min(1)), atol=1e-6, rtol=1e-6)
     assert found.references.tolist() == oracle.nearest(scores)
 
@@ -139,8 +139,8 @@ def test_choosing_in_chunks_of_images_equals_choosing_at_once(seed, size):
     torch.manual_seed(seed)
     model = vector_model(torch.randn(4, 3).double(), torch.randn(5, 3).double())
     x = torch.randn(7, 3).double()
-    whole = kedge.predict(model, x, "transductive")
-    parts = [kedge.predict(model, part, "transductive") for part in x.split(size)]
+    whole = killick.predict(model, x, "transductive")
+    parts = [killick.predict(model, part, "transductive") for part in x.split(size)]
     for name in ("references", "distance", "logits"):
         assert_close(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
 
@@ -148,7 +148,7 @@ def test_choosing_in_chunks_of_images_equals_choosing_at_once(seed, size):
 def test_rho_picks_evenly_among_the_candidates_within_it(generator):
     model = vector_model(numbers(0, 8, 2, 4), numbers(0))
     x = numbers(0).expand(6000, 1)
-    found = kedge.predict(model, x, "transductive", rho=4, generator=generator)
+    found = killick.predict(model, x, "transductive", rho=4, generator=generator)
     counts = found.references.bincount(minlength=4)
     assert counts[1] == 0
     assert (counts[[0, 2, 3]] - 2000).abs().max() < 180  # 5 standard deviations
@@ -159,7 +159,7 @@ def test_rho_picks_evenly_among_the_candidates_within_it(generator):
 def test_rho_draws_for_each_image_by_itself(generator):
     model = vector_model(numbers(0, 8), numbers(0))
     x = numbers(0, 4, 8).repeat(500, 1)
-    chosen = kedge.predict(model, x, "transductive", rho=4, generator=generator).references
+    chosen = killick.predict(model, x, "transductive", rho=4, generator=generator).references
     assert set(chosen[::3].tolist()) == {0}
     assert 150 < chosen[1::3].sum() < 350
     assert set(chosen[2::3].tolist()) == {1}
@@ -168,7 +168,7 @@ def test_rho_draws_for_each_image_by_itself(generator):
 def test_rho_takes_the_nearest_where_no_candidate_is_within_it(generator):
     model = vector_model(numbers(6, 3, 9), numbers(0))
     x = numbers(0).expand(100, 1)
-    found = kedge.predict(model, x, "transductive", rho=2, generator=generator)
+    found = killick.predict(model, x, "transductive", rho=2, generator=generator)
     assert set(found.references.tolist()) == {1}
     assert set(found.distance.tolist()) == {3}
 
@@ -177,51 +177,53 @@ def test_rho_draws_the_same_from_one_seed_and_leaves_the_global_generator_alone(
     model, state = vector_model(numbers(0, 1, 2), numbers(0)), torch.get_rng_state()
     x = numbers(1).expand(200, 1)
     options = [{"rho": 5, "generator": torch.Generator().manual_seed(s)} for s in (3, 3, 4)]
-    a, b, c = (kedge.predict(model, x, "transductive", **o).references for o in options)
+    a, b, c = (killick.predict(model, x, "transductive", **o).references for o in options)
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_model_without_a_bank_is_refused():
-    model = kedge.anchor(nn.Linear(4, 3)).set_references(torch.zeros(2, 4)).eval()
+    model = killick.anchor(nn.Linear(4, 3)).set_references(torch.zeros(2, 4)).eval()
     with pytest.raises(ReferencesError, match=r"found none. Store one first: model.set_residuals"):
-        kedge.predict(model, torch.zeros(2, 4), "transductive")
+        killick.predict(model, torch.zeros(2, 4), "transductive")
 
 
 def test_a_bank_of_another_size_is_refused():
     model = image_model(images(2, 8, 8)).set_residuals(images(4, 10, 6))
     with pytest.raises(ShapeError, match=r"the bank \(3, 10, 6\) .* found \(3, 8, 8\)"):
-        kedge.predict(model, images(2, 8, 8), "transductive")
+        killick.predict(model, images(2, 8, 8), "transductive")
     model.set_residuals(images(4, 4, 4)[:, :2])
     with pytest.raises(ShapeError, match=r"the bank \(2, 4, 4\) .* found \(3, 8, 8\)"):
-        kedge.predict(model, images(2, 8, 8), "transductive")
+        killick.predict(model, images(2, 8, 8), "transductive")
 
 
 @pytest.mark.parametrize("bank", [torch.zeros(4), torch.zeros(0, 4), torch.zeros(2, 4, 1)])
 def test_a_bank_that_is_empty_or_has_another_rank_is_refused(bank):
     with pytest.raises(ShapeError, match="expected a bank of residuals with one more axis"):
-        kedge.anchor(nn.Linear(4, 3)).set_residuals(bank)
+        killick.anchor(nn.Linear(4, 3)).set_residuals(bank)
 
 
 def test_a_bank_with_nan_is_refused():
     with pytest.raises(ReferencesError, match="NaN or infinity in number 1 of the residual bank"):
-        kedge.anchor(nn.Linear(1, 3)).set_residuals(numbers(0, torch.nan))
+        killick.anchor(nn.Linear(1, 3)).set_residuals(numbers(0, torch.nan))
 
 
 def test_residuals_are_of_two_different_images_every_pair_as_often(generator):
     train = torch.randn(3, 4)
-    bank = kedge.residual_bank(kedge.anchor(nn.Linear(4, 3)), train, size=6000, generator=generator)
+    bank = killick.residual_bank(
+        killick.anchor(nn.Linear(4, 3)), train, size=6000, generator=generator
+    )
     counts = Counter(oracle.pairs_behind(bank.numpy(), train.numpy(), train.numpy()))
     assert set(counts) == {(i, j) for i in range(3) for j in range(3) if i != j}
     assert max(abs(count - 1000) for count in counts.values()) < 150  # 5 standard deviations
 
 
-@pytest.mark.parametrize("kind", [torch.as_tensor, kedge.ReferencePool])
+@pytest.mark.parametrize("kind", [torch.as_tensor, killick.ReferencePool])
 def test_residuals_from_given_references_pair_every_image_with_every_reference(kind, generator):
     train, references = torch.randn(3, 4), torch.randn(2, 4)
-    model = kedge.anchor(nn.Linear(4, 3))
-    bank = kedge.residual_bank(model, train, kind(references), size=3000, generator=generator)
+    model = killick.anchor(nn.Linear(4, 3))
+    bank = killick.residual_bank(model, train, kind(references), size=3000, generator=generator)
     counts = Counter(oracle.pairs_behind(bank.numpy(), train.numpy(), references.numpy()))
     assert len(counts) == 6
     assert max(abs(count - 500) for count in counts.values()) < 105  # 5 standard deviations
@@ -229,25 +231,25 @@ def test_residuals_from_given_references_pair_every_image_with_every_reference(k
 
 def test_residuals_of_bytes_are_differences_of_normalised_images(generator):
     mean, std = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.3, 0.4])
-    model = kedge.anchor(small_cnn(), normalise=(mean.tolist(), std.tolist()))
+    model = killick.anchor(small_cnn(), normalise=(mean.tolist(), std.tolist()))
     train = torch.randint(256, (4, 3, 6, 6), dtype=torch.uint8)
     floats = (train.numpy() / 255 - mean[:, None, None]) / std[:, None, None]
-    bank = kedge.residual_bank(model, train, size=20, generator=generator).numpy()
+    bank = killick.residual_bank(model, train, size=20, generator=generator).numpy()
     assert all(i != j for i, j in oracle.pairs_behind(bank, floats, floats))
 
 
 def test_a_pooled_bank_is_the_pooled_one_of_the_same_draw():
     train, seeds = images(5), [torch.Generator().manual_seed(1) for _ in range(2)]
     model = image_model(train)
-    whole = kedge.residual_bank(model, train, size=10, generator=seeds[0])
-    pooled = kedge.residual_bank(model, train, size=10, pool=2, generator=seeds[1])
+    whole = killick.residual_bank(model, train, size=10, generator=seeds[0])
+    pooled = killick.residual_bank(model, train, size=10, pool=2, generator=seeds[1])
     assert_close(pooled, torch.as_tensor(oracle.average_pooled(whole.numpy(), 2)))
 
 
 @pytest.mark.parametrize(("size", "side"), [(8192, 64), (8193, 32)])
 def test_a_bank_is_pooled_as_soon_as_it_exceeds_128_mebibytes(size, side):
-    model = kedge.anchor(small_cnn(channels=1))
-    bank = kedge.residual_bank(model, torch.randn(3, 1, 64, 64), size=size)
+    model = killick.anchor(small_cnn(channels=1))
+    bank = killick.residual_bank(model, torch.randn(3, 1, 64, 64), size=size)
     assert bank.shape == (size, 1, side, side)
     assert bank.numel() * 4 <= 128 * 2**20
 
@@ -257,31 +259,31 @@ def test_a_bank_is_pooled_as_soon_as_it_exceeds_128_mebibytes(size, side):
 def test_an_image_is_pooled_as_the_bank_is_whatever_its_size(h, w, pool):
     model = image_model(images(3, h, w))
     train = images(2, h, w)  # two images: the bank holds both residuals
-    model.set_residuals(kedge.residual_bank(model, train, size=200, pool=pool))
+    model.set_residuals(killick.residual_bank(model, train, size=200, pool=pool))
     model.set_references(train[1:])
-    found = kedge.predict(model.double(), train[:1].double(), "transductive")
+    found = killick.predict(model.double(), train[:1].double(), "transductive")
     assert found.distance.item() < 1e-3  # x - r is in the bank, pooled as it is
 
 
 def test_a_balanced_pool_is_drawn_from_as_in_training(generator):
     labels = torch.tensor([0] * 99 + [1])
-    pool = kedge.ReferencePool(labels.float()[:, None] * 100, labels, balanced=True)
-    model = kedge.anchor(nn.Linear(1, 3))
-    bank = kedge.residual_bank(model, torch.zeros(2, 1), pool, size=4000, generator=generator)
+    pool = killick.ReferencePool(labels.float()[:, None] * 100, labels, balanced=True)
+    model = killick.anchor(nn.Linear(1, 3))
+    bank = killick.residual_bank(model, torch.zeros(2, 1), pool, size=4000, generator=generator)
     assert (bank == -100).float().mean().item() == pytest.approx(0.5, abs=0.04)
 
 
 @pytest.mark.parametrize("options", [{"size": 0}, {"pool": 0}])
 def test_a_bank_without_residuals_or_with_no_squares_is_refused(options):
     with pytest.raises(OptionError, match="at least one image, size and pool of at least 1"):
-        kedge.residual_bank(kedge.anchor(nn.Linear(2, 3)), torch.zeros(3, 2), **options)
+        killick.residual_bank(killick.anchor(nn.Linear(2, 3)), torch.zeros(3, 2), **options)
 
 
 def test_a_bank_is_the_same_from_one_seed_and_leaves_the_global_generator_alone():
-    model, train = kedge.anchor(nn.Linear(4, 3)), torch.randn(9, 4)
+    model, train = killick.anchor(nn.Linear(4, 3)), torch.randn(9, 4)
     seeds = [torch.Generator().manual_seed(s) for s in (3, 3, 4)]
     state = torch.get_rng_state()
-    a, b, c = (kedge.residual_bank(model, train, size=50, generator=s) for s in seeds)
+    a, b, c = (killick.residual_bank(model, train, size=50, generator=s) for s in seeds)
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
     assert torch.equal(torch.get_rng_state(), state)
@@ -289,9 +291,9 @@ def test_a_bank_is_the_same_from_one_seed_and_leaves_the_global_generator_alone(
 
 def test_one_image_has_no_residual_from_itself():
     with pytest.raises(ReferencesError, match="at least 2 images to form residuals, found 1"):
-        kedge.residual_bank(kedge.anchor(nn.Linear(4, 3)), torch.zeros(1, 4), size=5)
+        killick.residual_bank(killick.anchor(nn.Linear(4, 3)), torch.zeros(1, 4), size=5)
 
 
 def test_a_plain_network_has_no_residuals():
     with pytest.raises(OptionError, match="expected an anchored model, found Linear"):
-        kedge.residual_bank(nn.Linear(4, 3), torch.zeros(2, 4))
+        killick.residual_bank(nn.Linear(4, 3), torch.zeros(2, 4))

@@ -10,8 +10,8 @@ from scipy import stats
 from torch import Tensor
 from torchvision.transforms import v2
 
-from kedge.data.chance import Stream, sample_keys, uniform
-from kedge.data.transforms import Shift, erase, gather
+from killick.data.chance import Stream, sample_keys, uniform
+from killick.data.transforms import Shift, erase, gather
 
 FILL = [3.2, 127.5, 254.7]
 
@@ -101,7 +101,7 @@ def test_erased_pictures_are_those_of_the_slow_version(side):
 
 
 def erased_boxes(n: int, height: int, width: int) -> np.ndarray:
-    """Top, left, height and width of what Kedge erases in each of `n` pictures; zeros if none."""
+    """Top, left, height and width of what Killick erases in each of `n` pictures; zeros if none."""
     inside = erase(torch.zeros(n, 1, height, width, dtype=torch.uint8), keys_of(n), 1.0, [1.0])
     rows, columns = inside[:, 0].amax(2), inside[:, 0].amax(1)
     assert torch.equal(inside[:, 0], rows[:, :, None] * columns[:, None, :])  # rectangles

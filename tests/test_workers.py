@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kedge.data.batches import Batches, Cut, Streamed, read_all
-from kedge.data.images import ImageSet
+from killick.data.batches import Batches, Cut, Streamed, read_all
+from killick.data.images import ImageSet
 
 NOTED: list[Path] = []  # where forked processes note whether they collect garbage when they begin
 

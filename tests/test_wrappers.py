@@ -11,17 +11,17 @@ from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
-import kedge
-from kedge.references import take
+import killick
+from killick.references import take
 
 
-def stirred() -> kedge.Anchored:
-    return stir(kedge.anchor(small_cnn())).set_references(torch.rand(3, 3, 8, 8)).eval()
+def stirred() -> killick.Anchored:
+    return stir(killick.anchor(small_cnn())).set_references(torch.rand(3, 3, 8, 8)).eval()
 
 
 def both() -> list[nn.Module]:
     model = stirred()
-    return [model, kedge.fold(model), kedge.fold(model, k=2)]
+    return [model, killick.fold(model), killick.fold(model, k=2)]
 
 
 KINDS = ["anchored", "folded", "folded for two"]
@@ -36,7 +36,7 @@ def test_torch_compile_gives_the_same_logits_in_one_graph(kind):
 
 def test_a_compiled_training_step_gives_the_same_loss_and_gradient_in_one_graph():
     model = stirred().train()
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
     x, labels = torch.rand(6, 3, 8, 8), torch.arange(6) % 5
     draw = masking.draw(6, "cpu")
 
@@ -56,7 +56,7 @@ def test_a_compiled_training_step_gives_the_same_loss_and_gradient_in_one_graph(
 def test_a_compiled_model_is_settled_when_it_is_switched_to_eval():
     model = stirred().train()
     plain = copy.deepcopy(model)
-    plain.recent = kedge.batchnorm.RecentPairs()
+    plain.recent = killick.batchnorm.RecentPairs()
     compiled = torch.compile(model, backend="aot_eager")
     x, mask = torch.rand(6, 3, 8, 8), torch.tensor(True)
     for judged in (compiled, plain):
@@ -102,8 +102,8 @@ def test_channels_last_gives_the_same_logits(kind):
 def test_pairs_of_channels_last_images_are_channels_last():
     x = torch.rand(4, 3, 8, 8).to(memory_format=torch.channels_last)
     for scope in ("batch", "sample"):
-        draw = kedge.ReferenceMasking(alpha=0.5, target="label", scope=scope).draw(4, "cpu")
-        pairs = kedge.pair(x, take(x, draw.chosen), draw.masked)
+        draw = killick.ReferenceMasking(alpha=0.5, target="label", scope=scope).draw(4, "cpu")
+        pairs = killick.pair(x, take(x, draw.chosen), draw.masked)
         assert pairs.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -125,7 +125,7 @@ def test_a_state_dict_carries_everything(kind):
 
 
 def test_a_folded_network_can_be_trained_further():
-    folded = kedge.fold(stirred()).train()
+    folded = killick.fold(stirred()).train()
     folded(torch.rand(4, 3, 8, 8)).sum().backward()
     assert folded.net[0].layer.weight.grad.abs().sum() > 0
 
@@ -135,7 +135,7 @@ def test_folding_leaves_the_model_as_it_was_and_settles_it():
     x = torch.rand(4, 3, 8, 8)
     model(x, x.flip(0), True)
     before = [m.training for m in model.modules()]
-    folded = kedge.fold(model)
+    folded = killick.fold(model)
     assert [m.training for m in model.modules()] == before
     assert not folded.training
     assert_close(folded(x), model.eval()(x), atol=1e-5, rtol=1e-5)
@@ -144,30 +144,34 @@ def test_folding_leaves_the_model_as_it_was_and_settles_it():
 def test_fold_takes_references_of_its_own_and_refuses_what_cannot_serve():
     model, x = stirred(), torch.rand(4, 3, 8, 8)
     own = torch.rand(1, 3, 8, 8)
-    folded = kedge.fold(model, references=own)
+    folded = killick.fold(model, references=own)
     assert_close(folded(x), model(x, own.expand_as(x)), atol=1e-5, rtol=1e-5)
-    with pytest.raises(kedge.errors.ReferencesError, match="expected 4 stored .*, found 3"):
-        kedge.fold(model, k=4)
-    with pytest.raises(kedge.errors.ShapeError, match="references as"):
-        kedge.fold(model, references=own[0])
-    with pytest.raises(kedge.errors.OptionError, match="expected an anchored model, found Linear"):
-        kedge.fold(nn.Linear(2, 2))
+    with pytest.raises(killick.errors.ReferencesError, match="expected 4 stored .*, found 3"):
+        killick.fold(model, k=4)
+    with pytest.raises(killick.errors.ShapeError, match="references as"):
+        killick.fold(model, references=own[0])
+    with pytest.raises(
+        killick.errors.OptionError, match="expected an anchored model, found Linear"
+    ):
+        killick.fold(nn.Linear(2, 2))
 
 
 def test_a_folded_network_refuses_what_its_model_refuses():
-    normalising = kedge.anchor(small_cnn(), normalise=((0.5,) * 3, (0.5,) * 3))
+    normalising = killick.anchor(small_cnn(), normalise=((0.5,) * 3, (0.5,) * 3))
     normalising.set_references(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(kedge.errors.DtypeError, match="this model normalises by itself"):
-        kedge.fold(normalising)(torch.rand(2, 3, 8, 8))
-    folded = kedge.fold(stirred())
-    with pytest.raises(kedge.errors.DtypeError, match="no normalise="):
+    with pytest.raises(killick.errors.DtypeError, match="this model normalises by itself"):
+        killick.fold(normalising)(torch.rand(2, 3, 8, 8))
+    folded = killick.fold(stirred())
+    with pytest.raises(killick.errors.DtypeError, match="no normalise="):
         folded(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
     for shape in ((2, 1, 8, 8), (2, 3, 9, 8), (3, 8, 8)):
-        with pytest.raises(kedge.errors.ShapeError, match=r"\(n, 3, 8, 8\), found .* one size"):
+        with pytest.raises(killick.errors.ShapeError, match=r"\(n, 3, 8, 8\), found .* one size"):
             folded(torch.zeros(shape))
     for options in ({"k": 0}, {"k": -1}, {"k": 2, "references": torch.rand(5, 3, 8, 8)}):
-        with pytest.raises(kedge.errors.OptionError, match="expected k of at least 1, and no ref"):
-            kedge.fold(stirred(), **options)
+        with pytest.raises(
+            killick.errors.OptionError, match="expected k of at least 1, and no ref"
+        ):
+            killick.fold(stirred(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +218,8 @@ def gathered(value: torch.Tensor) -> list[torch.Tensor]:
 
 def _train_under_ddp(rank: int, folder: str) -> None:
     torch.manual_seed(0)
-    model = DistributedDataParallel(kedge.anchor(small_cnn()))
-    masking = kedge.ReferenceMasking(alpha=0.5, target="uniform")
+    model = DistributedDataParallel(killick.anchor(small_cnn()))
+    masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(rank)  # other data and references on each rank
     x = torch.rand(8, 3, 8, 8, generator=generator)
@@ -232,27 +236,29 @@ def _train_under_ddp(rank: int, folder: str) -> None:
         model(x)
     first, second = gathered(model.module.net[1].running_mean)
     assert torch.equal(first, second)  # DDP itself sends rank 0's buffers
-    kedge.settle(model, [x])
+    killick.settle(model, [x])
     first, second = gathered(model.module.net[1].running_mean)
     assert torch.equal(first, second)
-    own = model.module.net[0](kedge.pair(x, x)).mean((0, 2, 3))  # sums do not depend on references
+    own = model.module.net[0](killick.pair(x, x)).mean(
+        (0, 2, 3)
+    )  # sums do not depend on references
     assert not torch.equal(*gathered(own))
     if rank == 0:  # alone, as people do: nothing may wait for the other
         model.module.train()
         model.module.eval()
-        assert not any("module." in key for key in kedge.anchored.anchored_in(model).state_dict())
-        kedge.save(model, folder)
+        assert not any("module." in key for key in killick.anchored.anchored_in(model).state_dict())
+        killick.save(model, folder)
 
 
 def test_ddp_trains_keeps_ranks_equal_and_saves_clean_keys(in_two_processes):
     folder = in_two_processes("anchored")
-    again = kedge.load(folder / "model", net=small_cnn())
+    again = killick.load(folder / "model", net=small_cnn())
     assert "net.0.weight" in again.state_dict()
 
 
 def _train_folded_under_ddp(rank: int) -> None:
     torch.manual_seed(0)
-    folded = kedge.fold(stirred()).train()
+    folded = killick.fold(stirred()).train()
     model = DistributedDataParallel(folded)
     generator = torch.Generator().manual_seed(rank)
     model(torch.rand(4, 3, 8, 8, generator=generator)).sum().backward()
@@ -266,7 +272,7 @@ def test_a_folded_network_trains_under_ddp(in_two_processes):
 
 
 def _compare_masks(rank: int, ranks: str) -> None:
-    masking = kedge.ReferenceMasking(alpha=0.5, target="label", ranks=ranks)
+    masking = killick.ReferenceMasking(alpha=0.5, target="label", ranks=ranks)
     generator = torch.Generator().manual_seed(rank)
     masks = torch.stack([masking.draw(4, "cpu", generator=generator).masked for _ in range(64)])
     first, second = gathered(masks.int())
@@ -282,12 +288,12 @@ def test_ranks_mask_the_same_steps_or_their_own(ranks, in_two_processes):
 def test_references_are_taken_one_by_one_so_that_memory_does_not_grow_with_k():
     model, x, sizes = stirred(), torch.rand(4, 3, 8, 8), []
     model.net.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
-    kedge.predict(model, x, protocol="marginal", k=3)
+    killick.predict(model, x, protocol="marginal", k=3)
     assert sizes == [4, 4, 4]
 
 
 def test_predict_sees_through_wrappers():
     model, x = stirred(), torch.rand(4, 3, 8, 8)
     compiled = torch.compile(model, backend="aot_eager")
-    found = kedge.predict(compiled, x, protocol="marginal", k=3)
-    assert_close(found.logits, kedge.predict(model, x, protocol="marginal", k=3).logits)
+    found = killick.predict(compiled, x, protocol="marginal", k=3)
+    assert_close(found.logits, killick.predict(model, x, protocol="marginal", k=3).logits)

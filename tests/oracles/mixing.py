@@ -1,4 +1,4 @@
-"""What `kedge.data.mixing` should make of two pictures, number by number in float64."""
+"""What `killick.data.mixing` should make of two pictures, number by number in float64."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What `kedge.predict` should say, number by number in float64, from the formulas."""
+"""What `killick.predict` should say, number by number in float64, from the formulas."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What `kedge.data.transforms` should make, one picture and one pixel at a time."""
+"""What `killick.data.transforms` should make, one picture and one pixel at a time."""
 
 import math
 

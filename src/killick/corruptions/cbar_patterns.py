@@ -1,0 +1,243 @@
+"""Patterns of C-bar: a plane wave, wavy rings, plasma, grey squares.
+
+Definitions are those of the published generators (Mintun et al. 2021), in which a parameter of
+maximum `m` is `severity * m / 10`. Where they have one side length, here it is the shorter side, so
+square images get theirs. The random numbers are another stream, and the arithmetic is float32. `x`
+counts columns and `y` rows, from 0.
+"""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from killick.corruptions.pixels import to_bytes, to_floats
+
+_GREY = 128
+_PLASMA_STEPS = (4, 5, 6)
+
+
+def _uniform(
+    low: float, high: float, n: int, device: torch.device, generator: torch.Generator | None
+) -> Tensor:
+    """A number in [low, high) for each image, `(n, 1, 1)`."""
+    share = torch.rand(n, 1, 1, device=device, generator=generator)
+    return share.mul_(high - low).add_(low)
+
+
+@lru_cache(maxsize=16)
+def _coordinates(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Columns `(1, 1, width)` and rows `(1, height, 1)` as floats."""
+    columns = torch.arange(width, dtype=torch.float32, device=device)
+    rows = torch.arange(height, dtype=torch.float32, device=device)
+    return columns[None, None, :], rows[None, :, None]
+
+
+class _PlaneWave(NamedTuple):
+    across: Tensor  # radians per column
+    down: Tensor  # radians per row
+    phase: Tensor
+
+
+def single_frequency_greyscale(
+    images: Tensor, severity: float, *, generator: torch.Generator | None
+) -> Tensor:
+    """The images plus one grey plane wave of random direction, `severity * 196 / 10` levels high.
+
+    The wave is `sin(x * across + y * down + phase)`. One of the two frequencies, either with equal
+    chance, is uniform between -pi and pi, the other uniform between minus and plus that; the phase
+    is uniform.
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        severity: From the table.
+        generator: On the images' device.
+    """
+    draw = _draw_plane_wave(len(images), images.device, generator)
+    return _apply_plane_wave(images, severity, draw)
+
+
+def _draw_plane_wave(n: int, device: torch.device, generator: torch.Generator | None) -> _PlaneWave:
+    larger = _uniform(-math.pi, math.pi, n, device, generator)
+    smaller = larger * _uniform(-1, 1, n, device, generator)
+    swapped = _uniform(0, 1, n, device, generator) < 0.5
+    phase = _uniform(0, 2 * math.pi, n, device, generator)
+    across, down = torch.where(swapped, smaller, larger), torch.where(swapped, larger, smaller)
+    return _PlaneWave(across, down, phase)
+
+
+def _apply_plane_wave(images: Tensor, severity: float, draw: _PlaneWave) -> Tensor:
+    x, y = _coordinates(images.shape[2], images.shape[3], images.device)
+    wave = (x * draw.across + draw.phase + y * draw.down).sin_().mul_(severity * 196 / 10)
+    return to_bytes(to_floats(images).add_(wave[:, None]))
+
+
+class _Rings(NamedTuple):
+    column: Tensor  # of the centre
+    row: Tensor
+    frequency: Tensor  # bumps around the centre
+    amplitude: Tensor  # of the bumps, in pixels
+    breadth: Tensor  # of a ring, in pixels
+
+
+def cocentric_sine_waves(
+    images: Tensor, severity: float, *, generator: torch.Generator | None
+) -> Tensor:
+    """The images plus a grey sawtooth of wavy rings, `severity * 128 / 10` levels from low to high.
+
+    At distance `r` and angle `a` from the centre the sawtooth is the fractional part of
+    `(r + amplitude * sin(frequency * a)) / breadth`, minus a half. The centre is uniform over the
+    image, the frequency uniform to 10 (seldom whole: the rings break where the angle jumps),
+    amplitude and breadth uniform to a tenth of the side. All channels get the same, as in the
+    published generator.
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        severity: From the table.
+        generator: On the images' device.
+    """
+    n, _, height, width = images.shape
+    draw = _draw_rings(n, height, width, images.device, generator)
+    return _apply_rings(images, severity, draw)
+
+
+def _draw_rings(
+    n: int, height: int, width: int, device: torch.device, generator: torch.Generator | None
+) -> _Rings:
+    tenth = min(height, width) / 10
+    ends = (width, height, 10, tenth, tenth)
+    return _Rings(*(_uniform(0, end, n, device, generator) for end in ends))
+
+
+def _apply_rings(images: Tensor, severity: float, draw: _Rings) -> Tensor:
+    x, y = _coordinates(images.shape[2], images.shape[3], images.device)
+    right, below = x - draw.column, y - draw.row
+    radius = (right.square() + below.square()).sqrt_()
+    angle = torch.atan2(*torch.broadcast_tensors(right, below))
+    bump = angle.mul_(draw.frequency).sin_().mul_(draw.amplitude)
+    turns = radius.add_(bump).div_(draw.breadth.clamp_min(1e-6))  # one draw in 2 ** 24 is zero
+    saw = turns.sub_(turns.floor()).sub_(0.5).mul_(severity * 128 / 10)
+    return to_bytes(to_floats(images).add_(saw[:, None]))
+
+
+class _Plasma(NamedTuple):
+    time: Tensor
+    steps: Tensor
+    sharpness: Tensor
+    scale: Tensor  # pixels for each unit of the pattern
+
+
+def plasma_noise(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
+    """The images, faded, plus coloured plasma of `severity * 64 / 10` levels.
+
+    What is left of the image is `1 - severity * 64 / 10 / 255`. Coordinates in units of `scale`
+    are pushed by sines of each other, 4, 5 or 6 times with equal chance, at frequencies growing by
+    1.93 and with pushes shrinking by `2.25 - sharpness`; red, green and blue are sines of where x,
+    their mean and y end up. Uniform: time to 6 pi, sharpness from 0.5 to 1, scale from 0.075 to 0.2
+    of the side. (The original has a further term, of which the factor starts at zero and stays.)
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        severity: From the table.
+        generator: On the images' device.
+    """
+    n, _, height, width = images.shape
+    draw = _draw_plasma(n, height, width, images.device, generator)
+    return _apply_plasma(images, severity, draw)
+
+
+def _draw_plasma(
+    n: int, height: int, width: int, device: torch.device, generator: torch.Generator | None
+) -> _Plasma:
+    side = min(height, width)
+    low, high = _PLASMA_STEPS[0], _PLASMA_STEPS[-1] + 1
+    return _Plasma(
+        time=_uniform(0, 6 * math.pi, n, device, generator),
+        steps=torch.randint(low, high, (n, 1, 1), device=device, generator=generator),
+        sharpness=_uniform(0.5, 1, n, device, generator),
+        scale=_uniform(0.075 * side, 0.2 * side, n, device, generator),
+    )
+
+
+def _apply_plasma(images: Tensor, severity: float, draw: _Plasma) -> Tensor:
+    columns, rows = _coordinates(images.shape[2], images.shape[3], images.device)
+    x, y = columns / draw.scale, rows / draw.scale
+    for step in range(_PLASMA_STEPS[-1]):
+        # Images that have had all their steps are pushed no further. In the first step x is still
+        # one row and y one column.
+        push = (step < draw.steps) / (2.25 - draw.sharpness) ** step
+        phase = draw.time / 1.15**step
+        by_row = (y * 1.93**step).add_(phase).cos_().mul_(push)
+        by_column = (x * 1.93**step).add_(phase).sin_().mul_(push)
+        x = x.sub(by_column, alpha=0.3) + by_row
+        y = y.add(by_row, alpha=0.3) + by_column
+    red, blue = (x - draw.time).sin_(), (y + draw.time).sin_()
+    green = x.add_(y).add_(draw.time.sin()).mul_(0.5).sin_()
+    strength = severity * 64 / 10
+    levels = to_floats(images).mul_(1 - strength / 255)
+    return to_bytes(levels.add_(torch.stack((red, green, blue), 1), alpha=strength))
+
+
+class _Board(NamedTuple):
+    angle: Tensor
+    square: Tensor  # side of a square, in pixels
+    chance: Tensor  # uniform, for each square, the first pixel's in the middle
+
+
+def checkerboard_cutout(
+    images: Tensor, severity: float, *, generator: torch.Generator | None
+) -> Tensor:
+    """The images with part of one colour of a turned checkerboard grey, `severity / 10` of it.
+
+    The board is turned about the first pixel by a uniform angle; its squares are from 0.1 to 0.25
+    of the side, uniform, and at least one pixel. Each square of the one colour becomes grey (128)
+    with that chance, independently.
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        severity: From the table.
+        generator: On the images' device.
+    """
+    n, _, height, width = images.shape
+    draw = _draw_board(n, height, width, images.device, generator)
+    return _apply_board(images, severity, draw)
+
+
+def _reach(height: int, width: int) -> int:
+    """The most squares that lie between the first pixel and any other, along either axis."""
+    return math.ceil(math.hypot(height, width) / max(0.1 * min(height, width), 1))
+
+
+def _draw_board(
+    n: int, height: int, width: int, device: torch.device, generator: torch.Generator | None
+) -> _Board:
+    side, reach = min(height, width), _reach(height, width)
+    angle = _uniform(0, 2 * math.pi, n, device, generator)
+    square = _uniform(0.1 * side, 0.25 * side, n, device, generator).clamp_min_(1)
+    chance = torch.rand(n, 2 * reach, 2 * reach, device=device, generator=generator)
+    # The original rounds towards zero, so that the two squares that meet at the first pixel share
+    # a number; no others of their colour that are in one picture do.
+    chance[:, reach - 1, reach - 1] = chance[:, reach, reach]
+    return _Board(angle, square, chance)
+
+
+def _apply_board(images: Tensor, severity: float, draw: _Board) -> Tensor:
+    height, width = images.shape[2:]
+    reach = _reach(height, width)
+    x, y = _coordinates(height, width, images.device)
+    cos, sin = draw.angle.cos() / draw.square, draw.angle.sin() / draw.square
+    # Counted from the furthest square, so that truncation rounds down.
+    first = (y * cos + reach + x * sin).long()
+    second = (reach - y * sin + x * cos).long()
+    cut = (draw.chance < severity / 10).logical_and_(_dark_squares(reach, images.device))
+    here = cut.flatten(1).gather(1, first.mul_(2 * reach).add_(second).flatten(1))
+    return images.masked_fill(here.view(-1, 1, height, width), _GREY)
+
+
+@lru_cache(maxsize=16)
+def _dark_squares(reach: int, device: torch.device) -> Tensor:
+    """Whether each square of a board of `2 * reach` each way has the colour of the middle one."""
+    place = torch.arange(-reach, reach, device=device)
+    return (place[:, None] - place) % 2 == 0

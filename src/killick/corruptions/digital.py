@@ -1,0 +1,175 @@
+"""What cameras and software do to pictures: contrast, brightness, saturation, blocks and JPEG.
+
+The operations are those of ImageNet-C and CIFAR-10-C (Hendrycks and Dietterich 2019). Nothing here
+is random; the functions take a generator because every corruption does, and leave it alone.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from killick.corruptions.jpeg import recode
+from killick.corruptions.pixels import to_bytes, to_floats
+
+# Pillow's own fixed point: 8 bits for the grey level, 2 to spare, 22 for the weight.
+_BITS = 22
+_UNIT = 1 << _BITS
+
+
+def contrast(images: Tensor, factor: float, *, generator: torch.Generator | None) -> Tensor:
+    """The images with every channel drawn towards its own mean over the picture.
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        factor: What is left of the distance to the mean.
+        generator: Not used.
+    """
+    levels = to_floats(images)
+    mean = levels.mean((2, 3), keepdim=True)
+    return to_bytes(levels.mul_(factor).add_(mean.mul_(1 - factor)))
+
+
+def brightness(images: Tensor, added: float, *, generator: torch.Generator | None) -> Tensor:
+    """The images with the value of HSV raised, hue and saturation kept.
+
+    The value is the largest of the three channels, and to change it scales all three; black, which
+    has no hue, becomes grey. The original goes to HSV and back, to the same effect.
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        added: To the value, as a share of full scale.
+        generator: Not used.
+    """
+    value = to_floats(_highest(images))
+    raised = (value + 255 * added).clamp_(0, 255)
+    of_black = (1 - value).clamp_(min=0).mul_(raised)  # for value 0; none for 1, 2, 3 ...
+    return to_bytes(torch.addcmul(of_black, to_floats(images), raised.div_(value.clamp_(min=1))))
+
+
+def saturate(
+    images: Tensor, factor: float, offset: float, *, generator: torch.Generator | None
+) -> Tensor:
+    """The images with the saturation of HSV times `factor` plus `offset`, hue and value kept.
+
+    The value is the largest of the three channels, and the saturation says how far the smallest
+    lies below it, as a share of it: to change it stretches the distances of all three to the
+    largest. Greys have the hue of red in HSV, so that an offset turns them red, as in the original.
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        factor: Not negative.
+        offset: Not negative.
+        generator: Not used.
+    """
+    value = to_floats(_highest(images))
+    spread = value - _lowest(images)
+    wanted = torch.minimum(spread * factor + value * offset, value)
+    stretch = wanted / spread.clamp(min=1)
+    levels = torch.addcmul(value, to_floats(images).sub_(value), stretch)
+    if offset > 0:
+        levels[:, 1:] -= wanted.mul_((1 - spread).clamp_(min=0))  # where spread is 0
+    return to_bytes(levels)
+
+
+def pixelate(images: Tensor, scale: float, *, generator: torch.Generator | None) -> Tensor:
+    """The images made smaller by the means of boxes, and large again by repetition.
+
+    Equal to Pillow's BOX filter, down and up, which rounds the means along x, then those along y.
+    (Since version 13 it begins with y in images twice as tall as wide: a grey level there.)
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        scale: Of the small image, in (0, 1]; its sides are cut to whole pixels, at least 1.
+        generator: Not used.
+    """
+    height, width = images.shape[2:]
+    low, narrow = max(1, int(height * scale)), max(1, int(width * scale))
+    # Whole rows are copied far faster than single columns are: turned, columns are rows.
+    small = _turn(_resize(_turn(_resize(_turn(images), narrow)), low))
+    return _resize(_turn(_resize(small, width)), height)
+
+
+def jpeg_compression(
+    images: Tensor, quality: float, *, generator: torch.Generator | None
+) -> Tensor:
+    """The images after they were written and read as JPEG, with the pixels that Pillow gives.
+
+    Colours have half the resolution, Pillow's default.
+
+    Args:
+        images: uint8, `(n, 3, height, width)`.
+        quality: Of libjpeg, 1 to 100; cut to a whole number.
+        generator: Not used.
+    """
+    return recode(images, int(quality))
+
+
+def _highest(images: Tensor) -> Tensor:
+    """The largest channel of each pixel, `(n, 1, height, width)`."""
+    red, green, blue = images.split(1, 1)
+    return torch.maximum(red, green).maximum(blue)
+
+
+def _lowest(images: Tensor) -> Tensor:
+    """The smallest channel of each pixel, `(n, 1, height, width)`."""
+    red, green, blue = images.split(1, 1)
+    return torch.minimum(red, green).minimum(blue)
+
+
+def _turn(images: Tensor) -> Tensor:
+    """The images with height and width exchanged."""
+    return images.transpose(2, 3).contiguous()
+
+
+def _resize(images: Tensor, rows: int) -> Tensor:
+    """The images with another number of rows, each the mean of a box of old ones."""
+    boxes = _boxes(images.shape[2], rows, images.device)
+    members = (images.index_select(2, place) for place in boxes.places)
+    if len(boxes.places) == 1:
+        return next(members)
+    total = next(members).to(torch.int32)
+    for member, counts in zip(members, boxes.counts[1:], strict=True):
+        total += member if counts is None else member.mul_(counts)
+    return total.mul_(boxes.weight).add_(_UNIT // 2).bitwise_right_shift_(_BITS).to(torch.uint8)
+
+
+class _Boxes(NamedTuple):
+    """Which old rows belong to each new one.
+
+    Attributes:
+        places: The first of each box, the second of each box ..., each `(new,)`.
+        counts: Whether there is one, as 0 or 1, `(new, 1)`; None where all boxes have it.
+        weight: One over their number, in units of `1 / _UNIT`, `(new, 1)`.
+    """
+
+    places: list[Tensor]
+    counts: list[Tensor | None]
+    weight: Tensor
+
+
+@lru_cache(maxsize=64)
+def _boxes(old: int, new: int, device: torch.device) -> _Boxes:
+    """The boxes of `new` rows over `old` ones.
+
+    A row belongs to the box that its middle lies in (the far end included). Boxes are no narrower
+    than one row.
+    """
+    scale = old / new
+    width = max(scale, 1.0)
+    row = torch.arange(old, dtype=torch.float64)
+    middle = (torch.arange(new, dtype=torch.float64)[:, None] + 0.5) * scale
+    # Pillow asks twice; where a row lies on the end of a box, rounding lets either say no.
+    near = (row >= (middle - width / 2 + 0.5).floor()) & (row < (middle + width / 2 + 0.5).floor())
+    distance = (row - middle + 0.5) * (1 / width)
+    inside = near & (distance > -0.5) & (distance <= 0.5)
+    size, first = inside.sum(1), inside.int().argmax(1)
+    places: list[Tensor] = []
+    counts: list[Tensor | None] = []
+    for i in range(int(size.max())):
+        places.append((first + i).clamp_(max=old - 1).to(device))
+        there = (size > i).to(torch.uint8)[:, None]
+        counts.append(None if there.all() else there.to(device))
+    weight = (_UNIT / size[:, None] + 0.5).to(torch.int32)
+    return _Boxes(places, counts, weight.to(device))

@@ -1,0 +1,197 @@
+"""Frost: ice on the window through which a picture is seen."""
+
+import math
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from killick.corruptions.ice import make_ice
+from killick.corruptions.pixels import to_bytes, to_floats
+from killick.errors import DataError, DtypeError, ShapeError
+
+_USED = 5  # the originals have six photographs and draw among the first five
+_KINDS = {".png", ".jpg", ".jpeg"}
+_SPARE = 1.1  # how much larger than the image a texture is made that was too small for it
+
+
+def frost(
+    images: Tensor,
+    image_weight: float,
+    frost_weight: float,
+    scale: float,
+    *,
+    generator: torch.Generator | None,
+    textures: Sequence[Tensor] | None = None,
+) -> Tensor:
+    """The images behind ice: to each a crop is added of one of the textures, both at random.
+
+    The textures are those of `ice.make_ice`; the originals have photographs. A texture that is not
+    larger than the images is enlarged until it is, with a tenth to spare; the originals fail there.
+
+    Args:
+        images: uint8 `(n, 3, h, w)`.
+        image_weight: How much of the image is left.
+        frost_weight: How much of the texture is added.
+        scale: By which the texture is resized before it is cropped.
+        generator: On the device of the images.
+        textures: uint8 `(3, height, width)` each, such as `load_photographs` finds; ice by default.
+    """
+    n, _, height, width = images.shape
+    device = images.device
+    textures = make_ice() if textures is None else textures
+    panes = _prepare(_Same(textures), scale, height, width, device)
+    which = torch.randint(len(panes.begins), (n,), device=device, generator=generator)
+    place = torch.rand(2, n, device=device, generator=generator)
+    crops = _cut_out(panes, which, place, height, width)
+    levels = to_floats(images).mul_(image_weight)
+    return to_bytes(levels.add_(crops.float(), alpha=frost_weight))
+
+
+def load_photographs(where: str | os.PathLike[str]) -> list[Tensor]:
+    """The photographs of frost that the originals use, uint8 `(3, height, width)` each.
+
+    Args:
+        where: A folder with frost1.png, frost2.png, frost3.png, frost4.jpg and so on, or the name
+            of an installed package that has them, such as imagecorruptions. (It is not imported.)
+            They may lie in a folder `frost` in there. Of more than five the first five are used, as
+            in the originals.
+    """
+    folder = _find_folder(where)
+    for place in (folder, folder / "frost"):
+        found = sorted(
+            path
+            for path in place.glob("[fF]rost*")
+            if path.suffix.lower() in _KINDS and path.is_file()
+        )
+        if len(found) >= _USED:
+            return [_read(path) for path in found[:_USED]]
+    raise DataError(
+        f"expected {_USED} photographs frost1.png, frost2.png … in {folder} or in its folder frost,"
+        " found fewer. Take them from the code of ImageNet-C, or leave them out for procedural ice."
+    )
+
+
+def _find_folder(where: str | os.PathLike[str]) -> Path:
+    """A folder as it is given, or that of an installed package."""
+    folder = Path(where)
+    if folder.is_dir():
+        return folder
+    name = os.fspath(where)
+    spec = find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(
+            f"expected a folder with photographs of frost, or an installed package that has one,"
+            f" found neither at {name!r}. Leave it out for procedural ice."
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _read(path: Path) -> Tensor:
+    try:
+        with Image.open(path) as picture:
+            pixels = np.array(picture.convert("RGB"))
+    except OSError as error:
+        raise DataError(
+            f"expected a photograph in {path}, found a file that cannot be read: {error}."
+        ) from error
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+class _Same:
+    """Textures as a key of a cache: the same tensors, unchanged since."""
+
+    def __init__(self, textures: Sequence[Tensor]) -> None:
+        self.textures = tuple(textures)
+        # Tensors made in inference mode cannot change, and have no version.
+        self._marks = tuple(
+            (id(texture), 0 if texture.is_inference() else texture._version)
+            for texture in self.textures
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._marks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._marks == other._marks
+
+
+class Panes(NamedTuple):
+    """Textures, resized, one after the other in memory; where each begins; how large each is."""
+
+    pixels: Tensor
+    begins: Tensor
+    heights: Tensor
+    widths: Tensor
+
+
+@lru_cache(maxsize=8)
+def _prepare(same: _Same, scale: float, height: int, width: int, device: torch.device) -> Panes:
+    """The textures in the scale that is asked for, each larger than `height` and `width`."""
+    if not same.textures:
+        raise DataError("expected at least one texture of frost, found none.")
+    resized = []
+    for texture in same.textures:
+        if texture.dtype != torch.uint8:
+            raise DtypeError(f"expected textures of frost as uint8, found {texture.dtype}.")
+        if texture.ndim != 3 or texture.shape[0] != 3 or 0 in texture.shape:
+            raise ShapeError(
+                "expected textures of frost of shape (3, height, width), found"
+                f" {tuple(texture.shape)}."
+            )
+        pane = texture.to(device)
+        tall, wide = max(1, round(pane.shape[1] * scale)), max(1, round(pane.shape[2] * scale))
+        pane = _resize(pane, scale, tall, wide)
+        if tall <= height or wide <= width:
+            factor = _SPARE * max(height / tall, width / wide)
+            pane = _resize(pane, factor, math.ceil(tall * factor), math.ceil(wide * factor))
+        resized.append(pane)
+    ends = torch.tensor([pane.numel() for pane in resized]).cumsum(0)
+    sizes = torch.tensor([pane.shape for pane in resized]).to(device)
+    begins = torch.cat((torch.zeros(1, dtype=torch.long), ends[:-1])).to(device)
+    pixels = torch.cat([pane.reshape(-1) for pane in resized])
+    return Panes(pixels, begins, sizes[:, 1], sizes[:, 2])
+
+
+def _resize(texture: Tensor, scale: float, height: int, width: int) -> Tensor:
+    """The texture, linearly interpolated but not smoothed before, as OpenCV does by default."""
+    levels = texture.float()
+    for dim, size in ((1, height), (2, width)):
+        last = levels.shape[dim] - 1
+        places = (torch.arange(size, dtype=torch.float64) + 0.5).div_(scale).sub_(0.5)
+        places = places.clamp_(0, last).to(texture.device)
+        low = places.long()
+        share = (places - low).float().view((-1, 1) if dim == 1 else (-1,))
+        upper = levels.index_select(dim, (low + 1).clamp_(max=last))
+        levels = levels.index_select(dim, low).lerp_(upper, share)
+    return levels.round_().to(torch.uint8)
+
+
+def _cut_out(panes: Panes, which: Tensor, place: Tensor, height: int, width: int) -> Tensor:
+    """Crops `(n, 3, height, width)` of the chosen textures.
+
+    Args:
+        panes: The textures.
+        which: The number of each crop's texture, `(n,)`.
+        place: Where each begins, `(2, n)`: shares of the room downwards and to the right. As in
+            the originals, the last possible row and column are never reached.
+        height: Of the crops.
+        width: Of the crops.
+    """
+    tall, wide = panes.heights[which], panes.widths[which]
+    top = (place[0] * (tall - height)).long()
+    left = (place[1] * (wide - width)).long()
+    channels = torch.arange(3, device=which.device)[:, None]
+    rows = torch.arange(height, device=which.device) + top[:, None, None]
+    rows = (channels * tall[:, None, None] + rows) * wide[:, None, None]
+    starts = rows + (panes.begins[which] + left)[:, None, None]
+    # Every run of `width` pixels, overlapping: a row of a crop is one of them, copied at a stroke.
+    runs = panes.pixels.as_strided((len(panes.pixels) - width + 1, width), (1, 1))
+    return runs.index_select(0, starts.view(-1)).view(-1, 3, height, width)

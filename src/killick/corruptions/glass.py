@@ -1,0 +1,87 @@
+"""Frosted glass: pixels take the places of near ones, between two Gaussian blurs."""
+
+import torch
+from torch import Tensor
+
+from killick.corruptions.filters import smooth
+
+
+def glass_blur(
+    images: Tensor,
+    sigma: float,
+    reach: float,
+    passes: float,
+    *,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """The images blurred, their pixels shuffled locally, and blurred again.
+
+    In each pass the pixels are visited from the last to the first, row by row, and each is
+    overwritten with a neighbour as that is by then (the original means to swap the two, but only
+    copies). `reach + 1` rows and columns before the first and `reach - 1` after the last are not
+    visited. The original calculates with float64, this with float32, and draws other numbers.
+
+    Args:
+        images: uint8 `(n, 3, h, w)`.
+        sigma: Of both blurs, in pixels.
+        reach: How far off a neighbour may be: `-reach` to `reach - 1` in each direction.
+        passes: How often the pixels are shuffled.
+        generator: Draws the neighbours; on the device of the images.
+    """
+    n, channels, height, width = images.shape
+    reach = int(reach)
+    rows, columns = height - 2 * reach, width - 2 * reach
+    blurred = smooth(images, sigma)
+    if min(rows, columns) < 1:  # too small for any pixel to be visited
+        return smooth(blurred, sigma)
+    planes = blurred.transpose(0, 1).reshape(channels, n * height * width)
+    for _ in range(int(passes)):
+        drawn = _draw((n, rows, columns), reach, images.device, generator)
+        planes = planes.index_select(1, _trace(drawn, reach, height, width))
+    return smooth(planes.view(channels, n, height, width).transpose(0, 1), sigma)
+
+
+def _draw(
+    shape: tuple[int, int, int],
+    reach: int,
+    device: torch.device,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """The number of a neighbour for each visited pixel, row by row in the square of neighbours."""
+    return torch.randint(
+        (2 * reach) ** 2, shape, dtype=torch.int32, device=device, generator=generator
+    )
+
+
+def _trace(drawn: Tensor, reach: int, height: int, width: int) -> Tensor:
+    """From which place before a pass the pixel at each place after it comes, `(n * h * w,)`.
+
+    A neighbour that lies ahead of its pixel has been visited, and may have been overwritten with
+    one that lies ahead of itself, and so on, until one does not. All these chains are followed at
+    once, by steps that double: no pixel waits for another.
+
+    Args:
+        drawn: As from `_draw`.
+        reach: As in `glass_blur`.
+        height: Of the images.
+        width: Of the images.
+    """
+    n, rows, columns = drawn.shape
+    device = drawn.device
+    side = torch.arange(-reach, reach, dtype=torch.int32, device=device)
+    steps = (side[:, None] * width + side).flatten()
+    own = torch.arange(n * height * width, dtype=torch.int32, device=device)
+    neighbour = own.clone()
+    visited = neighbour.view(n, height, width)[:, reach + 1 : height - reach + 1]
+    visited = visited[:, :, reach + 1 : width - reach + 1]
+    visited += steps.index_select(0, drawn.flatten()).view(drawn.shape)
+    last = torch.maximum(own, neighbour)
+    # A chain cannot be longer than there are pixels to visit. On a CPU it is cheap to see that all
+    # have ended, after a few rounds; on a GPU the question would cost more than the rounds.
+    rounds = (rows * columns - 1).bit_length() if reach > 1 else 0
+    for _ in range(rounds):
+        further = last.index_select(0, last)
+        if device.type == "cpu" and torch.equal(further, last):
+            break
+        last = further
+    return neighbour.index_select(0, last)

@@ -1,0 +1,307 @@
+"""Batches of training samples: from pictures kept on the device, or streamed through workers.
+
+Both have one interface. `begin` says where in the run one is, `load` does what the host has to do
+before a step, and `batch` gives the samples, by operations on the device alone, so that it can be
+compiled and captured in a CUDA graph.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from killick.data.chance import Stream, key, root, sample_keys
+from killick.data.images import ImageSet
+from killick.data.transforms import Shift, gather
+from killick.data.workers import begin_worker, start_workers
+from killick.errors import DataError, KillickError
+
+View = Callable[[Tensor, int], Tensor]
+
+
+class Batch(NamedTuple):
+    """Samples of one forward pass.
+
+    Attributes:
+        images: uint8 `(n, 3, height, width)`.
+        labels: Class numbers `(n,)`.
+        keys: From which everything random about each sample is drawn.
+    """
+
+    images: Tensor
+    labels: Tensor
+    keys: Tensor
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the batch of a step is cut into parts: by process, and by pass when accumulating.
+
+    Attributes:
+        batch: Samples of a step, over all processes and passes.
+        rank: Of this process.
+        processes: How many there are.
+        passes: Forward passes of a process in one step.
+    """
+
+    batch: int
+    rank: int = 0
+    processes: int = 1
+    passes: int = 1
+
+    @property
+    def size(self) -> int:
+        """Samples of one pass."""
+        return self.batch // (self.processes * self.passes)
+
+    def start(self, number: int) -> int:
+        """Where pass `number` begins within the batch of the step."""
+        return (number * self.processes + self.rank) * self.size
+
+
+def epoch_order(samples: int, seed: int, epoch: int, repeats: int = 1) -> Tensor:
+    """The order of an epoch: a random permutation that depends on (seed, epoch) alone.
+
+    Args:
+        samples: In the set.
+        seed: Of the run.
+        epoch: From 0.
+        repeats: Each sample comes so many times close together, each time augmented anew, and the
+            epoch stays as long: only a part of the set is seen in it (Hoffer et al. 2020). Two take
+            turns, a b a b a b: neighbours are what mixup mixes, and are never the same.
+
+    Returns:
+        Numbers; `number % samples` is the sample, `number // samples` tells repetitions apart.
+    """
+    generator = torch.Generator().manual_seed(key(seed, epoch, Stream.ORDER) % 2**63)
+    order = torch.randperm(samples, generator=generator)
+    if repeats == 1 or samples == 1:
+        return order
+    pairs = order[: 2 * -(-samples // (2 * repeats))].view(-1, 2)
+    turns = torch.arange(samples) // 2 % repeats
+    return pairs.repeat(1, repeats).view(-1)[:samples] + samples * turns
+
+
+class Batches(Protocol):
+    """Where the training samples come from."""
+
+    samples: int
+    cut: Cut
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Go to a step of an epoch."""
+        ...
+
+    def load(self) -> None:
+        """Do the host's part of the next step."""
+        ...
+
+    def batch(self, number: int) -> Batch:
+        """The samples of a pass, without waiting for the device."""
+        ...
+
+    def advance(self) -> None:
+        """Go on to the next step, on the device."""
+        ...
+
+
+class Resident:
+    """All pictures on the device as uint8; batches are cut out and augmented there.
+
+    Args:
+        pixels: `(n, height, width, 3)` on the device.
+        labels: On the device.
+        shift: The augmentation.
+        cut: Which part of each step's batch is this process's.
+        seed: Of the run.
+        repeats: See `epoch_order`.
+    """
+
+    def __init__(
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        shift: Shift,
+        cut: Cut,
+        *,
+        seed: int,
+        repeats: int = 1,
+    ) -> None:
+        self.pixels, self.labels, self.shift, self.cut = pixels, labels, shift, cut
+        self.samples = len(pixels)
+        self._seed, self._repeats = seed, repeats
+        self._root = root(seed, pixels.device)
+        self._order = torch.zeros(self.samples, dtype=torch.long, device=pixels.device)
+        self._cursor = torch.zeros((), dtype=torch.long, device=pixels.device)
+        self._epoch = torch.zeros((), dtype=torch.long, device=pixels.device)
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Go to a step of an epoch."""
+        self._order.copy_(epoch_order(self.samples, self._seed, epoch, self._repeats))
+        self._epoch.fill_(epoch)
+        self._cursor.fill_(step * self.cut.batch)
+
+    def load(self) -> None:
+        """Nothing: the device has all it needs."""
+
+    def batch(self, number: int) -> Batch:
+        """The samples of a pass, augmented."""
+        place = torch.arange(self.cut.size, device=self.pixels.device) + self.cut.start(number)
+        drawn = self._order.index_select(0, self._cursor + place)
+        keys = sample_keys(self._root, self._epoch, drawn)
+        numbers = drawn % self.samples
+        images = gather(self.pixels, numbers, *self.shift.draw(keys))
+        return Batch(images, self.labels.index_select(0, numbers), keys)
+
+    def advance(self) -> None:
+        """Go on to the next step."""
+        self._cursor.add_(self.cut.batch)
+
+
+class Streamed:
+    """Pictures that are read and augmented one by one in worker processes.
+
+    Args:
+        images: The set.
+        view: Makes a sample of a picture and its key.
+        size: Of a sample.
+        cut: Which part of each step's batch is this process's.
+        seed: Of the run.
+        device: Where the batches are wanted.
+        workers: Processes; 0 reads in this one.
+        repeats: See `epoch_order`.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        view: View,
+        size: int,
+        cut: Cut,
+        *,
+        seed: int,
+        device: torch.device,
+        workers: int,
+        repeats: int = 1,
+    ) -> None:
+        self.samples, self.cut = len(images), cut
+        self._seed = seed
+        self._places = _Places(self.samples, cut, seed, repeats)
+        self._loader = DataLoader(
+            _Views(images, view),
+            batch_sampler=self._places,
+            num_workers=workers,
+            pin_memory=device.type == "cuda",
+            persistent_workers=workers > 0,
+            prefetch_factor=4 if workers else None,
+            worker_init_fn=begin_worker,
+            generator=torch.Generator(),  # else the global one is drawn from
+            collate_fn=_collate,
+        )
+        self._iterator: Iterator[Any] | None = None
+        n = cut.size
+        self._buffers = [
+            Batch(
+                torch.zeros(n, 3, size, size, dtype=torch.uint8, device=device).to(
+                    memory_format=torch.channels_last
+                ),
+                torch.zeros(n, dtype=torch.long, device=device),
+                torch.zeros(n, dtype=torch.long, device=device),
+            )
+            for _ in range(cut.passes)
+        ]
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Go to a step of an epoch."""
+        self._places.begin(epoch, step)
+        self._iterator = start_workers(self._loader)
+
+    def load(self) -> None:
+        """Copy what the workers made to where the step reads it."""
+        assert self._iterator is not None
+        for buffers in self._buffers:
+            for buffer, values in zip(buffers, _checked(next(self._iterator)), strict=True):
+                buffer.copy_(values, non_blocking=True)
+
+    def batch(self, number: int) -> Batch:
+        """The samples of a pass."""
+        return self._buffers[number]
+
+    def advance(self) -> None:
+        """Nothing: `load` goes on."""
+
+
+class _Places:
+    """The numbers of the samples in each pass, and their keys, from a given step on."""
+
+    def __init__(self, samples: int, cut: Cut, seed: int, repeats: int) -> None:
+        self._samples, self._cut, self._seed, self._repeats = samples, cut, seed, repeats
+        self.begin(0, 0)
+
+    def begin(self, epoch: int, step: int) -> None:
+        self._epoch, self._step = epoch, step
+
+    def __len__(self) -> int:
+        return (self._samples // self._cut.batch - self._step) * self._cut.passes
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        order = epoch_order(self._samples, self._seed, self._epoch, self._repeats)
+        for step in range(self._step, self._samples // self._cut.batch):
+            for number in range(self._cut.passes):
+                start = step * self._cut.batch + self._cut.start(number)
+                drawn = order[start : start + self._cut.size]
+                keys = sample_keys(self._seed, self._epoch, drawn)
+                yield list(zip((drawn % self._samples).tolist(), keys.tolist(), strict=True))
+
+
+class _Views(Dataset[tuple[Tensor, int, int] | KillickError]):
+    """Samples by (number, key); or what is wrong with a picture, which is told, not raised here.
+
+    What a worker raises reaches the other side as pages of traceback.
+    """
+
+    def __init__(self, images: ImageSet, view: View) -> None:
+        self._images, self._view = images, view
+
+    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int, int] | KillickError:
+        number, sample_key = place
+        try:
+            image = self._view(self._images.read(number), sample_key)
+        except KillickError as problem:
+            return problem
+        return image, int(self._images.labels[number]), sample_key
+
+
+def _collate(samples: list[Any]) -> Any:
+    """A batch; or the first problem in it."""
+    problems = [sample for sample in samples if isinstance(sample, KillickError)]
+    return problems[0] if problems else default_collate(samples)
+
+
+def _checked(batch: Any) -> list[Tensor]:
+    """What a worker made, in the process that trains; a problem is raised here."""
+    if isinstance(batch, DataError):
+        raise DataError(f"{batch} All that are broken: killick check DATA.") from batch
+    if isinstance(batch, KillickError):
+        raise batch
+    tensors: list[Tensor] = batch
+    return tensors
+
+
+def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -> Iterator[Tensor]:
+    """All pictures of a set in batches, in order, as `view` shows them."""
+    places = [(number, 0) for number in range(len(images))]
+    loader = DataLoader(
+        _Views(images, view),
+        sampler=places,
+        batch_size=batch,
+        num_workers=workers,
+        worker_init_fn=begin_worker,
+        generator=torch.Generator(),
+        collate_fn=_collate,
+    )
+    for values in start_workers(loader):
+        yield _checked(values)[0]

@@ -1,0 +1,302 @@
+"""Folders of image files, one folder for each class, read when a picture is asked for.
+
+`FOLDER#without=FILE` leaves out the pictures that a text file lists, one path in a line, such as
+those that `killick check --list FILE` could not read.
+"""
+
+import codecs
+import hashlib
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from killick.data.decoding import EXTENSIONS, decode
+from killick.data.images import ImageSet, Sets
+from killick.data.splits import stratified
+from killick.errors import DataError
+
+TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that is there
+SPLIT_SEED = 0
+WITHOUT = "#without="
+_log = logging.getLogger("killick")
+
+
+class FileReader:
+    """Pictures in files below one folder.
+
+    Args:
+        folder: Where the files are.
+        names: Their paths within it.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], names: list[str]) -> None:
+        self.folder = os.fspath(folder)
+        # One array: a million strings would be copied into every worker as they are counted.
+        self._names = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, number: int) -> Tensor:
+        path = self.path(number)
+        return decode(path, path)
+
+    def digest(self, numbers: Tensor) -> str:
+        """What stands for the names of some pictures, wherever the folder lies."""
+        names: list[bytes] = self._names[numbers.numpy()].tolist()
+        return hashlib.sha256(b"\0".join(names)).hexdigest()
+
+    def path(self, number: int) -> str:
+        """Where that picture is."""
+        return os.path.join(self.folder, os.fsdecode(bytes(self._names[number])))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Pictures that a list leaves out.
+
+    Attributes:
+        listed: Their paths.
+        file: That lists them; "" if there is none.
+        met: Those that were come across.
+    """
+
+    listed: frozenset[str] = frozenset()
+    file: str = ""
+    met: set[str] = field(default_factory=set)
+
+    def remove(self, images: ImageSet, *, training: bool = False) -> ImageSet:
+        """Those pictures of a set of files that are not left out; to train on, of every class."""
+        if not self.listed:
+            return images
+        assert isinstance(images.source, FileReader)
+        paths = [images.source.path(row) for row in images.rows.tolist()]
+        kept = torch.tensor([path not in self.listed for path in paths])
+        self.met.update(path for path in paths if path in self.listed)
+        found = images.part(kept.nonzero().squeeze(1))
+        gone = set(images.labels.tolist()) - set(found.labels.tolist())
+        if gone and (training or not len(found)):
+            kind = f"of {images.class_names[min(gone)]!r} " if training else ""
+            raise DataError(
+                f"expected some pictures {kind}to be left in {images.source.folder}, found that"
+                f" {self.file} leaves out all. Replace some, or remove the folder."
+            )
+        return found
+
+    def check(self, top: Path) -> None:
+        """Refuse a list of which nothing was come across, and tell of lines that name nothing."""
+        missed = sorted(self.listed - self.met)
+        if not missed:
+            return
+        if not self.met:
+            raise DataError(
+                f"expected {self.file} to list pictures of {top}, found none of them among its"
+                f" {len(self.listed)} lines, such as {missed[0][:200]!r}."
+            )
+        told = "%s: %d of its %d lines name no picture of %s, such as %r"
+        _log.warning(told, self.file, len(missed), len(self.listed), top, missed[0][:200])
+
+
+def split_off(path: str) -> tuple[str, LeftOut]:
+    """A folder, and what is left out of it: `FOLDER#without=FILE`.
+
+    The file has a path in each line, from the folder on or from the root; what begins with # is
+    passed over.
+    """
+    folder, marked, file = path.partition(WITHOUT)
+    if not marked:
+        return path, LeftOut()
+    top = os.path.abspath(os.path.expanduser(folder))
+    try:
+        lines = Path(os.path.expanduser(file)).read_bytes().split(b"\n")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(
+            f"expected a list of pictures to leave out at {os.path.abspath(file)}, and cannot read"
+            f" it: {reason}. killick check DATA --list FILE writes one."
+        ) from error
+    lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+    names = [os.fsdecode(line.rstrip(b"\r")) for line in lines]
+    names = [name for name in names if name.strip() and not name.startswith("#")]
+    return folder, LeftOut(frozenset(os.path.normpath(os.path.join(top, n)) for n in names), file)
+
+
+def load_folder(path: str) -> Sets:
+    """The sets of a folder: `train` and `test` in it, or its classes less a fifth to test on.
+
+    A fixed fifth of the pictures, of every class in proportion, is cut off where the folder has no
+    `train`. Each class keeps at least one picture for training. What a list leaves out is left out
+    after that, so that the others stay on the side where they were.
+    """
+    path, left_out = split_off(path)
+    top = _check_folder(path)
+    folders = _list_folders(top)
+    if "train" in folders:
+        tests = [name for name in TEST_FOLDERS if name in folders]
+        return _pair(top, tests[0] if tests else None, left_out)
+    if folders and set(folders) <= set(TEST_FOLDERS):
+        raise DataError(
+            f"expected a folder 'train' beside {_quoted(folders)} in {top}, found none. Add it, or"
+            f" name the folder that has the class folders: imagefolder:{top / folders[0]}."
+        )
+    whole = _read_split(top, top.name, None)
+    room = len(whole) - len(set(whole.labels.tolist()))  # so that every class keeps one
+    count = min(round(len(whole) / 5), room)
+    train, test = whole, None
+    if count:
+        train, test = (whole.part(part) for part in stratified(whole.labels, count, SPLIT_SEED))
+    train = left_out.remove(train, training=True)
+    test = None if test is None else left_out.remove(test)
+    left_out.check(top)
+    return Sets(train, test)
+
+
+def load_imagenet(path: str) -> Sets:
+    """The sets of a folder laid out as ImageNet is: `train` and `val`, both with class folders."""
+    path, left_out = split_off(path)
+    top = _check_folder(path)
+    missing = [name for name in ("train", "val") if not (top / name).is_dir()]
+    if missing:
+        raise DataError(
+            f"expected folders 'train' and 'val' in {top}, found no {_quoted(missing)}. Folders"
+            f" laid out in another way may be read by imagefolder:{top}."
+        )
+    return _pair(top, "val", left_out)
+
+
+def read_classes(folder: Path, name: str) -> ImageSet:
+    """All pictures of a folder that has a folder for each class."""
+    return _read_split(_check_folder(str(folder)), name, None)
+
+
+def load_pictures(path: str) -> ImageSet:
+    """All pictures below a folder, in any layout; they have no classes, all labels are 0."""
+    path, left_out = split_off(path)
+    top = Path(os.path.abspath(os.path.expanduser(path)))
+    if not top.is_dir():
+        found = "a file" if top.exists() else "nothing"
+        raise DataError(f"expected a folder of pictures at {top}, found {found} there.")
+    names = list_pictures(top)
+    if not names:
+        raise DataError(
+            f"expected pictures in {top}, found none (known are {' '.join(EXTENSIONS)})."
+        )
+    labels = torch.zeros(len(names), dtype=torch.long)
+    images = ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",))
+    images = left_out.remove(images)
+    left_out.check(top)
+    return images
+
+
+def _pair(top: Path, test_name: str | None, left_out: LeftOut) -> Sets:
+    train = left_out.remove(_read_split(top / "train", top.name, None), training=True)
+    test = None
+    if test_name is not None:
+        test = left_out.remove(_read_split(top / test_name, top.name, train.class_names))
+    left_out.check(top)
+    return Sets(train, test)
+
+
+def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> ImageSet:
+    """The pictures of the class folders in `folder`, labelled by `known` classes if given."""
+    classes = _list_folders(folder)
+    _check_layout(folder, classes)
+    known = known or tuple(classes)
+    strange = [kind for kind in classes if kind not in known]
+    if strange:
+        raise DataError(
+            f"expected the classes of {folder} among the {len(known)} of training, found"
+            f" {_quoted(strange)} beside. Remove the folder, or add one to train on."
+        )
+    numbers = {kind: number for number, kind in enumerate(known)}
+    names: list[str] = []
+    labels: list[int] = []
+    for kind in classes:
+        files = list_pictures(folder / kind)
+        if not files:
+            raise DataError(
+                f"expected pictures in every class folder, found none in {folder / kind} (known"
+                f" are {' '.join(EXTENSIONS)}). Add some or remove the folder."
+            )
+        names += [os.path.join(kind, file) for file in files]
+        labels += [numbers[kind]] * len(files)
+    return ImageSet.of(name, FileReader(folder, names), torch.tensor(labels), known)
+
+
+def _check_folder(path: str) -> Path:
+    top = Path(os.path.abspath(os.path.expanduser(path)))
+    if not top.is_dir():
+        found = "a file" if top.exists() else "nothing"
+        raise DataError(
+            f"expected a folder with class folders at {top}, found {found} there. Check the path,"
+            " or download and unpack the data first."
+        )
+    return top
+
+
+def _check_layout(folder: Path, classes: list[str]) -> None:
+    loose = [name for name in _list(folder) if _is_picture(name) and (folder / name).is_file()]
+    if loose:
+        raise DataError(
+            f"expected nothing but class folders in {folder}, found {len(loose)} pictures directly"
+            f" in it, such as {loose[0]!r}. Sort them into class folders:"
+            f" {folder / 'CLASS' / loose[0]}."
+        )
+    if not classes:
+        raise DataError(
+            f"expected a folder for each class in {folder}, found no folders. Put the pictures"
+            f" into class folders: {folder / 'CLASS' / 'FILE.jpg'}."
+        )
+
+
+def _list(folder: Path) -> list[str]:
+    """What is in the folder, in an order that is the same on every file system."""
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise DataError(
+            f"cannot list {folder}: {error.strerror}. Check who may read it."
+        ) from error
+
+
+def _list_folders(folder: Path) -> list[str]:
+    return [name for name in _list(folder) if (folder / name).is_dir()]
+
+
+def list_pictures(folder: Path) -> list[str]:
+    """The paths of the pictures below `folder`, at any depth, sorted; links are followed."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            f"cannot list {error.filename}: {error.strerror}. Check who may read it."
+        ) from error
+
+    found: list[str] = []
+    seen: set[str] = set()
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
+        real = os.path.realpath(place)
+        if real in seen:  # a link that leads back up
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [
+            os.path.relpath(os.path.join(place, name), folder)
+            for name in files
+            if _is_picture(name) and not name.startswith(".")
+        ]
+    return sorted(found)
+
+
+def _is_picture(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS)
+
+
+def _quoted(names: list[str]) -> str:
+    listed = ", ".join(repr(name) for name in names[:5])
+    return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"

@@ -1,0 +1,104 @@
+"""Mixup and CutMix: each picture is mixed with its neighbour in the batch, and so are the labels.
+
+Positions 0 and 1 mix with each other, 2 and 3, and so on; the order of an epoch is random, so the
+partners are. Each picture draws its own share from its own key, so nothing depends on how a batch
+is cut into processes, as long as the parts are even. (torchvision draws one share for the whole
+batch, on the host, where a captured CUDA graph would freeze it.)
+"""
+
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from killick.data.chance import Stream, uniform
+
+_KNOTS = 4097
+
+
+class Mixing:
+    """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019), one or the other for each picture.
+
+    Args:
+        mixup: Alpha of the Beta distribution of shares; 0 is no mixup.
+        cutmix: The same for CutMix. With both, each picture draws which.
+        classes: For the labels.
+        device: Of the batches.
+    """
+
+    def __init__(
+        self, mixup: float, cutmix: float, classes: int, device: torch.device | str
+    ) -> None:
+        self.mixup, self.cutmix, self.classes = mixup, cutmix, classes
+        self._mixup_shares = beta_quantiles(mixup or 1.0).to(device)
+        self._cutmix_shares = beta_quantiles(cutmix or 1.0).to(device)
+
+    def __call__(self, images: Tensor, labels: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Mixed pictures, rounded to uint8, and labels as probabilities `(n, classes)`."""
+        soft = one_hot(labels, self.classes).float()
+        if not (self.mixup or self.cutmix):
+            return images, soft
+        partner = neighbours(len(images), images.device)
+        cut = self._which(keys)
+        draw = uniform(keys, Stream.MIX_SHARE)
+        share = torch.where(
+            cut, interpolate(self._cutmix_shares, draw), interpolate(self._mixup_shares, draw)
+        )
+        height, width = images.shape[2:]
+        inside = boxes(share, uniform(keys, Stream.MIX_PLACE, 2), height, width)
+        share = torch.where(cut, 1 - inside.float().mean((1, 2)), share)
+        # How much of the picture itself stays, for each pixel: in CutMix all of it or nothing.
+        stays = torch.where(
+            cut[:, None, None], (~inside).float(), share[:, None, None].expand_as(inside)
+        )
+        stays = stays[:, None]
+        others = images.index_select(0, partner)
+        mixed = (stays * images + (1 - stays) * others).round().to(images.dtype)
+        share = share[:, None]
+        return mixed, share * soft + (1 - share) * soft.index_select(0, partner)
+
+    def _which(self, keys: Tensor) -> Tensor:
+        """Whether each picture is cut; otherwise it is blended."""
+        if self.mixup and self.cutmix:
+            return uniform(keys, Stream.MIX_KIND) < 0.5
+        return torch.full(keys.shape, bool(self.cutmix), device=keys.device)
+
+
+def neighbours(n: int, device: torch.device) -> Tensor:
+    """1 0 3 2 5 4 …; the last of an odd batch is its own."""
+    return (torch.arange(n, device=device) ^ 1).clamp_max(n - 1)
+
+
+def boxes(share: Tensor, place: Tensor, height: int, width: int) -> Tensor:
+    """Where a picture is replaced: a box with `1 - share` of the area, cut off at the edges.
+
+    Args:
+        share: What is to stay of each picture.
+        place: Of the centre, `(n, 2)`, in [0, 1).
+        height: In pixels.
+        width: In pixels.
+
+    Returns:
+        True inside, `(n, height, width)`.
+    """
+    half = 0.5 * (1 - share).sqrt()
+    masks = []
+    for side, centre in ((height, place[:, 0]), (width, place[:, 1])):
+        middle = (centre * side).long()
+        reach = (half * side).long()
+        along = torch.arange(side, device=share.device)
+        masks.append((along >= (middle - reach)[:, None]) & (along < (middle + reach)[:, None]))
+    return masks[0][:, :, None] & masks[1][:, None, :]
+
+
+def beta_quantiles(alpha: float) -> Tensor:
+    """The inverse distribution function of Beta(alpha, alpha) at evenly spaced knots in [0, 1]."""
+    knots = torch.linspace(0, 1, _KNOTS, dtype=torch.float64)
+    return torch.from_numpy(betaincinv(alpha, alpha, knots.numpy())).float()
+
+
+def interpolate(quantiles: Tensor, draw: Tensor) -> Tensor:
+    """The value of a quantile function at `draw` in [0, 1), linear between its knots."""
+    place = draw * (_KNOTS - 1)
+    low = place.long()
+    return torch.lerp(quantiles[low], quantiles[low + 1], place - low)

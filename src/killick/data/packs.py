@@ -1,0 +1,234 @@
+"""Packs: many encoded pictures end to end in one `.npz` file, in splits, nothing pickled.
+
+For each split S there are `S_bytes` (uint8, the files end to end), `S_offsets` (n + 1 numbers,
+where each begins and the last ends), `S_labels`, and `S_class_names` or `class_names` for all.
+"""
+
+import os
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from killick.data.decoding import decode, measure
+from killick.data.images import ImageSet, Sets
+from killick.errors import DataError, OptionError
+
+MEMORY_LIMIT = 4 * 2**30  # bytes of decoded pictures; larger packs are decoded when read
+HEADERS = 500  # looked at, spread over the pack, before the decoding of all is begun
+KEPT_BYTES = 2**30  # of decoded pictures that stay in memory, for who asks for the same pack again
+
+Key = tuple[str, int, int, str]  # a file as it is now, and a split
+_kept: dict[Key, ImageSet] = {}  # the oldest first
+
+
+class PackReader:
+    """Encoded pictures, end to end in memory.
+
+    Args:
+        name: What an error calls the pack.
+        contents: The encoded pictures, uint8.
+        offsets: Where each begins, and the last ends.
+    """
+
+    def __init__(self, name: str, contents: Tensor, offsets: Tensor) -> None:
+        self.name = name
+        # Tensors, as worker processes share them instead of copying.
+        self.contents = contents
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, number: int) -> Tensor:
+        return decode(*self.encoded(number))
+
+    def encoded(self, number: int) -> tuple[bytes, str]:
+        """The bytes of one picture, and what to call it."""
+        number = range(len(self))[number]  # refuses what is out of range: iteration ends there
+        start, stop = self.offsets[number : number + 2].tolist()
+        return self.contents[start:stop].numpy().tobytes(), f"picture {number} of {self.name}"
+
+
+def load_pack(where: str, *, test_only: bool = False, decoded: bool = True) -> Sets:
+    """The sets of a pack: its splits `train` and `test`, or of `FILE.npz#SPLIT` that, to test on.
+
+    Pictures that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`. A run asks
+    for its data several times, to train, to test, for references: what was decoded is kept.
+
+    Args:
+        where: The file, with or without a split.
+        test_only: Do not decode what is to be trained on, where there is a split to test on.
+        decoded: False leaves pictures encoded until each is read.
+    """
+    file, split = _parse(where)
+    if not file.is_file():
+        raise DataError(f"expected a pack at {file}, found no such file. Check the path.")
+    state = file.stat()
+    known = (str(file.resolve()), state.st_mtime_ns, state.st_size)
+    if not zipfile.is_zipfile(file):
+        raise DataError(
+            f"expected a .npz file of plain arrays, found {file}, which is none, or only a part of"
+            " one. Make or copy it again."
+        )
+    try:
+        # Opened here: numpy leaves the files of broken archives open.
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as pack:
+            splits = _wanted(file, pack, split, test_only)
+            found = {
+                name: _load_once((*known, name), file, pack, name)
+                if decoded
+                else _open_split(file, pack, name)
+                for name in splits
+            }
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
+        raise DataError(f"cannot read {file}: {reason}. Make or copy it again.") from error
+    if split is not None:
+        return Sets(None, replace(found[split], name=f"{file.stem}#{split}"))
+    return Sets(found.get("train"), found.get("test"))
+
+
+def _wanted(
+    file: Path, pack: np.lib.npyio.NpzFile, split: str | None, test_only: bool
+) -> list[str]:
+    if split is not None:
+        return [split]
+    present = [name for name in ("train", "test") if f"{name}_bytes" in pack]
+    if not present:
+        raise _no_split(file, pack, "'train' or 'test'")
+    return ["test"] if test_only and "test" in present else present
+
+
+def _load_once(key: Key, file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
+    """A split, kept; where that gets too much, what was kept first is forgotten."""
+    if key not in _kept:
+        found = _load_split(file, pack, split)
+        if _decoded_bytes(found) > KEPT_BYTES:
+            return found
+        _kept[key] = found
+        while sum(map(_decoded_bytes, _kept.values())) > KEPT_BYTES:
+            del _kept[next(iter(_kept))]
+    return _kept[key]
+
+
+def _decoded_bytes(images: ImageSet) -> int:
+    # What is decoded when it is read is not kept: it was quick to open.
+    return images.source.nbytes if isinstance(images.source, Tensor) else KEPT_BYTES + 1
+
+
+def _parse(where: str) -> tuple[Path, str | None]:
+    whole = Path(os.path.expanduser(where))
+    path, mark, split = where.rpartition("#")
+    if not mark or whole.exists():
+        return whole, None
+    if not path or not split:
+        raise OptionError(
+            f"expected 'pack:FILE.npz' or 'pack:FILE.npz#SPLIT', found {'pack:' + where!r}."
+        )
+    return Path(os.path.expanduser(path)), split
+
+
+def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
+    # What is wrong is refused before pictures are decoded.
+    found = _open_split(file, pack, split)
+    assert isinstance(found.source, PackReader)
+    pictures = decode_all(found.source)
+    return found if pictures is None else replace(found, source=pictures)
+
+
+def _open_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
+    if f"{split}_bytes" not in pack:
+        raise _no_split(file, pack, repr(split))
+    contents = _array(file, pack, f"{split}_bytes", "u1")
+    offsets = _array(file, pack, f"{split}_offsets", "iu").astype(np.int64)
+    labels = _array(file, pack, f"{split}_labels", "iu").astype(np.int64)
+    own = f"{split}_class_names"
+    names = _array(file, pack, own if own in pack else "class_names", "U")
+    _check_offsets(file, split, offsets, len(contents), len(labels))
+    reader = PackReader(
+        f"{split!r} in {file}", torch.from_numpy(contents), torch.from_numpy(offsets)
+    )
+    kinds = [str(kind) for kind in names]
+    return ImageSet.of(file.stem, reader, torch.from_numpy(labels), kinds)
+
+
+def _array(file: Path, pack: np.lib.npyio.NpzFile, key: str, kinds: str) -> npt.NDArray[np.generic]:
+    """A one-dimensional array of the pack, of one of the kinds of numbers."""
+    if key not in pack:
+        raise DataError(
+            f"expected an array {key!r} in {file}, found {', '.join(pack.files)}. Add it."
+        )
+    try:
+        array: npt.NDArray[np.generic] = pack[key]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            f"expected {key!r} in {file} as a row of plain values, found Python objects, which are"
+            " not read from files. Write it again as np.array(values, dtype=str) or whole numbers."
+        ) from None
+    fits = array.dtype == np.uint8 if kinds == "u1" else array.dtype.kind in kinds
+    if array.ndim != 1 or not fits:
+        what = {"u1": "uint8", "iu": "whole numbers", "U": "unicode strings"}[kinds]
+        raise DataError(
+            f"expected {key!r} in {file} as a row of {what}, found {array.dtype} of shape"
+            f" {array.shape}. Write it again so."
+        )
+    return array
+
+
+def _check_offsets(
+    file: Path, split: str, offsets: npt.NDArray[np.int64], size: int, labels: int
+) -> None:
+    if len(offsets) != labels + 1 or labels == 0:
+        raise DataError(
+            f"expected one more offset than labels for {split!r} in {file}, and at least one"
+            f" label, found {len(offsets)} offsets and {labels} labels."
+        )
+    if offsets[0] < 0 or offsets[-1] > size or (np.diff(offsets) < 0).any():
+        raise DataError(
+            f"expected the offsets of {split!r} in {file} to ascend from 0 to at most the {size}"
+            f" bytes there are, found {offsets.min()} to {offsets.max()}"
+            + (", not ascending." if (np.diff(offsets) < 0).any() else ".")
+        )
+
+
+def _no_split(file: Path, pack: np.lib.npyio.NpzFile, wanted: str) -> DataError:
+    splits = [key.removesuffix("_bytes") for key in pack.files if key.endswith("_bytes")]
+    if not splits:
+        return DataError(
+            f"expected a split {wanted} in {file}, but it has none at all: no array's name ends in"
+            " '_bytes'. Its layout is another; make a pack of it."
+        )
+    return DataError(
+        f"expected a split {wanted} in {file}, found {', '.join(map(repr, splits))}. Name one of"
+        f" them, as in pack:{file}#{splits[0]}."
+    )
+
+
+def decode_all(reader: PackReader) -> Tensor | None:
+    """All pictures as one tensor, or None if they differ in size or need too much memory."""
+    n = len(reader)
+    looked_at = range(0, n, max(1, n // HEADERS))
+    sizes = {measure(*reader.encoded(number)) for number in looked_at}
+    if len(sizes) > 1:
+        return None
+    height, width = sizes.pop()
+    if n * 3 * height * width > MEMORY_LIMIT:
+        return None
+    pictures = torch.empty(n, 3, height, width, dtype=torch.uint8)
+    for number in range(n):  # threads were measured to be no faster, at any size of picture
+        picture = reader[number]
+        # Those whose headers were not looked at, or that were turned upright.
+        if picture.shape != pictures.shape[1:]:
+            return None
+        pictures[number] = picture
+    return pictures

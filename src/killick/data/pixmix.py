@@ -1,0 +1,241 @@
+"""PixMix: images mixed with pictures of rich structure and with altered copies of themselves.
+
+After Hendrycks et al., "PixMix: Dreamlike Pictures Comprehensively Improve Safety Measures", CVPR
+2022. What is drawn for an image (`Plan`) and what is computed from it (`PixMix.apply`) are kept
+apart.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2 import functional as v2
+
+from killick.errors import DtypeError, OptionError, ShapeError, check_option
+
+CHANGES = (
+    *("autocontrast", "equalize", "posterize", "rotate", "solarize"),
+    *("shear_x", "shear_y", "translate_x", "translate_y"),
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One of `CHANGES`, how strong it is (between 0.1 and the severity), and which way it goes."""
+
+    name: str
+    level: float
+    sign: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """One mixing: what comes in (None: the mixing picture), how, and with which weights."""
+
+    partner: Change | None
+    multiply: bool
+    own: float
+    other: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is drawn for one image.
+
+    Attributes:
+        start: The change made to the image at the beginning, or None.
+        rounds: The mixings, in their order.
+        picture: The number of the mixing picture, the same in all rounds.
+        top: Where its crop lies, from 0 to 1 of the room there is.
+        left: Likewise.
+    """
+
+    start: Change | None
+    rounds: tuple[Round, ...]
+    picture: int
+    top: float
+    left: float
+
+
+class PixMix:
+    """Mixes an image, up to `k` times, with a mixing picture or an altered copy of itself.
+
+    The image itself, or in half the cases an altered copy, is mixed in 0 to `k` rounds, each number
+    as likely. In each, half the time with a mixing picture, one for all rounds, and half the time
+    with a newly altered copy of the image; half the time by a weighted sum, half the time by a
+    weighted product.
+
+    Args:
+        pictures: To mix in, uint8 `(count, 3, height, width)`. Where they are larger than the
+            image, a part is cropped out at random; where smaller, they are enlarged first.
+        k: The most rounds.
+        beta: The larger, the less is mixed in. Weights are drawn from Beta(beta, 1) for the image
+            and Beta(1, beta) for what comes in; in half the cases it is taken away instead.
+        severity: The strength of the changes, up to 10.
+
+    Example:
+        >>> pictures = torch.zeros(2, 3, 40, 40, dtype=torch.uint8)
+        >>> image = torch.full((3, 32, 32), 128, dtype=torch.uint8)
+        >>> mixed = PixMix(pictures)(image, torch.Generator().manual_seed(0))
+        >>> tuple(mixed.shape), mixed.dtype
+        ((3, 32, 32), torch.uint8)
+    """
+
+    def __init__(
+        self, pictures: Tensor, k: int = 4, beta: float = 3.0, severity: float = 3
+    ) -> None:
+        if pictures.dtype != torch.uint8:
+            raise DtypeError(f"expected the mixing pictures as uint8, found {pictures.dtype}.")
+        if pictures.ndim != 4 or pictures.shape[1] != 3 or 0 in pictures.shape:
+            raise ShapeError(
+                "expected the mixing pictures as (count, 3, height, width) with count > 0, found"
+                f" shape {tuple(pictures.shape)}."
+            )
+        if k < 0:
+            raise OptionError(f"expected k, the most rounds, to be at least 0, found {k}.")
+        if not 0 < beta < math.inf:
+            raise OptionError(f"expected beta to be positive, found {beta}.")
+        if not 0.1 <= severity <= 10:
+            raise OptionError(f"expected severity between 0.1 and 10, found {severity}.")
+        self.pictures = pictures
+        self.k = k
+        self.beta = beta
+        self.severity = severity
+
+    def __repr__(self) -> str:
+        return (
+            f"PixMix({len(self.pictures)} pictures, k={self.k}, beta={self.beta},"
+            f" severity={self.severity})"
+        )
+
+    def __call__(self, image: Tensor, generator: torch.Generator) -> Tensor:
+        """The mixed image, uint8 `(3, height, width)` as it came."""
+        return self.apply(image, self.draw(generator))
+
+    def draw(self, generator: torch.Generator) -> Plan:
+        """A plan for one image. Each takes equally many numbers from the generator."""
+        count = 8 + 8 * self.k
+        draws = iter(torch.rand(count, dtype=torch.float64, generator=generator).tolist())
+        start = self._draw_change(draws)
+        rounds = _index(next(draws), self.k + 1)
+        picture, top, left = _index(next(draws), len(self.pictures)), next(draws), next(draws)
+        return Plan(
+            start, tuple(self._draw_round(draws) for _ in range(rounds)), picture, top, left
+        )
+
+    def _draw_change(self, draws: Iterator[float]) -> Change | None:
+        """In half the cases a change."""
+        wanted, which, strength, side = (next(draws) for _ in range(4))
+        if wanted < 0.5:
+            return None
+        level = 0.1 + strength * (self.severity - 0.1)
+        return Change(CHANGES[_index(which, len(CHANGES))], level, 1 if side < 0.5 else -1)
+
+    def _draw_round(self, draws: Iterator[float]) -> Round:
+        partner = self._draw_change(draws)
+        multiply, away, first, second = (next(draws) for _ in range(4))
+        # By the inverse distribution functions: u**(1/b) for Beta(b, 1), the mirror for Beta(1, b).
+        other = 1 - second ** (1 / self.beta)
+        if away < 0.5:
+            return Round(partner, multiply < 0.5, first ** (1 / self.beta), other)
+        return Round(partner, multiply < 0.5, 2 - first ** (1 / self.beta), -other)
+
+    def apply(self, image: Tensor, plan: Plan) -> Tensor:
+        """What the plan makes of the image, uint8 `(3, height, width)`."""
+        if image.dtype != torch.uint8:
+            raise DtypeError(f"expected an image as uint8, found {image.dtype}.")
+        if image.ndim != 3 or image.shape[0] != 3:
+            raise ShapeError(
+                f"expected an image as (3, height, width), found shape {tuple(image.shape)}."
+            )
+        start = change(image, plan.start)
+        if not plan.rounds:
+            return start
+        mixed = start.float() / 255
+        for round_ in plan.rounds:
+            if round_.partner is None:
+                partner = self._crop(plan, image.shape[1], image.shape[2])
+            else:
+                partner = change(image, round_.partner)
+            mixed = mix(mixed, partner.float() / 255, round_)
+        return (mixed * 255).round_().byte()
+
+    def _crop(self, plan: Plan, height: int, width: int) -> Tensor:
+        """The part of the mixing picture that lies over the image."""
+        picture = self.pictures[plan.picture]
+        enlarged = max(height / picture.shape[1], width / picture.shape[2])
+        if enlarged > 1:
+            sides = [math.ceil(enlarged * side) for side in picture.shape[1:]]
+            picture = v2.resize(picture, sides, antialias=True)
+        top = _index(plan.top, picture.shape[1] - height + 1)
+        left = _index(plan.left, picture.shape[2] - width + 1)
+        return picture[:, top : top + height, left : left + width]
+
+
+def mix(mixed: Tensor, partner: Tensor, round_: Round) -> Tensor:
+    """The weighted sum or product of two images with values from 0 to 1, clipped to that.
+
+    The sum is taken with mid-grey as its zero, the product with mid-grey as its one: there a
+    weight of any size changes nothing.
+    """
+    if round_.multiply:
+        # A tiny number for black, which a negative power would make infinite.
+        product = (2 * mixed) ** round_.own * (2 * partner).clamp_min(1e-37) ** round_.other
+        return (product / 2).clamp_(0, 1)
+    total = round_.own * (2 * mixed - 1) + round_.other * (2 * partner - 1)
+    return ((total + 1) / 2).clamp_(0, 1)
+
+
+def change(image: Tensor, wanted: Change | None) -> Tensor:
+    """The image after one of `CHANGES`, in the authors' scale; the image itself without one."""
+    if wanted is None:
+        return image
+    check_option("the change", wanted.name, CHANGES)
+    share = wanted.level / 10
+    height, width = image.shape[1:]
+    changed: Tensor
+    match wanted.name:
+        case "autocontrast":
+            changed = v2.autocontrast(image)
+        case "equalize":
+            changed = v2.equalize(image)
+        case "posterize":
+            changed = v2.posterize(image, bits=4 - int(share * 4))
+        case "rotate":
+            changed = _move(image, angle=-wanted.sign * int(share * 30))
+        case "solarize":
+            changed = v2.solarize(image, threshold=256 - int(share * 256))
+        case "shear_x":
+            changed = _move(image, shear_x=wanted.sign * share * 0.3)
+        case "shear_y":
+            changed = _move(image, shear_y=wanted.sign * share * 0.3)
+        case "translate_x":
+            pixels = wanted.sign * int(share * width / 3)
+            changed = functional.pad(image, (-pixels, pixels, 0, 0))
+        case _:  # translate_y
+            pixels = wanted.sign * int(share * height / 3)
+            changed = functional.pad(image, (0, 0, -pixels, pixels))
+    return changed
+
+
+def _move(image: Tensor, angle: int = 0, shear_x: float = 0, shear_y: float = 0) -> Tensor:
+    """The image turned about its middle, or sheared from its upper left corner; black around."""
+    moved: Tensor = v2.affine(
+        image,
+        angle=angle,
+        translate=[0, 0],
+        scale=1,
+        shear=[math.degrees(math.atan(shear_x)), math.degrees(math.atan(shear_y))],
+        interpolation=InterpolationMode.BILINEAR,
+        center=None if angle else [0, 0],
+    )
+    return moved
+
+
+def _index(share: float, count: int) -> int:
+    """One of `count` numbers by a draw between 0 and 1."""
+    return min(int(share * count), count - 1)

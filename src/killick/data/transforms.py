@@ -1,0 +1,121 @@
+"""Crops, flips and erasing for a whole batch at once, on its device.
+
+What is drawn comes from the samples' keys (see `chance`), so nothing depends on the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from killick.data.chance import Stream, uniform, whole
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Random crops of a padded picture, and flips: what CIFAR is trained with.
+
+    Attributes:
+        padding: Black pixels on each side before the crop.
+        flip: Left and right are exchanged in half of the pictures.
+        flip_vertically: Top and bottom likewise.
+        reference: Draws of their own, for references that are augmented beside the images.
+    """
+
+    padding: int = 0
+    flip: bool = False
+    flip_vertically: bool = False
+    reference: bool = False
+
+    def draw(self, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Top and left of each crop, and whether it is flipped, and vertically."""
+        streams = (
+            (
+                Stream.REFERENCE_TOP,
+                Stream.REFERENCE_LEFT,
+                Stream.REFERENCE_FLIP,
+                Stream.REFERENCE_FLIP_VERTICALLY,
+            )
+            if self.reference
+            else (Stream.TOP, Stream.LEFT, Stream.FLIP, Stream.FLIP_VERTICALLY)
+        )
+        sides = 2 * self.padding + 1
+        top = whole(keys, streams[0], sides) - self.padding
+        left = whole(keys, streams[1], sides) - self.padding
+        flip = (uniform(keys, streams[2]) < 0.5) & self.flip
+        vertically = (uniform(keys, streams[3]) < 0.5) & self.flip_vertically
+        return top, left, flip, vertically
+
+
+def gather(
+    pixels: Tensor,
+    numbers: Tensor,
+    top: Tensor,
+    left: Tensor,
+    flip: Tensor,
+    flip_vertically: Tensor,
+) -> Tensor:
+    """Pictures `numbers` of `pixels`, moved and flipped in the one copy that takes them out.
+
+    Args:
+        pixels: All pictures, `(n, height, width, channels)`.
+        numbers: Those wanted.
+        top: First row of each crop; rows and columns outside the picture are black.
+        left: First column of each crop.
+        flip: Whether left and right are exchanged.
+        flip_vertically: Whether top and bottom are.
+
+    Returns:
+        `(n, channels, height, width)`, in the channels_last layout.
+    """
+    _, height, width, channels = pixels.shape
+    y, inside_y = _places(height, top, flip_vertically)
+    x, inside_x = _places(width, left, flip)
+    place = (numbers[:, None, None] * height + y[:, :, None]) * width + x[:, None, :]
+    taken = pixels.view(-1, channels).index_select(0, place.view(-1))
+    inside = inside_y[:, :, None] & inside_x[:, None, :]
+    taken = taken.view(*place.shape, channels) * inside[..., None]
+    return taken.permute(0, 3, 1, 2)
+
+
+def _places(side: int, start: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:
+    """For each pixel of a row where it comes from, and whether that is inside the picture."""
+    along = torch.arange(side, device=start.device)
+    place = start[:, None] + torch.where(flip[:, None], side - 1 - along, along)
+    return place.clamp(0, side - 1), (place >= 0) & (place < side)
+
+
+def erase(
+    images: Tensor, keys: Tensor, probability: float, fill: Sequence[float] | Tensor
+) -> Tensor:
+    """A rectangle of each picture is painted over, with that probability (Zhong et al. 2020).
+
+    As torchvision's RandomErasing: an area of 2 to 33 % and an aspect ratio of 0.3 to 3.3, drawn
+    again up to ten times until it fits, else nothing is erased.
+
+    Args:
+        images: uint8 `(n, channels, height, width)`.
+        keys: Of the samples.
+        probability: For each picture.
+        fill: The colour, 0 to 255 for each channel. The mean colour becomes zero when normalised.
+    """
+    height, width = images.shape[2:]
+    draws = uniform(keys, Stream.ERASE_SHAPE, 20)  # ten tries of area and ratio
+    area = height * width * (0.02 + 0.31 * draws[:, :10])
+    low, high = torch.tensor([0.3, 3.3]).log().tolist()
+    ratio = (low + (high - low) * draws[:, 10:]).exp()
+    tall, wide = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
+    fits = (tall < height) & (wide < width)
+    first = fits.int().argmax(1, keepdim=True)  # the first that fits, or 0 if none does
+    tall, wide = tall.gather(1, first), wide.gather(1, first)
+    place = uniform(keys, Stream.ERASE_PLACE, 2)
+    top = (place[:, :1] * (height - tall + 1)).long()
+    left = (place[:, 1:] * (width - wide + 1)).long()
+    erased = fits.any(1) & (uniform(keys, Stream.ERASE) < probability)
+    rows, columns = (torch.arange(side, device=images.device) for side in (height, width))
+    in_rows = (rows >= top) & (rows < top + tall)
+    in_columns = (columns >= left) & (columns < left + wide)
+    inside = in_rows[:, None, :, None] & in_columns[:, None, None, :] & erased[:, None, None, None]
+    colour = torch.as_tensor(fill, device=images.device).round().to(images.dtype)
+    return torch.where(inside, colour.view(1, -1, 1, 1), images)

@@ -1,0 +1,129 @@
+"""Every error a user can meet.
+
+```
+KillickError
+├── ShapeError        (ValueError)    images, references or labels of a wrong shape
+├── DtypeError        (TypeError)     floats where uint8 was meant, or the other way round
+├── OptionError       (ValueError)    an option that does not exist, a number out of its range
+├── StemError         (ValueError)    a network that cannot be anchored or folded
+├── ReferencesError   (ValueError)    references that are missing, too few or not finite
+├── StorageError      (ValueError)    a saved model that cannot be written, read or trusted
+├── DataError         (ValueError)    images that are missing, damaged or not what was said
+├── RecipeError       (ValueError)    a recipe with mistakes, all of them told
+├── CheckpointError   (ValueError)    a run that cannot be saved or taken up again
+├── OutputError       (ValueError)    a model that returns NaN, or logits for other classes
+├── DivergedError     (ArithmeticError)  a loss that became NaN or infinite
+└── InstallError      (ImportError)   an optional library that is not installed
+```
+
+Each message says what was expected, what was found, and the way out.
+"""
+
+import difflib
+import re
+import reprlib
+from collections.abc import Iterable
+
+
+class KillickError(Exception):
+    """Whatever goes wrong because of what Killick was given; catch this to catch all of them."""
+
+
+class ShapeError(KillickError, ValueError):
+    """Images, references or labels of a wrong shape."""
+
+
+class DtypeError(KillickError, TypeError):
+    """Floats where uint8 images were meant, or the other way round."""
+
+
+class OptionError(KillickError, ValueError):
+    """An option that does not exist, or a number out of its range."""
+
+
+class StemError(KillickError, ValueError):
+    """A network that cannot be anchored or folded."""
+
+
+class ReferencesError(KillickError, ValueError):
+    """References that are missing, too few or not finite."""
+
+
+class StorageError(KillickError, ValueError):
+    """A saved model that cannot be written, read or trusted."""
+
+
+class DataError(KillickError, ValueError):
+    """Images or labels that are missing, damaged, or not what was said."""
+
+
+class RecipeError(KillickError, ValueError):
+    """A recipe with mistakes; the message tells all of them."""
+
+
+class CheckpointError(KillickError, ValueError):
+    """A run that cannot be saved, or cannot be taken up again."""
+
+
+class OutputError(KillickError, ValueError):
+    """A model that returns NaN, or logits for other classes than the data have."""
+
+
+class DivergedError(KillickError, ArithmeticError):
+    """A loss that became NaN or infinite."""
+
+
+class InstallError(KillickError, ImportError):
+    """An optional library that is not installed."""
+
+
+def check_option(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuse a `value` that is not one of `allowed`, offering the nearest.
+
+    Example:
+        >>> check_option("target", "lable", ["label", "uniform"])
+        Traceback (most recent call last):
+        ...
+        killick.errors.OptionError: expected target to be one of 'label', 'uniform', \
+found 'lable' (did you mean 'label'?).
+    """
+    allowed = list(allowed)
+    if value in allowed:
+        return
+    near = difflib.get_close_matches(str(value), allowed, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    choices = ", ".join(repr(choice) for choice in allowed[:8])
+    if len(allowed) > 8:
+        choices += f" and {len(allowed) - 8} more"
+    raise OptionError(f"expected {name} to be one of {choices}, found {value!r}{hint}.")
+
+
+_brief = reprlib.Repr()
+_brief.maxlevel, _brief.maxlist, _brief.maxtuple, _brief.maxdict, _brief.maxstring = 3, 8, 8, 4, 80
+
+
+def show(value: object) -> str:
+    """A value in a line of an error, shortened where it is long.
+
+    Example:
+        >>> show(list(range(100)))
+        '[0, 1, 2, 3, 4, 5, 6, 7, ...]'
+    """
+    try:
+        return _brief.repr(value)[:300]
+    except ValueError:  # Python does not write a number of thousands of digits
+        return "a number of very many digits"
+
+
+def find_reason(problem: BaseException) -> str:
+    r"""What a problem began with, in at most 200 characters, without line breaks and colours.
+
+    Example:
+        >>> find_reason(ValueError("\x1b[96mno such thing\x1b[0m\nand more"))
+        'no such thing'
+    """
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(problem))
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    return lines[0][:200].rstrip(". ") if lines else type(problem).__name__

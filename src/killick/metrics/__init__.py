@@ -1,0 +1,42 @@
+"""Numbers that say how good predictions are: functions of whole sets of tensors, without state.
+
+They work where the tensors are, CPU or GPU, and sum in float64. Higher scores are more out of
+distribution throughout; a confidence is the probability of the predicted class.
+"""
+
+from killick.metrics.accuracy import brier as brier
+from killick.metrics.accuracy import hits as hits
+from killick.metrics.accuracy import nll as nll
+from killick.metrics.accuracy import squared_error as squared_error
+from killick.metrics.accuracy import surprise as surprise
+from killick.metrics.accuracy import top_k as top_k
+from killick.metrics.bins import Reliability as Reliability
+from killick.metrics.bins import ece as ece
+from killick.metrics.bins import reliability as reliability
+from killick.metrics.bins import rms_ece as rms_ece
+from killick.metrics.corrupted import ALL_COMMON as ALL_COMMON
+from killick.metrics.corrupted import BENCHMARK as BENCHMARK
+from killick.metrics.corrupted import by_severity as by_severity
+from killick.metrics.corrupted import mce as mce
+from killick.metrics.corrupted import mean_over as mean_over
+from killick.metrics.corrupted import relative_mce as relative_mce
+from killick.metrics.detection import Roc as Roc
+from killick.metrics.detection import aupr as aupr
+from killick.metrics.detection import auroc as auroc
+from killick.metrics.detection import fpr_at_tpr_in as fpr_at_tpr_in
+from killick.metrics.detection import fpr_at_tpr_out as fpr_at_tpr_out
+from killick.metrics.detection import roc as roc
+from killick.metrics.detection import threshold as threshold
+from killick.metrics.scores import energy as energy
+from killick.metrics.scores import entropy as entropy
+from killick.metrics.scores import max_logit as max_logit
+from killick.metrics.scores import max_softmax as max_softmax
+from killick.metrics.selective import RiskCoverage as RiskCoverage
+from killick.metrics.selective import aurc as aurc
+from killick.metrics.selective import e_aurc as e_aurc
+from killick.metrics.selective import risk_coverage as risk_coverage
+from killick.metrics.smooth import SmoothReliability as SmoothReliability
+from killick.metrics.smooth import smooth_ece as smooth_ece
+from killick.metrics.smooth import smooth_ece_interval as smooth_ece_interval
+from killick.metrics.smooth import smooth_reliability as smooth_reliability
+from killick.metrics.temperature import fit_temperature as fit_temperature

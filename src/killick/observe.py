@@ -1,0 +1,295 @@
+"""Running a network to see what it does: what its layers read and compute, and on which input.
+
+Nothing here knows a network by name; `stems` and `folding` build on it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from killick.errors import StemError
+
+Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
+LINEAR = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a network returned: a tensor, `.logits`, or the first of a tuple."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return cast(Tensor, output.logits)
+    if isinstance(output, Sequence) and output and isinstance(output[0], Tensor):
+        return output[0]
+    raise StemError(
+        "expected the network to return logits (a tensor, an output with .logits, or a tuple that"
+        f" starts with a tensor), found {type(output).__name__}."
+        " Wrap it in a module that returns the logits."
+    )
+
+
+def run(net: nn.Module, x: Tensor) -> Tensor:
+    """The logits of `net` for `x`, which is left as it is."""
+    with torch.no_grad():
+        return logits_of(net(x.clone()))
+
+
+def inputs_of(net: nn.Module, names: Iterable[str], x: Tensor) -> dict[str, Tensor]:
+    """What the named layers read (at their first call) when `net` runs on `x`."""
+
+    def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> Tensor:
+        return next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
+
+    return _observe(net, names, x, first_tensor)
+
+
+def outputs_of(net: nn.Module, names: Iterable[str], x: Tensor) -> dict[str, Tensor]:
+    """What the named layers compute (at their first call) when `net` runs on `x`."""
+    return _observe(net, names, x, lambda args, kwargs, output: output)
+
+
+def _observe(
+    net: nn.Module, names: Iterable[str], x: Tensor, what: Callable[..., Tensor]
+) -> dict[str, Tensor]:
+    seen: dict[str, Tensor] = {}
+
+    def watch(name: str) -> RemovableHandle:
+        def record(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if name not in seen:
+                seen[name] = what(args, kwargs, output).detach().clone()
+
+        return net.get_submodule(name).register_forward_hook(record, with_kwargs=True)
+
+    handles = [watch(name) for name in names]
+    try:
+        run(net, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if missing := [name for name in names if name not in seen]:
+        raise StemError(
+            f"cannot anchor {type(net).__name__}: expected {missing[0]!r} to run when the network"
+            " is called, and it does not. Name a layer that reads the image."
+        )
+    return seen
+
+
+def find_stem(net: nn.Module, x: Tensor) -> dict[str, Layer]:
+    """The layers of `net` that read `x` before any other parameter does, by name.
+
+    The network is run once with gradients on. A layer belongs to the stem if its input depends on
+    the image and on no parameter: nothing learnt stands before it. Autograd's graph answers that
+    for any network, however its `forward` is written.
+
+    Raises:
+        StemError: If there are none, or if what reads `x` is no convolution or linear layer.
+    """
+    image = x.detach().clone().requires_grad_()
+    inputs: dict[str, Tensor] = {}
+    handles = []
+
+    def watch(name: str, module: nn.Module) -> None:
+        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            read = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+            if read is not None and name not in inputs:
+                inputs[name] = read
+
+        handles.append(module.register_forward_pre_hook(record, with_kwargs=True))
+
+    for name, module in net.named_modules():
+        childless = next(module.children(), None) is None
+        owns = any(p is not None for p in module._parameters.values())
+        if isinstance(module, LINEAR) or (childless and owns):
+            watch(name, module)
+    frozen = [p for p in net.parameters() if p.is_floating_point() and not p.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_()
+        with torch.enable_grad():
+            net(image.clone())  # a clone, so that a network may change its input in place
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        for handle in handles:
+            handle.remove()
+    reading = [name for name, read in inputs.items() if _reads_only(read, image)]
+    found = {name: net.get_submodule(name) for name in reading}
+    others = {n: m for n, m in found.items() if not isinstance(m, LINEAR)}
+    if others:
+        name, module = next(iter(others.items()))
+        raise StemError(
+            f"cannot anchor {type(net).__name__}: expected the image to be read by a convolution"
+            f" or a linear layer, found {describe(name, module)}. If it normalises the image, take"
+            " it out of the network and pass normalise= instead."
+        )
+    if not found:
+        raise StemError(
+            f"cannot anchor {type(net).__name__}: expected a convolution or a linear layer that"
+            " reads the image, found none when running it. Name it: stem='path.of.the.layer'."
+        )
+    return cast(dict[str, Layer], found)
+
+
+def _reads_only(tensor: Tensor, image: Tensor) -> bool:
+    """Whether `tensor` was computed from `image` and from no parameter."""
+    if tensor.grad_fn is None:
+        return tensor is image
+    seen, waiting, reached = set(), [tensor.grad_fn], False
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is image:
+            reached = True
+        elif leaf is not None:
+            return False
+        waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return reached
+
+
+def named_layers(net: nn.Module, names: Sequence[str]) -> dict[str, Layer]:
+    """The layers called `names`; an error if one is missing or of another kind."""
+    known = dict(net.named_modules())
+    for name in names:
+        if not isinstance(known.get(name), LINEAR):
+            choices = [n for n, m in known.items() if isinstance(m, LINEAR)]
+            found = f"found {type(known[name]).__name__}" if name in known else "there is none"
+            raise StemError(
+                f"cannot anchor {type(net).__name__}: expected stem={name!r} to name a convolution"
+                f" or a linear layer, {found}. The first ones are {', '.join(choices[:5])}."
+            )
+    return {name: cast(Layer, known[name]) for name in names}
+
+
+def describe(name: str, module: nn.Module) -> str:
+    """A layer in one line."""
+    text = str(module).split("\n")[0]
+    return f"{text} at {name!r}"
+
+
+def _one_line(problem: Exception) -> str:
+    return " ".join(str(problem).split())
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest value; for coarser arithmetic, as if in float32.
+
+    Coarser are shorter dtypes, and float32 on accelerators, which may round products to ten bits.
+    """
+    if found.shape != expected.shape:
+        return math.inf
+    scale = expected.double().abs().amax().clamp_min(1e-12)
+    coarser = max(1.0, torch.finfo(expected.dtype).eps / torch.finfo(torch.float32).eps)
+    if expected.device.type != "cpu" and expected.dtype == torch.float32:
+        coarser = 50.0
+    return ((found.double() - expected.double()).abs().amax() / scale / coarser).item()
+
+
+def replace(net: nn.Module, name: str, module: nn.Module) -> nn.Module:
+    """`net` with `module` in the place of the one called `name` (which may be all of it: "")."""
+    if name == "":
+        return module
+    old = net.get_submodule(name)
+    for parent in list(net.modules()):  # it may be registered under several names
+        for child in [key for key, value in parent._modules.items() if value is old]:
+            parent._modules[child] = module
+    return net
+
+
+_SIDES = (32, 224, 64, 28, 96, 128, 256, 299, 384, 512, 16, 8)
+
+
+def example_batch(net: nn.Module, example: Tensor | None) -> Tensor:
+    """Two images the network accepts: those given, or noise of the first shape it runs on."""
+    parameter = next((p for p in net.parameters() if p.is_floating_point()), None)
+    if parameter is None:
+        raise StemError(
+            f"cannot anchor {type(net).__name__}: expected a network with a convolution or a linear"
+            " layer that reads the image, found no parameters at all."
+        )
+    dtype, device = parameter.dtype, parameter.device
+    generator = torch.Generator().manual_seed(0)
+    if example is not None:
+        if example.ndim < 2 or len(example) == 0:
+            raise StemError(
+                "expected example to be a batch the network accepts, such as (2, 3, 32, 32) or"
+                f" (2, features), found shape {tuple(example.shape)}."
+            )
+        given = example.detach().to(device, dtype)
+        given = torch.cat([given, given])[:2] if len(given) == 1 else given[:2]
+        try:
+            run(net, given)
+        except StemError:
+            raise
+        except Exception as problem:
+            raise StemError(
+                f"cannot anchor {type(net).__name__}: it does not run on the example of shape"
+                f" {tuple(example.shape)} ({_one_line(problem)}). Pass a batch it accepts."
+            ) from problem
+        noise = torch.rand(given.shape, generator=generator).to(device, dtype) - 0.5
+        try:  # noise of that shape tells features apart; the example itself may be constant
+            run(net, noise)
+        except Exception:
+            return given
+        return noise
+    tried = []
+    for shape in _likely_shapes(net):
+        x = torch.rand(2, *shape, generator=generator).to(device, dtype) - 0.5
+        try:
+            with torch.no_grad():
+                output = logits_of(net(x.clone()))
+        except StemError:
+            raise
+        except Exception:  # whatever a network raises on a shape it was not made for
+            tried.append(shape)
+            continue
+        if output.ndim == 2 and len(output) == 2 or output.ndim == 1:
+            return x
+        tried.append(shape)
+    shapes = ", ".join(str(shape) for shape in tried[:4])
+    raise StemError(
+        f"cannot anchor {type(net).__name__}: expected it to run on images of a usual shape, and it"
+        f" ran on none of {len(tried)} ({shapes}, …). Pass example=, a batch it accepts."
+    )
+
+
+def _likely_shapes(net: nn.Module) -> list[tuple[int, ...]]:
+    """Shapes to try, the likeliest first: what the network says of itself, then usual sizes."""
+    hints: list[tuple[int, ...]] = []
+    for module in net.modules():
+        for name in ("pretrained_cfg", "default_cfg"):
+            size = (getattr(module, name, None) or {}).get("input_size")
+            if size:
+                hints.append(tuple(size))
+        config = getattr(module, "config", None)
+        side, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+        if isinstance(side, int) and isinstance(channels, int):
+            hints.append((channels, side, side))
+        for name in ("image_size", "img_size"):
+            side = getattr(module, name, None)
+            if isinstance(side, int):
+                hints.append((3, side, side))
+            elif isinstance(side, tuple) and len(side) == 2:
+                hints.append((3, *side))
+    first = next((m for m in net.modules() if isinstance(m, LINEAR)), None)
+    if isinstance(first, nn.Conv2d):  # a network made for other channels than its hint says
+        hints += [(first.in_channels, *hint[1:]) for hint in hints]
+    shapes = list(hints)
+    if isinstance(first, nn.Linear):
+        shapes.append((first.in_features,))
+        for c in (1, 3, 4):
+            side = math.isqrt(first.in_features // c)
+            if c * side * side == first.in_features:
+                shapes.append((c, side, side))
+    counts = [first.in_channels] if isinstance(first, nn.Conv1d | nn.Conv2d | nn.Conv3d) else []
+    ranks = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+    rank = next((r for kind, r in ranks.items() if isinstance(first, kind)), 2)
+    for c in dict.fromkeys([*counts, 3, 1, 4]):
+        shapes.extend((c, *[side] * rank) for side in _SIDES)
+    return list(dict.fromkeys(shapes))

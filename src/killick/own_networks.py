@@ -1,0 +1,147 @@
+"""Networks of one's own, by name: Python files and modules that `KILLICK_NETWORKS` lists.
+
+    KILLICK_NETWORKS=nets.py killick train --network nets:SmallNet
+
+`nets:SmallNet` is then the class or function `SmallNet` in `nets.py`, called with `num_classes=`
+and the arguments of the recipe. A module that Python finds is listed by its name, and called that:
+`mine.nets:SmallNet`. Several are separated like the entries of `PATH`.
+
+Making a network runs its code. So names alone are never enough: a model or a recipe from elsewhere
+can name a network, and what that name stands for, if anything, only whoever sets the variable says.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from killick.errors import OptionError, check_option
+
+VARIABLE = "KILLICK_NETWORKS"
+TAKEN = ("killick", "timm", "torchvision")
+
+
+def own_libraries() -> dict[str, str]:
+    """What is listed: the name of each library, and its file or module. No code is run."""
+    found: dict[str, str] = {}
+    for entry in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        name = entry
+        if entry.endswith(".py"):
+            entry = os.path.abspath(os.path.expanduser(entry))
+            name = os.path.basename(entry)[: -len(".py")]
+        if name in TAKEN:
+            raise OptionError(
+                f"expected files in {VARIABLE} with other names than {', '.join(TAKEN)}, which are"
+                f" taken, found {entry}. Rename it."
+            )
+        if found.setdefault(name, entry) != entry:
+            raise OptionError(
+                f"expected one file of each name in {VARIABLE}, found {found[name]} and {entry}."
+            )
+    return found
+
+
+def find_own(library: str, name: str) -> Callable[..., Any]:
+    """The class or function of that name in a listed file or module; it is imported."""
+    source = own_libraries()[library]
+    module = _import(library, source)
+    makers: dict[str, Callable[..., Any]] = {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_") and _may_make_a_network(value, module)
+    }
+    if not makers:
+        raise OptionError(
+            f"expected networks in {source} ({VARIABLE}), found neither a class of torch.nn.Module"
+            " nor a function of its own."
+        )
+    check_option(f"the network of {source}", name, makers)
+    return makers[name]
+
+
+def read_source(library: str) -> bytes | None:
+    """What a listed file says; None for a module that Python finds, and for what is not listed."""
+    source = own_libraries().get(library, "")
+    if not source.endswith(".py"):
+        return None
+    try:
+        with open(source, "rb") as file:
+            return file.read()
+    except OSError:  # who makes the network is told
+        return None
+
+
+def describe_unknown(name: str) -> str:
+    """How a network of a file becomes known, for whoever named one that is not."""
+    library, _, model = name.rpartition(":")
+    file = library if library.endswith(".py") else f"{library}.py"
+    if not library or not os.path.isfile(os.path.expanduser(file)):
+        return f" Networks of your own: {VARIABLE}=FILE.py, then 'FILE:NAME'."
+    stem = os.path.basename(file)[: -len(".py")]
+    return f" For the network in {file}: {VARIABLE}={file}, and name it '{stem}:{model}'."
+
+
+def _may_make_a_network(value: Any, module: ModuleType) -> bool:
+    """A network's class, or a function of this module or of its package.
+
+    Whatever else a module imports is none of its networks: a model that names `system`, where the
+    file has a line `from os import system`, is refused.
+    """
+    from torch import nn
+
+    while isinstance(value, functools.partial):
+        value = value.func
+    if isinstance(value, type):
+        return issubclass(value, nn.Module)
+    top = (getattr(value, "__module__", None) or "").partition(".")[0]
+    return callable(value) and top == module.__name__.partition(".")[0]
+
+
+@functools.cache
+def _import(library: str, source: str) -> ModuleType:
+    try:
+        if not source.endswith(".py"):
+            return importlib.import_module(source)
+        return _run_file(f"killick_networks_{library}", source)
+    except Exception as problem:  # whatever is wrong with somebody's code
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300].rstrip(".")
+        line = _line_in(problem, source)
+        raise OptionError(
+            f"expected networks in {source} ({VARIABLE}), and cannot import it: {reason}"
+            + (f" (line {line})." if line else ".")
+        ) from problem
+
+
+def _run_file(name: str, source: str) -> ModuleType:
+    """A file as a module of that name; what lies beside it can be imported, as by a script."""
+    spec = importlib.util.spec_from_file_location(name, source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = os.path.dirname(source)
+    sys.modules[name] = module  # while it is made already: dataclasses look for it there
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+    return module
+
+
+def _line_in(problem: BaseException, source: str) -> int | None:
+    """Where in a file something was raised, if it was."""
+    if isinstance(problem, SyntaxError):
+        return problem.lineno if problem.filename == source else None
+    frames = traceback.extract_tb(problem.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == source]
+    return lines[-1] if lines else None

@@ -1,0 +1,150 @@
+"""Checkpoints: all that is needed to go on, written so that a kill at any moment loses nothing.
+
+A checkpoint holds weights, optimiser, average, the remembered pairs and the step. What is random
+needs no state: it depends on the seed and the step alone. The new file is written beside the old
+one, forced to disk, and takes its place in one step; the old one is kept as the one before.
+"""
+
+import os
+import shutil
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from killick.errors import CheckpointError
+
+FORMAT, VERSION = "killick-checkpoint", 1
+LAST, BEFORE = "checkpoint.pt", "checkpoint-before.pt"
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
+    """Write `state` as the last checkpoint of a run; the one that was last stays as the one before.
+
+    Raises:
+        CheckpointError: If it cannot be written; what was there before is as it was.
+    """
+    last, before = folder / LAST, folder / BEFORE
+    part, aside = folder / f".{LAST}.part", folder / f".{BEFORE}.part"
+    try:
+        with open(part, "wb") as file:
+            torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if last.exists():  # a second name for it, so that there is a last one at every moment
+            aside.unlink(missing_ok=True)
+            _link(last, aside)
+            os.replace(aside, before)
+        os.replace(part, last)
+    except (OSError, RuntimeError) as problem:  # torch's writer raises RuntimeError on a full disk
+        for path in (part, aside):
+            path.unlink(missing_ok=True)
+        reason = _reason(problem)
+        raise CheckpointError(
+            f"cannot write a checkpoint to {folder}: {reason}. The checkpoints that were there are"
+            " as they were. Make room there."
+        ) from problem
+
+
+def _reason(problem: BaseException) -> str:
+    """What the system said, which torch's writer hides behind an error of its own."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return " ".join(str(problem).split())[:200]
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # some file systems have no links
+        shutil.copyfile(source, target)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Any], str | None]:
+    """The last checkpoint that is whole, and what was wrong with a later one, if anything was.
+
+    Raises:
+        CheckpointError: If there is none.
+    """
+    problems = []
+    for name in (LAST, BEFORE):
+        path = folder / name
+        if not path.is_file():
+            problems.append(f"no {name}")
+            continue
+        try:
+            state = read_checkpoint(path)
+        except CheckpointError as problem:
+            problems.append(str(problem).rstrip("."))
+            continue
+        told = problems[0] if problems else None
+        return state, told and f"{told}; going on from {name}, step {state['step']}."
+    raise CheckpointError(
+        f"cannot go on in {folder}: expected {LAST} of a run, found {' and '.join(problems)}."
+    )
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint, verified; nothing in it can run code."""
+    try:
+        refuse_bomb(path)
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise CheckpointError(f"{path.name} is damaged: {damaged[:100]!r} has changed.")
+        state = load_plain(path)
+    except CheckpointError:
+        raise
+    except Exception as problem:  # whatever a damaged file makes its readers raise
+        reason = " ".join(str(problem).split())[:150]
+        raise CheckpointError(
+            f"{path.name} is damaged: {type(problem).__name__}, {reason}."
+        ) from None
+    # Anything may stand there, a tensor too, which cannot be compared.
+    if not isinstance(state, dict) or not _is(state.get("format"), FORMAT):
+        raise CheckpointError(f"{path.name} is no checkpoint of Killick's.")
+    if not _is(state.get("version"), VERSION):
+        raise CheckpointError(
+            f"{path.name} has version {str(state.get('version'))[:50]!r}, expected {VERSION}. Use"
+            " the version of Killick that wrote it."
+        )
+    if type(state.get("step")) is not int:
+        raise CheckpointError(f"{path.name} is damaged: it does not say which step it is of.")
+    return state
+
+
+def load_plain(path: Path) -> Any:
+    """What torch wrote, on the CPU; nothing in it can run code, and nothing is said of its making.
+
+    Raises:
+        Exception: Of any kind, if it is damaged.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def refuse_bomb(path: Path) -> None:
+    """Refuse an archive that is larger inside than outside; torch does not compress its own.
+
+    Raises:
+        CheckpointError: If it is.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        inside = sum(member.file_size for member in archive.infolist())
+    if inside > path.stat().st_size:
+        raise CheckpointError(
+            f"{path.name} is damaged: expected no more than its {path.stat().st_size} bytes in it,"
+            f" found {inside}."
+        )
+
+
+def _is(value: object, expected: object) -> bool:
+    return type(value) is type(expected) and value == expected

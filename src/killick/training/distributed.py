@@ -1,0 +1,96 @@
+"""Several processes that train one model: started by torchrun, one for each GPU."""
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, distributed, nn
+
+from killick.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that train together.
+
+    Attributes:
+        rank: Of this one; 0 writes files and talks.
+        count: How many there are.
+        device: Of this one.
+    """
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that writes files and talks."""
+        return self.rank == 0
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of `values` over all processes."""
+        if self.count > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def highest(self, values: Tensor) -> Tensor:
+        """The largest of `values` over all processes."""
+        if self.count > 1:
+            distributed.all_reduce(values, distributed.ReduceOp.MAX)
+        return values
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give all processes the first one's BatchNorm statistics, so that they judge alike."""
+        if self.count > 1:
+            for buffer in model.buffers():
+                if buffer.numel():
+                    distributed.broadcast(buffer, src=0)
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.count > 1:
+            distributed.barrier()
+
+
+@contextmanager
+def joined(device: str = "auto") -> Iterator[Processes]:
+    """Join the other processes, if torchrun started this one.
+
+    They stay together until this one ends: joined again, they would not find each other.
+    """
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    place = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    if count == 1:
+        yield Processes(0, 1, place)
+        return
+    if not distributed.is_initialized():
+        cuda = place.type == "cuda"
+        distributed.init_process_group(
+            "nccl" if cuda else "gloo", device_id=place if cuda else None
+        )
+        atexit.register(distributed.destroy_process_group)
+    yield Processes(distributed.get_rank(), distributed.get_world_size(), place)
+
+
+def choose_device(name: str, local_rank: int = 0) -> torch.device:
+    """The device of a name; "auto" is a GPU if there is one, this process's own."""
+    cuda = torch.cuda.is_available()
+    if name == "auto":
+        name = "cuda" if cuda else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise OptionError(
+            f"expected a device such as auto, cpu, cuda or cuda:1, found {name!r}."
+        ) from None
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"expected --device cpu or cuda, found {name!r}, which is not supported.")
+    if device.type == "cuda" and not cuda:
+        raise OptionError("expected a GPU for --device cuda, found none that torch can use.")
+    return torch.device("cuda", local_rank) if name == "cuda" else device
