@@ -14,11 +14,11 @@ import csv
 import tempfile
 from pathlib import Path
 
-from killick.grid.arms import parse_arms
-from killick.grid.cells import Cell, make_cells
-from killick.grid.engines import LocalJobs
-from killick.rows import Row
-from killick.run_folder import read_run
+from killick.experiments.arms import parse_arms
+from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.local_jobs import LocalJobs
+from killick.results.rows import Row
+from killick.results.run_folder import read_run
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = [(1500, 12), (1500, 40), (1500, 120), (3500, 12), (3500, 40), (3500, 120)]

@@ -46,7 +46,7 @@ from paired import RESULTS
 from scipy import stats
 
 from killick.cli import main as killick_command
-from killick.report.drawing import (
+from killick.report.figures import (
     Style,
     drawing,
     finish,
@@ -59,8 +59,8 @@ from killick.report.drawing import (
     sample_line,
     to_file,
 )
-from killick.rows import Row
-from killick.run_folder import find_runs
+from killick.results.rows import Row
+from killick.results.run_folder import find_runs
 
 FOLDER = RESULTS / "cifar10"
 # By grid: what arms are compared with, and those that have a control of their own.

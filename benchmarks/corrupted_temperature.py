@@ -30,15 +30,15 @@ from torch import Tensor
 
 import killick
 from killick.cli import main as killick_command
-from killick.corruptions.making import SEVERITIES, list_corruptions
-from killick.data.images import ImageSet
-from killick.evaluation.subject import Subject, make_subject
+from killick.corruptions.registry import SEVERITIES, list_corruptions
+from killick.data.image_set import ImageSet
+from killick.evaluation.classifier import Subject, make_subject
 from killick.metrics.accuracy import nll
-from killick.metrics.smooth import smooth_ece
+from killick.metrics.smooth_calibration import smooth_ece
 from killick.metrics.temperature import fit_temperature
-from killick.run_folder import read_cell
+from killick.results.run_folder import read_cell
 from killick.training import load_recipe
-from killick.training.material import cut_sets
+from killick.training.run_inputs import cut_sets
 
 FILE = RESULTS / "cifar10" / "corrupted-temperature.csv"
 ARMS = ("standard", "finetuned", CHOSEN)

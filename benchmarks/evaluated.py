@@ -4,9 +4,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from killick.corruptions.making import list_corruptions
-from killick.rows import Row
-from killick.run_folder import Run
+from killick.corruptions.registry import list_corruptions
+from killick.results.rows import Row
+from killick.results.run_folder import Run
 
 CORRUPTIONS, CBAR = (list_corruptions(kind, "cifar") for kind in ("c", "cbar"))
 FOLDERS = {  # of cells, and the grid they belong to

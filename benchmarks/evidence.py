@@ -40,7 +40,7 @@ import numpy as np
 
 from killick.cli import main as killick_command
 from killick.data.sources import load_sets
-from killick.run_folder import read_cell
+from killick.results.run_folder import read_cell
 
 FOREIGN = ("textures", "scenes", "characters")
 SUITES = "clean,corruptions,cbar,calibration,ood,shift"

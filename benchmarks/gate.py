@@ -31,9 +31,9 @@ from paired import RESULTS
 from torch import Tensor
 
 import killick
-from killick.anchored import Anchored
-from killick.batchnorm import tracked_norms
-from killick.data.images import ImageSet
+from killick.core.anchored import Anchored
+from killick.core.batchnorm import tracked_norms
+from killick.data.image_set import ImageSet
 from killick.data.sources import load_sets
 from killick.training import load_recipe, train
 

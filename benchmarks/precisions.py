@@ -17,8 +17,8 @@ import torch
 from paired import RESULTS, compare
 
 import killick
-from killick.export.about import PRECISIONS
-from killick.export.opening import Exported
+from killick.storage.export_metadata import PRECISIONS
+from killick.storage.exported_file import Exported
 from killick.training import load_recipe, train
 
 

@@ -29,12 +29,12 @@ from paired import RESULTS
 from torch import Tensor
 
 import killick
-from killick.data.images import ImageSet
-from killick.private_references import make_references
-from killick.rows import Row, members_of
+from killick.core.synthetic_references import make_references
+from killick.data.image_set import ImageSet
+from killick.results.rows import Row, members_of
 from killick.training import Recipe, load_recipe, train
 from killick.training.checkpoint import LAST
-from killick.training.material import cut_sets
+from killick.training.run_inputs import cut_sets
 
 STORED, TOGETHER = 10, 5
 TRAINED: dict[str, dict[str, Any]] = {

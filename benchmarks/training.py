@@ -34,13 +34,13 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 import killick
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
 from killick.data.sources import load_sets
-from killick.run_folder import read_metrics
+from killick.results.run_folder import read_metrics
+from killick.runtime.processes import Processes
 from killick.training import load_recipe, train
-from killick.training.distributed import Processes
-from killick.training.material import gather_material
-from killick.training.run import Run
+from killick.training.run_inputs import gather_material
+from killick.training.run_state import Run
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 PROTOCOLS = ("standard", "anchored", "masked")

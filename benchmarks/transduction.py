@@ -11,7 +11,7 @@ import torch
 from paired import compare, write
 from torch import Tensor
 
-from killick.transduction import nearest_residuals
+from killick.core.transduction import nearest_residuals
 
 
 def direct(x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:

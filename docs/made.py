@@ -25,7 +25,7 @@ from mkdocs.structure.pages import Page
 from killick import errors, metrics
 from killick.cli import make_parser
 from killick.cli.parser import inner_parsers
-from killick.report.numbers import MEASURES, Measure
+from killick.report.statistics import MEASURES, Measure
 from killick.studies import NAMES, find_study
 from killick.training import load_recipe, shipped
 from killick.training.recipe_files import settings

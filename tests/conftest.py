@@ -43,7 +43,7 @@ def here() -> Iterator[None]:
     from grids import HereJobs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("killick.grid.working.LocalJobs", HereJobs)
+        patch.setattr("killick.experiments.scheduler.LocalJobs", HereJobs)
         yield
 
 

@@ -39,11 +39,11 @@ from PIL import Image
 import killick
 from killick.data.decoding import decode, measure
 from killick.errors import KillickError
-from killick.rows import make_row, write_rows
-from killick.run_folder import read_run
+from killick.results.rows import make_row, write_rows
+from killick.results.run_folder import read_run
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
+from killick.training.initial_weights import read_weights
 from killick.training.recipe_files import load_recipe, shipped
-from killick.training.start import read_weights
 
 LONGEST_MESSAGE, LONGEST_MISTAKE = 600, 300
 SECONDS = 20  # for a case
@@ -328,7 +328,7 @@ def saved_models() -> list[dict[str, bytes]]:
         ]
     anchored = killick.anchor(nets[0], normalise=(half, half))
     anchored.set_references(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), policy="black")
-    anchored.threshold = killick.image_model.Threshold(-1.0, 0.95, 1, "noise")
+    anchored.threshold = killick.core.image_model.Threshold(-1.0, 0.95, 1, "noise")
     standard = killick.standard(nets[1], normalise=(half, half), image_shape=(3, 8, 8))
     found = []
     for model in (anchored, standard):

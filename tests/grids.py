@@ -6,10 +6,10 @@ from pathlib import Path
 import yaml
 from runs import small
 
-from killick.grid.arms import parse_arms
-from killick.grid.cells import Cell, make_cells
-from killick.grid.running import run_cell
-from killick.rows import Row, read_rows
+from killick.experiments.arms import parse_arms
+from killick.experiments.job_runner import run_cell
+from killick.experiments.jobs import Cell, make_cells
+from killick.results.rows import Row, read_rows
 
 DEVICE = "cpu"  # of cells that run in this process
 # Seconds: one corruption, few pictures, two references.

@@ -9,7 +9,7 @@ from conftest import small_cnn
 from torch import nn
 
 import killick
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
 
 MEAN_STD = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 NAMES = ("red", "green", "blue", "grey")

@@ -55,7 +55,7 @@ def make_files(folder: Path, count: int = 11) -> list[str]:
 
 def expected(model, path: str, k: int | None) -> dict:
     """A record by hand, in float64, from the logits for each reference of one picture alone."""
-    image = killick.data.views.view_for(model)(decode(path, path))[None]
+    image = killick.data.preprocessing.view_for(model)(decode(path, path))[None]
     said = killick.predict(model, image, "marginal", k, members=True) if k else None
     logits = killick.predict(model, image).logits[None] if said is None else said.members
     members = logits[:, 0].double().numpy()

@@ -8,8 +8,8 @@ import numpy as np
 import yaml
 from report_runs import ANCHORED, LABEL, STANDARD, make_run
 
-from killick.answers import encode, files_in, read_answers, write_answers
-from killick.run_folder import Run, find_runs
+from killick.results.predictions import encode, files_in, read_answers, write_answers
+from killick.results.run_folder import Run, find_runs
 
 NAMES = ("disc", "ring", "square", "star", "cross")
 ARMS = {"standard": STANDARD, "anchored": ANCHORED, "masked-label": LABEL}

@@ -8,10 +8,10 @@ import torch
 import yaml
 
 from killick import metrics
-from killick.answers import Answers, write_answers
-from killick.evaluation.summary import summarise
-from killick.rows import make_row, merge, write_rows
-from killick.run_folder import Run, read_run
+from killick.evaluation.corruption_means import summarise
+from killick.results.predictions import Answers, write_answers
+from killick.results.rows import make_row, merge, write_rows
+from killick.results.run_folder import Run, read_run
 
 LABEL = {"protocol": "masked", "target": "label", "alpha": 0.25, "scope": "batch"}
 UNIFORM = {**LABEL, "target": "uniform"}

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 import killick
-from killick.run_folder import read_metrics
+from killick.results.run_folder import read_metrics
 from killick.training import Recipe, loop, make_recipe, train
 from killick.training.checkpoint import load_checkpoint
 

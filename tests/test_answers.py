@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from killick.answers import (
+from killick.errors import DataError
+from killick.results.predictions import (
     Answers,
     encode,
     file_of,
@@ -13,8 +14,7 @@ from killick.answers import (
     sample,
     write_answers,
 )
-from killick.errors import DataError
-from killick.run_folder import read_run
+from killick.results.run_folder import read_run
 
 
 def make(count: int = 5, model: str = "a", **about) -> Answers:

@@ -10,8 +10,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.testing import assert_close
 
 import killick
-from killick.training.averaging import MovingAverage
 from killick.training.recipe import Average
+from killick.training.weight_average import MovingAverage
 
 
 def change(model: nn.Module) -> None:

@@ -16,8 +16,8 @@ from killick.data.batches import (
     epoch_order,
     read_all,
 )
-from killick.data.chance import sample_keys
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
+from killick.data.keyed_random import sample_keys
 from killick.data.transforms import Shift
 
 CPU = torch.device("cpu")

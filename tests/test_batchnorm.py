@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.testing import assert_close
 
 import killick
-from killick.batchnorm import REMEMBERED_BYTES, RecentPairs, tracked_norms
+from killick.core.batchnorm import REMEMBERED_BYTES, RecentPairs, tracked_norms
 from killick.errors import OptionError
 from killick.nets import ResNet
 
@@ -334,7 +334,7 @@ def test_settling_draws_nothing_and_restores_modes_momentum_and_counters():
     norm = model.net[1]
     norm.momentum, counter = 0.3, norm.num_batches_tracked.clone()
     state = torch.get_rng_state()
-    with killick.anchored.evaluating(model):
+    with killick.core.anchored.evaluating(model):
         assert not model.net[1].training
     assert model.training
     assert norm.training
@@ -371,7 +371,7 @@ def test_synchronised_batchnorm_is_estimated_without_waiting_for_other_processes
     refuse = pytest.fail
     monkeypatch.setattr(nn.SyncBatchNorm, "forward", lambda *_: refuse("waited for the others"))
     model.net[1] = norm
-    with killick.anchored.evaluating(model):
+    with killick.core.anchored.evaluating(model):
         pass
     mean, _ = fresh_statistics(model, seen)
     assert_close(norm.running_mean, mean)

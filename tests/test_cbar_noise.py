@@ -8,7 +8,7 @@ import torch
 
 from killick.corruptions import cbar_noise
 from killick.corruptions.cbar_noise import blue_noise_sample, brownish_noise, perlin_noise
-from killick.corruptions.severities import CBAR
+from killick.corruptions.severity_table import CBAR
 
 CPU = torch.device("cpu")
 ALL = [blue_noise_sample, brownish_noise, perlin_noise]

@@ -13,7 +13,7 @@ from killick.corruptions.cbar_patterns import (
     plasma_noise,
     single_frequency_greyscale,
 )
-from killick.corruptions.severities import CBAR
+from killick.corruptions.severity_table import CBAR
 
 CPU = torch.device("cpu")
 ALL = [checkerboard_cutout, cocentric_sine_waves, plasma_noise, single_frequency_greyscale]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from killick.corruptions import cbar_sparkles as cbar
-from killick.corruptions.severities import CBAR
+from killick.corruptions.severity_table import CBAR
 
 NAMES = ("sparkles", "inverse_sparkles", "lines")
 SIZES = ((32, 32), (11, 18))

@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 
 from killick.corruptions import cbar_caustics as caustics
 from killick.corruptions import cbar_warps as warps
-from killick.corruptions.severities import CBAR
+from killick.corruptions.severity_table import CBAR
 
 MODULES: dict[str, ModuleType] = {
     "pinch_and_twirl": warps,

@@ -10,7 +10,7 @@ from oracles import chance as oracle
 from scipy import stats
 from torch import Tensor
 
-from killick.data.chance import Stream, key, sample_keys, uniform, whole
+from killick.data.keyed_random import Stream, key, sample_keys, uniform, whole
 
 MANY = 2**18
 LARGE = [0, 1, 2**31, 2**32 + 5, 2**63 - 1]

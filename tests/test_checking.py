@@ -13,13 +13,13 @@ from PIL import Image
 from runs import make_pictures
 
 from killick.cli import main
-from killick.data.checking import check_set
 from killick.data.folders import load_folder
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
+from killick.data.integrity import check_set
 from killick.data.sources import load_sets, load_whole
 from killick.errors import DataError
-from killick.rows import read_rows
-from killick.training.material import fingerprint
+from killick.results.rows import read_rows
+from killick.training.run_inputs import fingerprint
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
 from killick.errors import DataError, OutputError
-from killick.evaluation.classes import Alignment, read_class_map
+from killick.evaluation.class_mapping import Alignment, read_class_map
 
 OURS = ("n01", "n02", "n03", "n04", "n05")
 LOGITS = torch.tensor([[0.1, 0.7, -1.0, 2.0, 0.3], [1.0, 0.0, 0.5, -2.0, 0.2]])

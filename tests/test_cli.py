@@ -11,7 +11,7 @@ import yaml
 
 import killick
 from killick.cli import main
-from killick.cli.training import parse_overrides
+from killick.cli.train import parse_overrides
 from killick.errors import OptionError
 from killick.training.recipe_files import settings, shipped
 
@@ -107,7 +107,7 @@ def test_settings_have_short_names_and_yaml_values():
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    from killick.cli import training
+    from killick.cli import train as training
 
     def broken(*arguments):
         raise ZeroDivisionError
@@ -174,7 +174,7 @@ def test_a_termination_is_told_and_ended_as_ctrl_c_is(monkeypatch, capsys):
         time.sleep(5)
         raise AssertionError("not interrupted")
 
-    monkeypatch.setattr("killick.cli.listing.run", wait)
+    monkeypatch.setattr("killick.cli.list.run", wait)
     assert main(["list"]) == 130
     assert capsys.readouterr().err == "killick: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before

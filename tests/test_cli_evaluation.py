@@ -8,7 +8,7 @@ from runs import small
 
 import killick
 from killick.cli import main
-from killick.rows import read_rows
+from killick.results.rows import read_rows
 from killick.training import train
 
 

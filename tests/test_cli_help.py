@@ -12,11 +12,12 @@ import pytest
 from runs import small
 
 import killick.cli
-from killick.cli import COMMANDS, FIRST_STEPS, listing, main, make_parser, parse
+from killick.cli import COMMANDS, FIRST_STEPS, main, make_parser, parse
+from killick.cli import list as listing
 from killick.cli.parser import inner_parsers
-from killick.cli.training import parse_overrides
+from killick.cli.train import parse_overrides
 from killick.errors import OptionError
-from killick.rows import read_rows
+from killick.results.rows import read_rows
 from killick.studies import NAMES
 from killick.studies.study import SIZES
 from killick.training import load_recipe, shipped, train
@@ -278,12 +279,12 @@ def test_lists_are_wrapped_on_a_terminal(monkeypatch, capsys):
 
 
 def test_the_lists_are_what_the_code_has(capsys):
-    from killick.corruptions.making import MAKERS, list_corruptions
+    from killick.corruptions.registry import MAKERS, list_corruptions
     from killick.data.sources import PLAIN, WITH_PATH
-    from killick.data.synthetic import SYNTHETIC
-    from killick.evaluation.measures import DISTANCE, MARGINAL_SCORES, SCORES
+    from killick.data.synthetic_ood import SYNTHETIC
+    from killick.evaluation.measured_values import DISTANCE, MARGINAL_SCORES, SCORES
     from killick.evaluation.plan import SUITES
-    from killick.grid.arms import KNOWN
+    from killick.experiments.arms import KNOWN
     from killick.nets import OWN
     from killick.training.recipe_files import settings
 

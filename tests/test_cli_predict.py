@@ -17,10 +17,11 @@ from runs import small
 
 import killick
 import killick.cli
-from killick.cli import main, predicting
-from killick.image_model import Threshold
+from killick.cli import main
+from killick.cli import predict as predicting
+from killick.core.image_model import Threshold
+from killick.deploy.prediction_writers import FORMATS
 from killick.labelling import label
-from killick.labelling.writing import FORMATS
 from killick.training import train
 
 START = (
@@ -329,7 +330,7 @@ def test_an_interrupt_waits_for_the_end_of_the_line_and_a_file_stays_as_it_was(
     def interrupted(self, totals):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("killick.labelling.watching.Watching.tick", interrupted)
+    monkeypatch.setattr("killick.deploy.prediction_progress.Watching.tick", interrupted)
     assert main(["predict", "anchored", "pictures", "--output", "x.csv"]) == 130
     assert Path("x.csv").read_text() == "before"
     assert not [name for name in os.listdir() if name.endswith(".part")]
@@ -371,7 +372,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(here):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, place, one_registry) -> Path:
     """The anchored model as an ONNX file with three references, and as a .pt2 with one."""
-    from killick.export import export
+    from killick import export
 
     folder = tmp_path_factory.mktemp("exported")
     model = killick.load(place / "anchored")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from killick.cli import COMMANDS, WITH_SETTINGS, listing, main, make_parser
+from killick.cli import COMMANDS, WITH_SETTINGS, main, make_parser
+from killick.cli import list as listing
 from killick.cli.completion import SHELLS, VALUES, make_script
 from killick.cli.parser import inner_parsers
-from killick.cli.training import SHORT
+from killick.cli.train import SHORT
 from killick.training.recipe_files import settings, shipped
 
 ALL_SETTINGS = {f"--{each}" for each in [*settings(), *SHORT] if each != "about"}

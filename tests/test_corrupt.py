@@ -5,8 +5,14 @@ import torch
 from torch import Tensor
 
 import killick
-from killick.corruptions.making import MAKERS, ROWS, choose_table, find_arguments, list_corruptions
-from killick.corruptions.severities import CBAR, COMMON, EXTRA
+from killick.corruptions.registry import (
+    MAKERS,
+    ROWS,
+    choose_table,
+    find_arguments,
+    list_corruptions,
+)
+from killick.corruptions.severity_table import CBAR, COMMON, EXTRA
 from killick.errors import DataError, DtypeError, OptionError, ShapeError
 
 EVERY = [(name, table) for name in ROWS for table in ("cifar", "imagenet")]

@@ -11,7 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import corrupted_temperature as benchmark  # noqa: E402
 
-from killick.metrics.smooth import smooth_ece  # noqa: E402
+from killick.metrics.smooth_calibration import smooth_ece  # noqa: E402
 
 
 def made(n=400, blocks=4):

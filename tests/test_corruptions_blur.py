@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from killick.corruptions import blur, filters, glass, motion
-from killick.corruptions.severities import COMMON
+from killick.corruptions.severity_table import COMMON
 
 NAMES = ("gaussian_blur", "defocus_blur", "zoom_blur", "motion_blur", "glass_blur")
 RANDOM = ("motion_blur", "glass_blur")

@@ -17,7 +17,7 @@ from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 
 from killick.corruptions import digital, elastic
-from killick.corruptions.severities import COMMON
+from killick.corruptions.severity_table import COMMON
 
 STILL = ["contrast", "brightness", "saturate", "pixelate", "jpeg_compression"]
 NAMES = [*STILL, "elastic_transform"]

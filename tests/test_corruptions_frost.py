@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from killick.corruptions import frost as module
 from killick.corruptions.frost import frost, load_photographs
 from killick.corruptions.ice import PANES, make_ice
-from killick.corruptions.severities import COMMON
+from killick.corruptions.severity_table import COMMON
 from killick.errors import DataError, DtypeError, ShapeError
 
 CIFAR, IMAGENET = COMMON["frost"].cifar or (), COMMON["frost"].imagenet or ()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from killick.corruptions import noise
-from killick.corruptions.severities import COMMON
+from killick.corruptions.severity_table import COMMON
 
 NAMES = ["gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"]
 SIZES = [(32, 32), (9, 14)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from killick.corruptions import edges, weather
-from killick.corruptions.severities import COMMON
+from killick.corruptions.severity_table import COMMON
 
 FUNCTIONS = {"fog": weather.fog, "snow": weather.snow, "spatter": weather.spatter}
 TABLES = ("cifar", "imagenet")

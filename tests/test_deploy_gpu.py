@@ -9,10 +9,10 @@ from PIL import Image
 from torch.testing import assert_close
 
 import killick
-from killick.data.synthetic import make_blobs
-from killick.export.exporting import export
-from killick.export.opening import open_export
+from killick.data.synthetic_ood import make_blobs
+from killick.deploy.exporter import export
 from killick.labelling import label
+from killick.storage.exported_file import open_export
 
 pytestmark = pytest.mark.gpu
 NORMALISE = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))

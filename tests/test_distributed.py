@@ -12,7 +12,7 @@ import pytest
 import torch
 from runs import losses_of, small
 
-from killick.run_folder import read_metrics
+from killick.results.run_folder import read_metrics
 from killick.training import Recipe, train
 
 SCRIPT = """

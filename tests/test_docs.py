@@ -58,7 +58,7 @@ def test_make_commands_and_linked_files_exist(page):
 
 
 def test_every_training_command_of_the_pages_is_understood(capsys, monkeypatch):
-    monkeypatch.setattr("killick.training.inherited.find_start", Path)  # nor is the hub asked
+    monkeypatch.setattr("killick.training.source_run.find_start", Path)  # nor is the hub asked
     lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
     commands = [re.sub(r"#.*", "", line).split() for line in lines if "killick train" in line]
     assert len(commands) >= 10

@@ -22,13 +22,14 @@ from PIL import Image
 
 import killick
 from killick.cli import COMMANDS, main, make_parser, parse
+from killick.core.inference import PROTOCOLS
 from killick.data import decoding
-from killick.export.about import PRECISIONS, About
-from killick.export.deployed import OUTPUTS
-from killick.grid import estimating
-from killick.labelling import Record, label, reading
-from killick.predict import PROTOCOLS
-from killick.rows import COLUMNS
+from killick.deploy import image_reading as reading
+from killick.deploy.deployed_net import OUTPUTS
+from killick.experiments import estimating
+from killick.labelling import Record, label
+from killick.results.rows import COLUMNS
+from killick.storage.export_metadata import PRECISIONS, About
 from killick.training import shipped
 from killick.training.recipe import Protocol
 from killick.training.recipe_files import settings
@@ -199,7 +200,7 @@ AFTERWARDS = {
 
 @pytest.mark.parametrize("page", pages_with("sh"), ids=name)
 def test_every_command_is_understood(page, capsys, monkeypatch):
-    monkeypatch.setattr("killick.training.inherited.find_start", Path)  # nor is the hub asked
+    monkeypatch.setattr("killick.training.source_run.find_start", Path)  # nor is the hub asked
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for command in commands(page):
         first = command.split()[0]
@@ -498,9 +499,9 @@ def test_every_recipe_and_setting_is_in_the_recipes_page(site):
 def test_every_public_name_is_in_the_api_page(site):
     ids = Html(site / "api.html").ids
     same = {
-        "standard": "killick.standard.standard",
-        "predict": "killick.predict.predict",
-        "export": "killick.export.exporting.export",
+        "standard": "killick.core.standard.standard",
+        "predict": "killick.core.inference.predict",
+        "export": "killick.deploy.exporter.export",
     }
     for each in killick.__all__:
         place = same.get(each, f"killick.{each}")
@@ -509,7 +510,7 @@ def test_every_public_name_is_in_the_api_page(site):
         if each[0] != "_" and not isinstance(vars(killick.metrics)[each], ModuleType):
             assert f"killick.metrics.{each}" in ids, each
     assert {"killick.training.loop.train", "killick.training.recipe_files.load_recipe"} <= ids
-    assert {"killick.grid.compare", "killick.report.writing.write_report"} <= ids
+    assert {"killick.grid.compare", "killick.report.writer.write_report"} <= ids
 
 
 def test_the_examples_of_docstrings_are_shown_as_code(site):

@@ -9,13 +9,13 @@ from scipy import stats
 from torch import Tensor
 
 import killick
+from killick.core.masking import Draw
 from killick.data.batches import Batch
-from killick.data.chance import Stream, sample_keys, uniform
+from killick.data.keyed_random import Stream, sample_keys, uniform
 from killick.data.transforms import Shift
 from killick.errors import ReferencesError
-from killick.masking import Draw
-from killick.training.draws import Draws, cycle
 from killick.training.recipe import Protocol
+from killick.training.reference_sampling import Draws, cycle
 
 POOL = torch.randint(
     256, (40, 7, 5, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2)

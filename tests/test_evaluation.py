@@ -22,17 +22,17 @@ from torch import nn
 
 import killick
 from killick import metrics
-from killick.data.images import ImageSet, Sets
+from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import load_sets
-from killick.data.synthetic import SYNTHETIC
+from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, KillickError, OptionError, OutputError
-from killick.evaluation import asking
-from killick.evaluation.pictures import BLOCK, block_generator
-from killick.evaluation.subject import Subject, _are_probabilities
-from killick.evaluation.tested import load_validation
-from killick.rows import COLUMNS, read_rows
-from killick.training.material import cut_sets
+from killick.evaluation import model_runner as asking
+from killick.evaluation.classifier import Subject, _are_probabilities
+from killick.evaluation.image_blocks import BLOCK, block_generator
+from killick.evaluation.test_sets import load_validation
+from killick.results.rows import COLUMNS, read_rows
 from killick.training.recipe_files import load_recipe
+from killick.training.run_inputs import cut_sets
 
 FEW = ("fog", "gaussian_noise")
 
@@ -685,7 +685,7 @@ def test_pictures_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, m
     model = Subject("m", nn.Identity(), 32, None, 10, None, {}, "w", recipe=asdict(recipe))
     test = load_sets("shapes").test
     if not aside:  # a training set of gigabytes would be read to look at none of it
-        monkeypatch.setattr("killick.evaluation.tested.cut_sets", None)
+        monkeypatch.setattr("killick.evaluation.test_sets.cut_sets", None)
     held = load_validation(None, model, test)
     if not aside:
         assert held is None

@@ -9,9 +9,9 @@ from runs import small
 
 import killick
 from killick.cli import main
+from killick.deploy.exporter import export
 from killick.errors import InstallError, OptionError, StorageError
-from killick.evaluation import exported
-from killick.export.exporting import export
+from killick.evaluation import exported_classifier as exported
 from killick.training import train
 
 SUITES = ("clean", "corruptions", "calibration", "ood")

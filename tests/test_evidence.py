@@ -17,10 +17,10 @@ from torch import nn
 import killick
 from killick.cli import main as killick_command
 from killick.cli import make_parser
-from killick.corruptions.making import list_corruptions
+from killick.corruptions.registry import list_corruptions
 from killick.errors import OptionError
-from killick.grid.arms import parse_arms
-from killick.grid.cells import make_cells
+from killick.experiments.arms import parse_arms
+from killick.experiments.jobs import make_cells
 
 ROOT = Path(__file__).parent.parent
 FOUND = ROOT / "benchmarks" / "results" / "cifar10"
@@ -1023,7 +1023,7 @@ def test_finished_networks_are_a_study_that_killick_takes(monkeypatch, tmp_path,
     def refuse(cells, **options):
         raise OptionError("no time for times")
 
-    monkeypatch.setattr("killick.grid.estimating.estimate", refuse)
+    monkeypatch.setattr("killick.experiments.estimating.estimate", refuse)
     assert killick_command([*evidence.study_command(evidence.read_options()), "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "12 cells" in told

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from scipy import stats
 
-from killick.corruptions.making import list_corruptions
-from killick.rows import make_row, read_rows, write_rows
+from killick.corruptions.registry import list_corruptions
+from killick.results.rows import make_row, read_rows, write_rows
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))

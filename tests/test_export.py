@@ -18,15 +18,16 @@ from runs import small
 import killick
 from killick.cli import main
 from killick.data.sources import load_sets
+from killick.deploy import exporter as exporting
+from killick.deploy import parity as comparing
+from killick.deploy.exporter import export
+from killick.deploy.parity import make_candidates
 from killick.errors import DataError, InstallError, OptionError, OutputError, StorageError
-from killick.export import comparing, exporting
-from killick.export.about import PRECISIONS, read_about
-from killick.export.comparing import make_candidates
-from killick.export.exporting import export
-from killick.export.opening import is_export, open_export
+from killick.storage.export_metadata import PRECISIONS, read_about
+from killick.storage.exported_file import is_export, open_export
 from killick.training import train
-from killick.training.material import cut_sets
 from killick.training.recipe_files import make_recipe
+from killick.training.run_inputs import cut_sets
 
 pytestmark = pytest.mark.usefixtures("one_registry")
 
@@ -164,7 +165,7 @@ def test_the_file_says_what_it_is(exports, model):
     assert about.takes == "uint8"
     assert about.name == "shapes"
     assert about.network == "killick:resnet_small"
-    assert about.weights == killick.storage.digest_weights(model)
+    assert about.weights == killick.storage.model_folder.digest_weights(model)
     assert "3 references" in about.references
     assert "training images" in about.references
     folder = exports("onnx", "float32", 3).path.parent

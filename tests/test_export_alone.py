@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import killick
-from killick.export.exporting import export
+from killick.deploy.exporter import export
 
 pytestmark = pytest.mark.usefixtures("one_registry")
 

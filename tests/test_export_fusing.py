@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import killick
-from killick.export.deployed import deploy
-from killick.export.fusing import AsFloats, fuse
-from killick.folding import FoldedStem
+from killick.core.folding import FoldedStem
+from killick.deploy.deployed_net import deploy
+from killick.deploy.fusion import AsFloats, fuse
 
 NORMALISE = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 

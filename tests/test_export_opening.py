@@ -11,12 +11,12 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import killick
+from killick.core.image_model import Threshold
+from killick.deploy.deployed_net import OUTPUTS, deploy
+from killick.deploy.torch_file import TorchFile
 from killick.errors import StorageError
-from killick.export.about import KEY, About, read_about
-from killick.export.deployed import OUTPUTS, deploy
-from killick.export.opening import open_export
-from killick.export.torch_file import TorchFile
-from killick.image_model import Threshold
+from killick.storage.export_metadata import KEY, About, read_about
+from killick.storage.exported_file import open_export
 
 ABOUT = About(
     name="small",

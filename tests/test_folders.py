@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from killick.data.folders import load_folder, load_imagenet
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
 from killick.errors import DataError
 
 

@@ -9,11 +9,11 @@ from torch import nn
 from torch.testing import assert_close
 
 import killick
-from killick.run_folder import read_metrics
+from killick.results.run_folder import read_metrics
+from killick.runtime.processes import Processes
 from killick.training import load_recipe, loop, train
-from killick.training.distributed import Processes
-from killick.training.material import gather_material
-from killick.training.run import Run
+from killick.training.run_inputs import gather_material
+from killick.training.run_state import Run
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from killick.errors import OptionError
-from killick.grid.arms import KNOWN, Arm, parse_arm, parse_arms
+from killick.experiments.arms import KNOWN, Arm, parse_arm, parse_arms
 
 
 def test_without_arms_the_five_of_the_paper_and_beyond_are_compared():

@@ -6,10 +6,10 @@ import torch
 from grids import SHOWN, cells_of, write_recipe
 
 from killick.errors import OptionError, RecipeError
-from killick.grid.arms import parse_arms
-from killick.grid.cells import Cell, make_cells
+from killick.experiments.arms import parse_arms
+from killick.experiments.jobs import Cell, make_cells
+from killick.training.initial_weights import make_model
 from killick.training.schedule import learning_rate
-from killick.training.start import make_model
 
 ARMS = ("standard", "anchored", "masked-uniform", "masked-label", "finetuned")
 

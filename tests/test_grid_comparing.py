@@ -10,12 +10,14 @@ from grids import SHOWN, HereJobs, cells_of, write_recipe
 from rich.console import Console
 
 from killick.cli import main
-from killick.cli.grids import tell_failed
+from killick.cli.job_options import tell_failed
 from killick.errors import OptionError
-from killick.grid import compare, comparing, working
-from killick.grid.running import PROGRESS, run_cell
-from killick.grid.watching import Watch
-from killick.grid.working import work
+from killick.experiments import experiment as comparing
+from killick.experiments import scheduler as working
+from killick.experiments.job_progress import Watch
+from killick.experiments.job_runner import PROGRESS, run_cell
+from killick.experiments.scheduler import work
+from killick.grid import compare
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +213,7 @@ def test_one_display_shows_the_grid_and_the_time_left(pictures, tmp_path, monkey
     recipe = write_recipe(pictures, tmp_path)
     cells = cells_of(recipe, tmp_path, "standard", "anchored", "masked-label")
     now = [100.0]
-    monkeypatch.setattr("killick.grid.watching.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("killick.experiments.job_progress.time.monotonic", lambda: now[0])
     console = Console(width=100, force_terminal=True, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with console.file, Watch(cells, jobs=1, console=console) as watch:
         _note(cells[0], done=0)
@@ -249,8 +251,8 @@ def test_a_piped_display_is_plain_lines(pictures, tmp_path, capsys):
 
 
 def test_another_network_does_not_get_the_arguments_of_the_default_one(tmp_path, monkeypatch):
+    from killick.training.initial_weights import create_net
     from killick.training.recipe_files import load_recipe
-    from killick.training.start import create_net
 
     asked = {}
 
@@ -300,8 +302,8 @@ def test_what_is_left_has_the_threads_that_all_cells_would_have(
         asked.update(given, count=len(todo))
         raise OptionError("enough.")
 
-    monkeypatch.setattr("killick.grid.working.LocalJobs", note)
-    monkeypatch.setattr("killick.grid.working.count_cores", lambda: 8)
+    monkeypatch.setattr("killick.experiments.scheduler.LocalJobs", note)
+    monkeypatch.setattr("killick.experiments.scheduler.count_cores", lambda: 8)
     with pytest.raises(OptionError, match="enough"):
         work(cells, tmp_path / "out", jobs=jobs, device="cpu", quiet=True)
     assert (asked["count"], asked["threads"]) == (4 - finished, threads)

@@ -9,12 +9,19 @@ from hypothesis import strategies as st
 from runs import small
 
 from killick.errors import DataError
-from killick.grid import estimating, timing
-from killick.grid.arms import KNOWN
-from killick.grid.cells import make_cells
-from killick.grid.estimating import Estimate, Sizes, count_steps, describe, estimate, schedule
-from killick.grid.timing import Stopwatch
-from killick.run_folder import CELL
+from killick.experiments import estimating, timing
+from killick.experiments.arms import KNOWN
+from killick.experiments.estimating import (
+    Estimate,
+    Sizes,
+    count_steps,
+    describe,
+    estimate,
+    schedule,
+)
+from killick.experiments.jobs import make_cells
+from killick.experiments.timing import Stopwatch
+from killick.results.run_folder import CELL
 
 STEP, READ, FOG, ASKED = 1.0, 0.01, 0.5, {"standard": 0.02, "anchored": 0.03, "masked": 0.03}
 START = estimating._BEGINNING

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from killick.errors import CheckpointError
-from killick.grid.measured import Measured, find_measured, read_measured
+from killick.results.measurements import Measured, find_measured, read_measured
 
 
 def test_records_are_on_disk_at_once_and_found_again(tmp_path):

@@ -16,13 +16,13 @@ import pytest
 from runs import assert_same, small, weights_of
 
 from killick.errors import InstallError, OptionError
-from killick.grid import on_ray
-from killick.grid.arms import parse_arms
-from killick.grid.cells import Cell, make_cells
-from killick.grid.on_ray import RayTasks
-from killick.grid.running import run_cell
-from killick.grid.watching import _read_note
-from killick.rows import read_rows
+from killick.experiments import ray_jobs as on_ray
+from killick.experiments.arms import parse_arms
+from killick.experiments.job_progress import _read_note
+from killick.experiments.job_runner import run_cell
+from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.ray_jobs import RayTasks
+from killick.results.rows import read_rows
 from killick.training.checkpoint import BEFORE, load_checkpoint
 from killick.training.recipe_files import to_yaml
 
@@ -280,8 +280,8 @@ print(task({{"version": "0.1.0"}}))
 
 ON_ITS_OWN = """
 import sys
-from killick.grid.cells import Cell
-from killick.grid.on_ray import RayTasks
+from killick.experiments.jobs import Cell
+from killick.experiments.ray_jobs import RayTasks
 import json
 cells = [Cell.from_json(each) for each in json.load(open(sys.argv[1]))]
 engine = RayTasks(cells, jobs=1, cpus=1, gpus=None, address=None, command=[])

@@ -11,11 +11,12 @@ from grids import SHOWN, cells_of, results_of, write_recipe
 from runs import assert_same, weights_of
 
 from killick.errors import KillickError
-from killick.grid import engines, running
-from killick.grid.cells import Cell
-from killick.grid.engines import LocalJobs
-from killick.grid.running import PROBLEM, PROGRESS, run_cell
-from killick.run_folder import find_runs, read_cell
+from killick.experiments import job_runner as running
+from killick.experiments import local_jobs as engines
+from killick.experiments.job_runner import PROBLEM, PROGRESS, run_cell
+from killick.experiments.jobs import Cell
+from killick.experiments.local_jobs import LocalJobs
+from killick.results.run_folder import find_runs, read_cell
 from killick.training import loop
 
 
@@ -186,7 +187,7 @@ def test_a_process_whose_parent_is_gone_saves_and_ends(pictures, tmp_path):
     recipe = write_recipe(pictures, tmp_path, epochs=2)
     (long,) = cells_of(recipe, tmp_path, "long:epochs=100000,protocol=standard")
     process = subprocess.Popen(
-        [sys.executable, "-m", "killick.grid.worker"],
+        [sys.executable, "-m", "killick.experiments.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

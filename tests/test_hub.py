@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from killick.data.hub import load_hub
+from killick.data.hf_datasets import load_hub
 from killick.errors import DataError, InstallError
 
 KINDS = datasets.ClassLabel(names=["cat", "dog"])

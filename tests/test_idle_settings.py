@@ -7,12 +7,12 @@ import torch
 
 from killick.cli import main
 from killick.errors import OptionError
-from killick.grid.arms import parse_arms
-from killick.grid.cells import make_cells
+from killick.experiments.arms import parse_arms
+from killick.experiments.jobs import make_cells
 from killick.training import train
-from killick.training.idle_settings import NEEDS, find_idle, refuse_idle
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe, settings, shipped
+from killick.training.unused_settings import NEEDS, find_idle, refuse_idle
 
 
 def recipe_with(**values):

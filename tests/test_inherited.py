@@ -10,9 +10,9 @@ import yaml
 import killick
 from killick.cli import main
 from killick.errors import InstallError, OptionError
-from killick.training.inherited import find_start, inherit, warn_of_seen
-from killick.training.material import cut_sets
 from killick.training.recipe_files import load_recipe, make_recipe, read_yaml, to_yaml
+from killick.training.run_inputs import cut_sets
+from killick.training.source_run import find_start, inherit, warn_of_seen
 
 
 @pytest.fixture

@@ -14,15 +14,17 @@ from PIL import Image
 from torch import nn
 
 import killick
+from killick.core.image_model import Threshold
 from killick.data import decoding
-from killick.data.views import PlainView
+from killick.data.preprocessing import PlainView
+from killick.deploy import image_reading as reading
+from killick.deploy.image_classifier import Answered, Classifier, open_classifier
+from killick.deploy.image_paths import Found
+from killick.deploy.image_reading import Seen, read_batches, read_one
+from killick.deploy.memory_budget import Room
+from killick.deploy.prediction_records import make_records, measure_uncertainty
 from killick.errors import DataError, OptionError, OutputError, ReferencesError
-from killick.image_model import Threshold
-from killick.labelling import Answered, Classifier, label, open_classifier, reading
-from killick.labelling.inputs import Found
-from killick.labelling.reading import Seen, read_batches, read_one
-from killick.labelling.records import make_records, measure_uncertainty
-from killick.labelling.room import Room
+from killick.labelling import label
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_as_many_threads_read_as_asked_for_and_by_default_one_a_core(files, anch
         asked.append((batch, workers))
         return read_batches(found, view, batch=batch, workers=workers)
 
-    monkeypatch.setattr("killick.labelling.answering.read_batches", noted)
+    monkeypatch.setattr("killick.deploy.batch_prediction.read_batches", noted)
     list(label(anchored, files, batch=3, workers=7))
     list(label(anchored, files))
     assert asked == [(3, 7), (100, min(16, len(os.sched_getaffinity(0))))]
@@ -306,7 +308,7 @@ def test_what_goes_wrong_while_looking_is_raised_and_the_threads_end(files):
 
 
 def test_a_slow_picture_does_not_change_the_order(files, monkeypatch):
-    from killick.labelling import reading
+    from killick.deploy import image_reading as reading
 
     decode = reading.decode
 
@@ -321,7 +323,7 @@ def test_a_slow_picture_does_not_change_the_order(files, monkeypatch):
 
 
 def test_a_bug_while_reading_is_raised(files, monkeypatch):
-    from killick.labelling import reading
+    from killick.deploy import image_reading as reading
 
     monkeypatch.setattr(reading, "decode", lambda path, name: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from killick.deploy.image_paths import Found, check_some, find_pictures, read_list, show_path
 from killick.errors import DataError
-from killick.labelling.inputs import Found, check_some, find_pictures, read_list, show_path
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_any_bytes_come_back_whatever_the_chunks(names, null, chunk):
     names = [n.replace(b"\0", b"_").replace(b"\r", b"_") for n in names]
     names = names if null else [n.replace(b"\n", b"_") for n in names]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("killick.labelling.inputs._CHUNK", chunk)
+        patch.setattr("killick.deploy.image_paths._CHUNK", chunk)
         found = read(end.join(names), null=null)
     assert [os.fsencode(path) for path in found] == names
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from killick.errors import DataError, OptionError
-from killick.labelling import Likely, Record, watching
-from killick.labelling.watching import Totals, Watching
-from killick.labelling.writing import (
+from killick.deploy import Likely, Record
+from killick.deploy import prediction_progress as watching
+from killick.deploy.prediction_progress import Totals, Watching
+from killick.deploy.prediction_writers import (
     FORMATS,
     Csv,
     JsonLines,
@@ -28,6 +28,7 @@ from killick.labelling.writing import (
     write_to,
     written_whole,
 )
+from killick.errors import DataError, OptionError
 
 NAMES = ("cat", "dog, brown", "ünïcode")
 TOP = (Likely("dog, brown", 1, 0.75), Likely("cat", 0, 0.2))

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from killick.errors import DataError, DtypeError, OptionError, ShapeError
-from killick.metrics import brier, checks, hits, nll, squared_error, surprise, top_k
+from killick.metrics import brier, hits, nll, squared_error, surprise, top_k
+from killick.metrics import input_checks as checks
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 

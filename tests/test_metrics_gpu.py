@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from killick import metrics
-from killick.metrics.smooth import ESTIMATORS
+from killick.metrics.smooth_calibration import ESTIMATORS
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,8 @@ import torch
 from scipy.special import entr, logsumexp
 
 from killick.errors import DataError, OptionError
-from killick.metrics import checks, energy, entropy, max_logit, max_softmax
+from killick.metrics import energy, entropy, max_logit, max_softmax
+from killick.metrics import input_checks as checks
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 

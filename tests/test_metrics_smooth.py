@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from killick.errors import DataError, OptionError
-from killick.metrics import smooth, smooth_ece, smooth_ece_interval, smooth_reliability
+from killick.metrics import smooth_calibration as smooth
+from killick.metrics import smooth_ece, smooth_ece_interval, smooth_reliability
 
 BANDWIDTHS = [0.2, 0.05, 0.01, 0.003]
 Array = np.ndarray

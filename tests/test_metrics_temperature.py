@@ -11,7 +11,8 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import logsumexp, softmax
 
 from killick.errors import DataError, OptionError
-from killick.metrics import checks, fit_temperature, nll
+from killick.metrics import fit_temperature, nll
+from killick.metrics import input_checks as checks
 
 
 def noisy(n: int, classes: int, scale: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

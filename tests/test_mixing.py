@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from torchvision.transforms import v2
 
 from killick.data.batches import epoch_order
-from killick.data.chance import Stream, sample_keys, uniform
+from killick.data.keyed_random import Stream, sample_keys, uniform
 from killick.data.mixing import Mixing, beta_quantiles, boxes, interpolate, neighbours
 
 CLASSES = 7

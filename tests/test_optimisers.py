@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import killick
-from killick.training.optimisers import make_optimiser, restore_optimiser, set_rate, weight_groups
+from killick.training.optimizers import make_optimiser, restore_optimiser, set_rate, weight_groups
 from killick.training.recipe import Optimiser
 
 CPU = torch.device("cpu")

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from killick.evaluation.outcomes import collect, observe
-from killick.evaluation.pictures import block_generator
-from killick.training.distributed import Processes
+from killick.evaluation.image_blocks import block_generator
+from killick.evaluation.outputs import collect, observe
+from killick.runtime.processes import Processes
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 

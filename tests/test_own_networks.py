@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import killick
-from killick import own_networks
 from killick.cli import main
 from killick.errors import OptionError, StorageError
-from killick.own_networks import own_libraries
+from killick.nets import custom as own_networks
+from killick.nets.custom import own_libraries
 
 NETS = """
 from dataclasses import dataclass

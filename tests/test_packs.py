@@ -15,7 +15,7 @@ from killick.data.decoding import decode
 from killick.data.packs import load_pack
 from killick.data.sources import load_whole
 from killick.errors import DataError, OptionError
-from killick.evaluation.tested import load_test
+from killick.evaluation.test_sets import load_test
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from killick.data import mixing_pictures
-from killick.data.mixing_pictures import make_mixing_pictures
+from killick.data import mixing_images as mixing_pictures
+from killick.data.mixing_images import make_mixing_pictures
 from killick.data.pixmix import CHANGES, Change, PixMix, Plan, Round, change, mix
 from killick.errors import DtypeError, OptionError, ShapeError
 

@@ -12,13 +12,18 @@ from torch import Tensor, nn
 
 import killick
 from killick import ReferencePool
+from killick.core.image_model import Threshold
+from killick.core.synthetic_references import (
+    FEWEST,
+    are_private,
+    make_references,
+    replace_references,
+)
 from killick.errors import DtypeError, KillickError, OptionError, ReferencesError
-from killick.image_model import Threshold
-from killick.private_references import FEWEST, are_private, make_references, replace_references
 from killick.training import make_recipe, train
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
-from killick.training.material import cut_sets
 from killick.training.recipe_files import to_yaml
+from killick.training.run_inputs import cut_sets
 
 NORMALISE = ((0.5,) * 3, (0.25,) * 3)
 
@@ -331,7 +336,7 @@ def test_a_run_that_starts_from_a_model_takes_none_of_its_images_along(pack, run
 def test_a_set_that_streams_gives_its_statistics_as_evaluation_shows_it(
     pack, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("killick.training.material.STATISTICS_PICTURES", 110)
+    monkeypatch.setattr("killick.training.run_inputs.STATISTICS_PICTURES", 110)
     plan = recipe(
         pack, "mean", data__resident="never", data__workers=0, protocol__references="batch"
     )

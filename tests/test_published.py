@@ -7,7 +7,7 @@ from judged import find, make_set, make_standard
 from PIL import Image
 
 import killick
-from killick.data.published import CorruptedFiles
+from killick.data.corrupted_files import CorruptedFiles
 from killick.errors import DataError
 
 KNOWN = ("fog", "snow")

@@ -23,27 +23,27 @@ from runs import small
 
 import killick
 import killick.cli
-from killick import hub
 from killick.cli import main
-from killick.cli import publishing as command
+from killick.cli import publish as command
+from killick.core.image_model import Threshold
 from killick.data.decoding import decode
+from killick.data.preprocessing import view_for
 from killick.data.sources import load_sets
-from killick.data.views import view_for
+from killick.deploy import publish
+from killick.deploy import publisher as folders
+from killick.deploy.card_metadata import make_front_matter
+from killick.deploy.card_results import gather_evaluations
+from killick.deploy.export_images import read_some
+from killick.deploy.markdown import code, fenced, table, text
+from killick.deploy.private_paths import without_folders
+from killick.deploy.reference_replacement import describe_cost
 from killick.errors import DataError, InstallError, OptionError, StorageError
-from killick.export.pictures import read_some
-from killick.grid.arms import parse_arms
-from killick.grid.cells import make_cells
-from killick.image_model import Threshold
-from killick.publishing import folder as folders
-from killick.publishing import publish
-from killick.publishing.front import make_front_matter
-from killick.publishing.markdown import code, fenced, table, text
-from killick.publishing.measured import gather_evaluations
-from killick.publishing.paths import without_folders
-from killick.publishing.replacing import describe_cost
-from killick.rows import make_row, members_of, read_rows
-from killick.storage import digest_weights
-from killick.stored_files import PLAIN_NAMES
+from killick.experiments.arms import parse_arms
+from killick.experiments.jobs import make_cells
+from killick.results.rows import make_row, members_of, read_rows
+from killick.storage import hub
+from killick.storage.model_files import PLAIN_NAMES
+from killick.storage.model_folder import digest_weights
 from killick.training import train
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")
@@ -1164,8 +1164,8 @@ def test_references_that_show_nobody_are_put_in_place(
         assert "accuracy is" not in words
     assert f"The card says: not evaluated. Evaluate it: killick evaluate {out}" in told
     if kind == "mean":
-        from killick.training.material import cut_sets
         from killick.training.recipe_files import make_recipe
+        from killick.training.run_inputs import cut_sets
 
         train_set = cut_sets(make_recipe(before.provenance["recipe"])).train
         view = view_for(before)
@@ -1197,7 +1197,7 @@ def test_references_are_made_from_data_that_are_named(on_shapes, tmp_path, pictu
 
 
 def test_large_sets_are_looked_at_in_part(on_shapes, tmp_path, monkeypatch):
-    monkeypatch.setattr("killick.publishing.replacing.MOST_PICTURES", 105)
+    monkeypatch.setattr("killick.deploy.reference_replacement.MOST_PICTURES", 105)
     out = tmp_path / "out"
     words = ["--output", str(out), "--references", "mean", "--quiet"]
     assert main(["publish", str(on_shapes), *words]) == 0

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from killick import ReferencePool, references
+from killick import ReferencePool
+from killick.core import references
+from killick.core.references import random_cycle
 from killick.errors import OptionError, ReferencesError, ShapeError
-from killick.references import random_cycle
 
 CPU = torch.device("cpu")
 SEEDS = st.integers(0, 2**32 - 1)

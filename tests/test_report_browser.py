@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from report_grid import grid_runs, make_grid
 
-from killick.report.writing import write_report
+from killick.report.writer import write_report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]

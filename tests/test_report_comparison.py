@@ -7,10 +7,10 @@ import pytest
 from report_runs import ANCHORED, LABEL, STANDARD, UNIFORM, make_run
 
 from killick.cli import main
-from killick.cli.showing import show_comparison
+from killick.cli.summaries import show_comparison
 from killick.errors import DataError, OptionError
 from killick.report.comparison import answers_of, make_comparison, rows_of, seed_of
-from killick.run_folder import Run, find_runs, read_run
+from killick.results.run_folder import Run, find_runs, read_run
 
 SMALL = {"corruptions": ("fog",), "severities": (5,), "foreign": ()}
 

@@ -22,16 +22,16 @@ from report_grid import CORRUPTIONS, grid_runs, make_grid
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from killick.metrics import smooth_reliability
-from killick.report import drawing
-from killick.report.curves import draw_curves
-from killick.report.detection import draw_energies, draw_roc
-from killick.report.drawing import COLOURS, Figure, Missing, choose_styles
+from killick.report import figures as drawing
 from killick.report.examples import OF_A_KIND, _in_turn, choose_examples
+from killick.report.figures import COLOURS, Figure, Missing, choose_styles
 from killick.report.heatmap import draw_heatmap
+from killick.report.ood_detection import draw_energies, draw_roc
 from killick.report.reliability import draw_reliability
 from killick.report.severity import draw_severity
+from killick.report.training_curves import draw_curves
 from killick.report.uncertainty import draw_uncertainty
-from killick.report.writing import draw_sections, make_scene
+from killick.report.writer import draw_sections, make_scene
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -12,11 +12,8 @@ from scipy import stats
 from torch.testing import assert_close
 
 from killick import metrics
-from killick.answers import Answers
-from killick.report import resampling
-from killick.report.cells import Cell
-from killick.report.intervals import bootstrap_interval, no_interval, t_interval
-from killick.report.resampling import (
+from killick.report import bootstrap as resampling
+from killick.report.bootstrap import (
     Draws,
     areas,
     false_rates,
@@ -24,6 +21,9 @@ from killick.report.resampling import (
     resample,
     smooth_errors,
 )
+from killick.report.intervals import bootstrap_interval, no_interval, t_interval
+from killick.report.table_cells import Cell
+from killick.results.predictions import Answers
 
 CLEAN = {"suite": "clean", "set": "shapes", "pictures": "abc", "corruption": "", "severity": ""}
 FOG = {**CLEAN, "suite": "corruptions", "corruption": "fog", "severity": 3}

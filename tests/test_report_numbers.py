@@ -10,13 +10,13 @@ import pytest
 from report_runs import ANCHORED, LABEL, STANDARD, UNIFORM, make_run
 from scipy import stats
 
-from killick.corruptions.making import list_corruptions
-from killick.report.arms import Arm
-from killick.report.cells import Cell, cell_of
+from killick.corruptions.registry import list_corruptions
+from killick.report.bootstrap import Draws
 from killick.report.comparison import Comparison, answers_of, make_comparison
 from killick.report.headline import choose_subject, headline
 from killick.report.intervals import Interval
-from killick.report.numbers import (
+from killick.report.run_groups import Arm
+from killick.report.statistics import (
     MEASURES,
     Number,
     _values,
@@ -28,9 +28,9 @@ from killick.report.numbers import (
     summarise,
     write_summary,
 )
-from killick.report.resampling import Draws
-from killick.rows import make_row
-from killick.run_folder import Run
+from killick.report.table_cells import Cell, cell_of
+from killick.results.rows import make_row
+from killick.results.run_folder import Run
 
 SMALL = {"corruptions": ("fog",), "severities": (5,), "foreign": ()}
 KEYS = {

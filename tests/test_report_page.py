@@ -14,15 +14,15 @@ import yaml
 from report_grid import ARMS, grid_runs, make_grid
 from report_runs import LABEL, STANDARD
 
-from killick.answers import files_in, read_answers, write_answers
-from killick.cli import reporting
+from killick.cli import report as reporting
 from killick.errors import KillickError, OptionError
 from killick.report.headline import headline
-from killick.report.numbers import Interval
 from killick.report.page import make_tables
 from killick.report.provenance import find_provenance
-from killick.report.writing import make_scene, write_report
-from killick.run_folder import find_runs
+from killick.report.statistics import Interval
+from killick.report.writer import make_scene, write_report
+from killick.results.predictions import files_in, read_answers, write_answers
+from killick.results.run_folder import find_runs
 
 SECTIONS = [
     *("headline", "arms", "severity", "corruptions", "reliability", "detection", "uncertainty"),

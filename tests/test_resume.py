@@ -18,7 +18,7 @@ from killick.cli import main
 from killick.errors import CheckpointError, DivergedError
 from killick.training import loop, train
 from killick.training.checkpoint import BEFORE, LAST, load_checkpoint
-from killick.training.records import Metrics, read_metrics
+from killick.training.run_log import Metrics, read_metrics
 
 MOVING = {  # masked less and less often, and BatchNorm left alone
     "protocol__alpha": 1.0,

@@ -12,8 +12,8 @@ from torch.nn.utils import parametrizations
 from torch.testing import assert_close
 
 import killick
+from killick.core.inspection import logits_of
 from killick.errors import StemError
-from killick.observe import logits_of
 
 SMALL = (2, 3, 64, 64)
 

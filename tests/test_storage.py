@@ -384,7 +384,7 @@ def test_a_network_larger_than_its_weights_is_refused_before_it_is_made(
     killick.save(make(), tmp_path)
     made = {"name": "killick:resnet_small", "arguments": {"num_classes": 4, **arguments}}
     edit(tmp_path, architecture=made)
-    monkeypatch.setattr("killick.storage._make", lambda *_: pytest.fail("it was made"))
+    monkeypatch.setattr("killick.storage.model_folder._make", lambda *_: pytest.fail("it was made"))
     began = time.perf_counter()
     with pytest.raises(StorageError, match="expected a network of at most [0-9]+ numbers") as told:
         killick.load(tmp_path)
@@ -393,7 +393,7 @@ def test_a_network_larger_than_its_weights_is_refused_before_it_is_made(
 
 
 def test_references_do_not_count_as_weights_of_a_network(tmp_path, monkeypatch):
-    monkeypatch.setattr("killick.storage.SPARE_NUMBERS", 0)
+    monkeypatch.setattr("killick.storage.model_folder.SPARE_NUMBERS", 0)
     model = stirred()
     held = sum(value.numel() for key, value in model.state_dict().items() if key != "references")
     model.set_references(torch.zeros(40, 3, 64, 64, dtype=torch.uint8))
@@ -453,7 +453,7 @@ def test_looking_at_the_size_of_a_network_that_does_not_fit_memory_is_told(tmp_p
     def full(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("killick.storage.create", full)
+    monkeypatch.setattr("killick.storage.model_folder.create", full)
     with pytest.raises(StorageError, match="not enough memory"):
         killick.load(tmp_path)
 

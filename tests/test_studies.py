@@ -12,9 +12,9 @@ import torch
 import killick
 from killick.cli import main
 from killick.errors import OptionError
-from killick.grid import estimating
-from killick.grid.arms import Arm
-from killick.rows import read_rows
+from killick.experiments import estimating
+from killick.experiments.arms import Arm
+from killick.results.rows import read_rows
 from killick.studies import NAMES, find_study
 from killick.studies.equality import compare_with_paper
 from killick.studies.running import plan_cells, run_study
@@ -119,7 +119,7 @@ def test_that_few_pictures_are_looked_at_is_told_unless_asked_for(tmp_path, caps
     def refuse(cells, **options):
         raise OptionError("no time for times")
 
-    monkeypatch.setattr("killick.grid.estimating.estimate", refuse)
+    monkeypatch.setattr("killick.experiments.estimating.estimate", refuse)
     words = ["study", "alpha", "--dry-run"]
     for more, told in (([], True), (["--limit", "50"], False), (["--size", "paper"], False)):
         assert main([*words, *more]) == 0
@@ -138,7 +138,7 @@ def test_the_time_of_data_that_are_elsewhere_is_not_known(tmp_path, capsys, monk
 
 
 def test_reference_sets_are_nested_balanced_and_hold_what_is_stored(ran):
-    from killick.training.material import _choose, cut_sets
+    from killick.training.run_inputs import _choose, cut_sets
 
     output = ran("reference-size")
     (cell,) = output.glob("masked-label-references5-*")
@@ -182,8 +182,8 @@ def test_pictures_of_a_cell_are_those_that_it_is_evaluated_on(ran):
 def test_the_check_of_alpha_tells_whether_the_right_target_ran(ran, uniform, label, holds):
     from dataclasses import replace
 
-    from killick.report.numbers import Number
-    from killick.run_folder import read_run
+    from killick.report.statistics import Number
+    from killick.results.run_folder import read_run
     from killick.studies.results import make_results
 
     output = ran("alpha")
@@ -232,7 +232,7 @@ def test_what_is_measured_otherwise_does_not_harm_what_was(tmp_path, here):
     assert main(words) == 0
     before = (tmp_path / "study.csv").read_text()
     cell = next(tmp_path.glob("standard-noise20-*"))
-    from killick.grid.measured import Measured
+    from killick.results.measurements import Measured
 
     Measured(cell, {"measure": "another", "k": 3}).add({"metric": "half done", "value": 1.0})
     assert main(words) == 0
@@ -502,8 +502,8 @@ def test_protocols_are_crossed_with_levels_under_names_that_folders_can_have():
 
 
 def test_arms_that_start_from_another_share_its_run(tmp_path, monkeypatch):
-    from killick.grid import running
-    from killick.grid.cells import Cell, make_cells
+    from killick.experiments import job_runner as running
+    from killick.experiments.jobs import Cell, make_cells
 
     base = Arm("base", {"protocol.name": "standard", "epochs": 1})
     tuned = [
@@ -535,8 +535,8 @@ def test_arms_that_start_from_another_share_its_run(tmp_path, monkeypatch):
 
 
 def test_a_failing_measure_is_told_and_the_cell_is_not_finished(tmp_path):
-    from killick.grid.cells import make_cells
-    from killick.grid.running import run_cell
+    from killick.experiments.job_runner import run_cell
+    from killick.experiments.jobs import make_cells
 
     cells = make_cells(
         "shapes-small",
@@ -561,7 +561,7 @@ def broken(folder, options, kept, *, device, show):
 
 
 def test_an_interrupted_study_shows_what_there_is_and_goes_on(tmp_path, monkeypatch, here):
-    from killick.grid.working import Worked
+    from killick.experiments.scheduler import Worked
     from killick.studies import running
 
     worked = running.work

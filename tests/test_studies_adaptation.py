@@ -10,9 +10,10 @@ from PIL import Image
 
 from killick.data.sources import load_sets
 from killick.errors import DataError, OptionError
-from killick.grid.measured import Measured
-from killick.grid.running import run_cell
-from killick.report.drawing import Style
+from killick.experiments.job_runner import run_cell
+from killick.report.figures import Style
+from killick.results.measurements import Measured
+from killick.runtime.progress import Silent
 from killick.studies import adapted, adapting, domains
 from killick.studies.adaptation import PAPER_DATA, PAPER_DOMAINS, STUDY, Options, count_passes
 from killick.studies.adapted import Probed, Trial
@@ -23,7 +24,6 @@ from killick.studies.running import plan_cells, run_study
 from killick.studies.study import make_plan
 from killick.studies.trained import limited, open_trained
 from killick.training.loop import train
-from killick.training.progress import Silent
 from killick.training.recipe_files import load_recipe
 
 pytestmark = pytest.mark.usefixtures("here")

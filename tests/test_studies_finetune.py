@@ -3,15 +3,15 @@ import torch
 
 import killick
 from killick.errors import OptionError
-from killick.grid.running import run_cell
-from killick.grid.working import Worked
-from killick.run_folder import read_cell, read_run
+from killick.experiments.job_runner import run_cell
+from killick.experiments.scheduler import Worked
+from killick.results.run_folder import read_cell, read_run
+from killick.runtime.progress import chosen
 from killick.studies import running, soups
 from killick.studies.finetune import STUDY, Options, treat
 from killick.studies.results import make_results
 from killick.studies.running import plan_cells, run_study
 from killick.studies.study import make_plan
-from killick.training.progress import chosen
 
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 

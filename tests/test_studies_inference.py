@@ -6,10 +6,11 @@ import pytest
 import torch
 
 import killick
-from killick.anchored import anchored_in
+from killick.core.anchored import anchored_in
 from killick.errors import KillickError, OptionError
-from killick.grid.measured import Measured
-from killick.grid.running import run_cell
+from killick.experiments.job_runner import run_cell
+from killick.results.measurements import Measured
+from killick.runtime.progress import Silent
 from killick.studies import asked, asking
 from killick.studies.asking import (
     DISTANCE,
@@ -27,7 +28,6 @@ from killick.studies.running import plan_cells, run_study
 from killick.studies.study import make_plan
 from killick.studies.trained import corrupt_all, open_trained
 from killick.training.loop import train
-from killick.training.progress import Silent
 from killick.training.recipe_files import load_recipe
 
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")

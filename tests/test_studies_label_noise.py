@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from killick.errors import KillickError
-from killick.grid.measured import Measured
-from killick.grid.running import run_cell
+from killick.experiments.job_runner import run_cell
+from killick.results.measurements import Measured
+from killick.runtime.progress import Silent
 from killick.studies import memorising
 from killick.studies.label_noise import STUDY
 from killick.studies.memorised import check_flipped, values_of
@@ -18,7 +19,6 @@ from killick.studies.running import plan_cells, run_study
 from killick.studies.study import make_plan
 from killick.studies.trained import open_trained
 from killick.training.loop import train
-from killick.training.progress import Silent
 from killick.training.recipe_files import load_recipe
 
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")

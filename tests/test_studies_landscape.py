@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from killick.errors import OptionError
-from killick.grid.measured import read_measured
-from killick.report.drawing import COLOURS, to_page
+from killick.report.figures import COLOURS, to_page
+from killick.results.measurements import read_measured
 from killick.studies import plane
 from killick.studies.landscape import STUDY, count_passes
 from killick.studies.optima import collect_optima, judge_width, spread_over_draws

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import killick
-from killick.anchored import Anchored
-from killick.batchnorm import tracked_norms
-from killick.grid.measured import Measured
+from killick.core.anchored import Anchored
+from killick.core.batchnorm import tracked_norms
+from killick.results.measurements import Measured
+from killick.runtime.progress import Silent
 from killick.studies import plane as plane_of
 from killick.studies.plane import (
     Plane,
@@ -26,7 +27,6 @@ from killick.studies.plane import (
 from killick.studies.trained import corrupt_all, open_trained
 from killick.studies.width import arrange, measure_widths
 from killick.training import train
-from killick.training.progress import Silent
 from killick.training.recipe_files import load_recipe
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchvision.models import SwinTransformer, VisionTransformer
 
 import killick
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
 from killick.data.sources import SHAPES_SEED
 from killick.errors import DataError, DivergedError, StemError
 from killick.nets import create

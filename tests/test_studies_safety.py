@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from killick.grid.running import run_cell
-from killick.rows import read_rows
-from killick.run_folder import read_run
+from killick.experiments.job_runner import run_cell
+from killick.results.rows import read_rows
+from killick.results.run_folder import read_run
 from killick.studies.results import make_results
 from killick.studies.running import plan_cells, run_study
 from killick.studies.safety import PAPER, STUDY, tabulate_paper

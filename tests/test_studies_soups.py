@@ -7,11 +7,11 @@ from runs import small
 from torch import nn
 
 import killick
-from killick.batchnorm import tracked_norms
+from killick.core.batchnorm import tracked_norms
+from killick.core.references import ReferencePool
+from killick.core.standard import standard
 from killick.errors import DataError, OptionError
 from killick.nets import create
-from killick.references import ReferencePool
-from killick.standard import standard
 from killick.studies.soups import (
     Samples,
     _judge_on_validation,

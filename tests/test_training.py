@@ -15,15 +15,15 @@ from torch import nn
 from torchvision.models import swin_transformer, vision_transformer
 
 import killick
-from killick.data.chance import Stream, sample_keys, uniform
+from killick.data.keyed_random import Stream, sample_keys, uniform
+from killick.data.preprocessing import POLICIES
 from killick.data.sources import load_sets
-from killick.data.views import POLICIES
 from killick.errors import CheckpointError, DataError, OptionError
-from killick.run_folder import read_metrics
+from killick.results.run_folder import read_metrics
 from killick.training import load_recipe, loop, recipe_of, shipped, train
 from killick.training.checkpoint import BEFORE, load_checkpoint
-from killick.training.draws import Draws
-from killick.training.material import cut_sets
+from killick.training.reference_sampling import Draws
+from killick.training.run_inputs import cut_sets
 
 
 @pytest.mark.parametrize("protocol", ["standard", "anchored", "masked"])

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 from torchvision.transforms import v2
 
-from killick.data.chance import Stream, sample_keys, uniform
+from killick.data.keyed_random import Stream, sample_keys, uniform
 from killick.data.transforms import Shift, erase, gather
 
 FILL = [3.2, 127.5, 254.7]

@@ -8,10 +8,10 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
-from killick.data.chance import key
-from killick.data.views import POLICIES, PlainView, TrainView, view_for
+from killick.core.standard import standard
+from killick.data.keyed_random import key
+from killick.data.preprocessing import POLICIES, PlainView, TrainView, view_for
 from killick.errors import DataError, OptionError, StorageError
-from killick.standard import standard
 
 SIZE = 16
 CROPS = ["none", "pad", "resized"]

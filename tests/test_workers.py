@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from killick.data.batches import Batches, Cut, Streamed, read_all
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
 
 NOTED: list[Path] = []  # where forked processes note whether they collect garbage when they begin
 

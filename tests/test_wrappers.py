@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
 import killick
-from killick.references import take
+from killick.core.references import take
 
 
 def stirred() -> killick.Anchored:
@@ -56,7 +56,7 @@ def test_a_compiled_training_step_gives_the_same_loss_and_gradient_in_one_graph(
 def test_a_compiled_model_is_settled_when_it_is_switched_to_eval():
     model = stirred().train()
     plain = copy.deepcopy(model)
-    plain.recent = killick.batchnorm.RecentPairs()
+    plain.recent = killick.core.batchnorm.RecentPairs()
     compiled = torch.compile(model, backend="aot_eager")
     x, mask = torch.rand(6, 3, 8, 8), torch.tensor(True)
     for judged in (compiled, plain):
@@ -246,7 +246,9 @@ def _train_under_ddp(rank: int, folder: str) -> None:
     if rank == 0:  # alone, as people do: nothing may wait for the other
         model.module.train()
         model.module.eval()
-        assert not any("module." in key for key in killick.anchored.anchored_in(model).state_dict())
+        assert not any(
+            "module." in key for key in killick.core.anchored.anchored_in(model).state_dict()
+        )
         killick.save(model, folder)
 
 

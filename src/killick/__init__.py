@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from killick import errors as errors
     from killick import metrics as metrics
     from killick import nets as nets
-    from killick.anchored import Anchored as Anchored
-    from killick.anchored import anchor as anchor
-    from killick.anchored import pair as pair
-    from killick.corruptions.making import corrupt as corrupt
-    from killick.evaluation.running import evaluate as evaluate
-    from killick.evaluation.thresholds import fit_threshold as fit_threshold
-    from killick.export.exporting import export as export
-    from killick.folding import fold as fold
-    from killick.masking import Draw as Draw
-    from killick.masking import ReferenceMasking as ReferenceMasking
-    from killick.predict import Prediction as Prediction
-    from killick.predict import predict as predict
-    from killick.private_references import replace_references as replace_references
-    from killick.publishing.folder import publish as publish
-    from killick.references import ReferencePool as ReferencePool
-    from killick.settling import settle as settle
-    from killick.standard import Standard as Standard
-    from killick.standard import standard as standard
-    from killick.storage import load as load
-    from killick.storage import save as save
-    from killick.transduction import residual_bank as residual_bank
+    from killick.core.anchored import Anchored as Anchored
+    from killick.core.anchored import anchor as anchor
+    from killick.core.anchored import pair as pair
+    from killick.core.folding import fold as fold
+    from killick.core.inference import Prediction as Prediction
+    from killick.core.inference import predict as predict
+    from killick.core.masking import Draw as Draw
+    from killick.core.masking import ReferenceMasking as ReferenceMasking
+    from killick.core.references import ReferencePool as ReferencePool
+    from killick.core.settle import settle as settle
+    from killick.core.standard import Standard as Standard
+    from killick.core.standard import standard as standard
+    from killick.core.synthetic_references import replace_references as replace_references
+    from killick.core.transduction import residual_bank as residual_bank
+    from killick.corruptions.registry import corrupt as corrupt
+    from killick.deploy.exporter import export as export
+    from killick.deploy.publisher import publish as publish
+    from killick.evaluation.evaluator import evaluate as evaluate
+    from killick.evaluation.threshold import fit_threshold as fit_threshold
+    from killick.storage.model_folder import load as load
+    from killick.storage.model_folder import save as save
 
 __version__ = "0.1.0"
 __all__ = [
@@ -73,27 +73,27 @@ __all__ = [
 # Where each of those is that is not a module itself; the imports above say the same to type
 # checkers, and a test compares the two.
 _HOMES = {
-    "Anchored": "killick.anchored",
-    "Draw": "killick.masking",
-    "Prediction": "killick.predict",
-    "ReferenceMasking": "killick.masking",
-    "ReferencePool": "killick.references",
-    "Standard": "killick.standard",
-    "anchor": "killick.anchored",
-    "corrupt": "killick.corruptions.making",
-    "evaluate": "killick.evaluation.running",
-    "export": "killick.export.exporting",
-    "fit_threshold": "killick.evaluation.thresholds",
-    "fold": "killick.folding",
-    "load": "killick.storage",
-    "pair": "killick.anchored",
-    "predict": "killick.predict",
-    "publish": "killick.publishing.folder",
-    "replace_references": "killick.private_references",
-    "residual_bank": "killick.transduction",
-    "save": "killick.storage",
-    "settle": "killick.settling",
-    "standard": "killick.standard",
+    "Anchored": "killick.core.anchored",
+    "Draw": "killick.core.masking",
+    "Prediction": "killick.core.inference",
+    "ReferenceMasking": "killick.core.masking",
+    "ReferencePool": "killick.core.references",
+    "Standard": "killick.core.standard",
+    "anchor": "killick.core.anchored",
+    "corrupt": "killick.corruptions.registry",
+    "evaluate": "killick.evaluation.evaluator",
+    "export": "killick.deploy.exporter",
+    "fit_threshold": "killick.evaluation.threshold",
+    "fold": "killick.core.folding",
+    "load": "killick.storage.model_folder",
+    "pair": "killick.core.anchored",
+    "predict": "killick.core.inference",
+    "publish": "killick.deploy.publisher",
+    "replace_references": "killick.core.synthetic_references",
+    "residual_bank": "killick.core.transduction",
+    "save": "killick.storage.model_folder",
+    "settle": "killick.core.settle",
+    "standard": "killick.core.standard",
 }
 
 
@@ -114,13 +114,6 @@ class _LazyPackage(_ModuleType):
                 if problem.name != module:
                     raise
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # Python puts a submodule here when it is imported, wherever that is. `killick.predict` and
-        # `killick.standard` are modules and functions: it is the function that people mean.
-        if name in _HOMES and isinstance(value, _ModuleType):
-            value = getattr(value, name)
-        super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *__all__} - {"TYPE_CHECKING"})

@@ -1,4 +1,4 @@
-"""What `killick.data.chance` should draw, one number at a time with Python's own whole numbers."""
+"""What `killick.data.keyed_random` should draw, one number at a time with Python's own whole numbers."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = 1 << 64

@@ -12,42 +12,20 @@ import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
 import killick
-from killick.cli import (
-    checking,
-    comparing,
-    completion,
-    corruption,
-    evaluation,
-    exporting,
-    listing,
-    predicting,
-    publishing,
-    reporting,
-    studying,
-    training,
-)
 from killick.cli.parser import Parser, inner_parsers
 from killick.errors import KillickError
 from killick.training.recipe_files import SHORT, settings
 
-COMMANDS = {
-    "compare": comparing,
-    "train": training,
-    "evaluate": evaluation,
-    "report": reporting,
-    "predict": predicting,
-    "export": exporting,
-    "publish": publishing,
-    "study": studying,
-    "corrupt": corruption,
-    "check": checking,
-    "list": listing,
-    "completion": completion,
-}
+NAMES = (
+    *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
+    *("corrupt", "check", "list", "completion"),
+)
+COMMANDS = {name: import_module(f"killick.cli.{name}") for name in NAMES}
 # These take every setting of a recipe as an option, beside their own.
 WITH_SETTINGS = ("compare", "train", "study")
 

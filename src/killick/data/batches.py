@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from killick.data.chance import Stream, key, root, sample_keys
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
+from killick.data.keyed_random import Stream, key, root, sample_keys
 from killick.data.transforms import Shift, gather
 from killick.data.workers import begin_worker, start_workers
 from killick.errors import DataError, KillickError

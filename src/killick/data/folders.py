@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from killick.data.decoding import EXTENSIONS, decode
-from killick.data.images import ImageSet, Sets
+from killick.data.image_set import ImageSet, Sets
 from killick.data.splits import stratified
 from killick.errors import DataError
 

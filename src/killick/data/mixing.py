@@ -11,7 +11,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from killick.data.chance import Stream, uniform
+from killick.data.keyed_random import Stream, uniform
 
 _KNOTS = 4097
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from killick.data.decoding import decode, measure
-from killick.data.images import ImageSet, Sets
+from killick.data.image_set import ImageSet, Sets
 from killick.errors import DataError, OptionError
 
 MEMORY_LIMIT = 4 * 2**30  # bytes of decoded pictures; larger packs are decoded when read

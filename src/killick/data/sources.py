@@ -27,8 +27,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from killick.data.folders import load_folder, load_imagenet, load_pictures
-from killick.data.hub import load_hub
-from killick.data.images import ImageSet, Sets
+from killick.data.hf_datasets import load_hub
+from killick.data.image_set import ImageSet, Sets
 from killick.data.packs import load_pack
 from killick.data.splits import stratified
 from killick.errors import DataError, OptionError

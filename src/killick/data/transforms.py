@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from killick.data.chance import Stream, uniform, whole
+from killick.data.keyed_random import Stream, uniform, whole
 
 
 @dataclass(frozen=True)

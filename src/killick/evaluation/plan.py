@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from killick.answers import sample
-from killick.corruptions.making import (
+from killick.corruptions.registry import (
     SEVERITIES,
     Photographs,
     choose_table,
@@ -21,17 +20,18 @@ from killick.corruptions.making import (
     find_arguments,
     list_corruptions,
 )
-from killick.data.images import ImageSet, digest
-from killick.data.published import CorruptedFiles
+from killick.data.corrupted_files import CorruptedFiles
+from killick.data.image_set import ImageSet, digest
+from killick.data.preprocessing import PlainView
 from killick.data.sources import load_whole
 from killick.data.splits import stratified
-from killick.data.synthetic import SYNTHETIC
-from killick.data.views import PlainView
+from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, OptionError, check_option
-from killick.evaluation.classes import Alignment, ClassMap
-from killick.evaluation.pictures import Pictures, block_generator
-from killick.evaluation.subject import Subject
-from killick.training.distributed import Processes
+from killick.evaluation.class_mapping import Alignment, ClassMap
+from killick.evaluation.classifier import Subject
+from killick.evaluation.image_blocks import Pictures, block_generator
+from killick.results.predictions import sample
+from killick.runtime.processes import Processes
 
 SUITES = ("clean", "corruptions", "cbar", "calibration", "ood", "shift", "references")
 DEFAULT_SUITES = ("clean", "corruptions", "calibration", "ood")

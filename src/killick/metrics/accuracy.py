@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from killick.errors import OptionError
-from killick.metrics.checks import blocks, check_logits, check_probs
+from killick.metrics.input_checks import blocks, check_logits, check_probs
 
 
 def hits(logits: Tensor, labels: Tensor, k: int = 1) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from killick.errors import OptionError, check_option
-from killick.metrics.checks import check_scores, check_share
+from killick.metrics.input_checks import check_scores, check_share
 
 
 @dataclass(frozen=True)

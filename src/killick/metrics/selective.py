@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from killick.metrics.checks import check_ranked
+from killick.metrics.input_checks import check_ranked
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from killick.errors import OptionError
-from killick.metrics.checks import blocks, check_logits
+from killick.metrics.input_checks import blocks, check_logits
 
 _PRECISION = 1e-10
 

@@ -13,12 +13,12 @@ from typing import Any
 from torch import nn
 
 from killick.errors import OptionError, check_option
+from killick.nets.custom import TAKEN, describe_unknown, find_own, own_libraries
 from killick.nets.resnet import ResNet as ResNet
 from killick.nets.resnet import resnet18 as resnet18
 from killick.nets.resnet import resnet_small as resnet_small
 from killick.nets.wideresnet import WideResNet as WideResNet
 from killick.nets.wideresnet import wrn40_2 as wrn40_2
-from killick.own_networks import TAKEN, describe_unknown, find_own, own_libraries
 
 OWN: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
@@ -42,7 +42,7 @@ def create(name: str, **arguments: Any) -> nn.Module:
     """A network with fresh weights: "killick:resnet18", "timm:convnext_atto", "torchvision:vit_b_16".
 
     One of your own is known by the name of its file, if `KILLICK_NETWORKS` lists that: "nets:Small"
-    (see `killick.own_networks`).
+    (see `killick.nets.custom`).
 
     Args:
         name: The library and the name it has there.

@@ -7,10 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from killick.errors import DataError, check_option
-from killick.report.arms import Arm as Arm
-from killick.report.arms import group_runs
-from killick.report.arms import seed_of as seed_of
-from killick.report.cells import Cell, cell_of, cells_in
+from killick.report.bootstrap import Draws, Place, Resampled, place_of, resample
 from killick.report.evaluations import answers_of as answers_of
 from killick.report.evaluations import (
     choose_evaluations,
@@ -20,9 +17,12 @@ from killick.report.evaluations import (
     split_models,
 )
 from killick.report.intervals import ENOUGH_SEEDS
-from killick.report.resampling import Draws, Place, Resampled, place_of, resample
-from killick.rows import Row
-from killick.run_folder import Run
+from killick.report.run_groups import Arm as Arm
+from killick.report.run_groups import group_runs
+from killick.report.run_groups import seed_of as seed_of
+from killick.report.table_cells import Cell, cell_of, cells_in
+from killick.results.rows import Row
+from killick.results.run_folder import Run
 
 RunKey = tuple[str, int]  # of an arm, its seed
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from killick.answers import Answers
-from killick.report.cells import cell_of
-from killick.rows import Row
-from killick.run_folder import Run
+from killick.report.table_cells import cell_of
+from killick.results.predictions import Answers
+from killick.results.rows import Row
+from killick.results.run_folder import Run
 
 # An evaluation: on what, on how many pictures of it, drawn how, in which numbers.
 EVALUATION = ("data", "limit", "evaluation_seed", "precision")

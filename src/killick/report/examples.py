@@ -9,11 +9,11 @@ from io import BytesIO
 
 from PIL import Image, UnidentifiedImageError
 
-from killick.answers import Answers
 from killick.report.comparison import Arm, answers_of, seed_of
-from killick.report.drawing import Missing
+from killick.report.figures import Missing
+from killick.report.formatting import capitalise, count_words, spell_corruption
 from killick.report.scene import Scene
-from killick.report.wording import capitalise, count_words, spell_corruption
+from killick.results.predictions import Answers
 
 OF_A_KIND = 6  # pictures
 _SMALL = 64  # px; up to this, pixels are shown as squares

@@ -2,10 +2,10 @@
 
 import statistics
 
-from killick.report.arms import Arm
 from killick.report.comparison import Comparison
 from killick.report.intervals import Interval
-from killick.report.numbers import MEASURES, Measure, Number, Table, mean_title
+from killick.report.run_groups import Arm
+from killick.report.statistics import MEASURES, Measure, Number, Table, mean_title
 
 _BY_KEY = {measure.key: measure for measure in MEASURES}
 # What a comparison is about, the first that there is, and the words for it.

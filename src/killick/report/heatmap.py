@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from killick.corruptions.making import ROWS, list_corruptions
+from killick.corruptions.registry import ROWS, list_corruptions
 from killick.report.comparison import Arm, rows_of
-from killick.report.drawing import (
+from killick.report.figures import (
     COLOURS,
     WIDTH,
     Figure,
@@ -24,15 +24,15 @@ from killick.report.drawing import (
     put_heading,
     shorten,
 )
-from killick.report.numbers import Number, by_corruption
-from killick.report.scene import Scene
-from killick.report.wording import (
+from killick.report.formatting import (
     count_words,
     enumerate_words,
     percent,
     signed,
     spell_corruption,
 )
+from killick.report.scene import Scene
+from killick.report.statistics import Number, by_corruption
 
 NAME = "corruptions"
 # The kinds of Hendrycks and Dietterich (2019), each with the extra one that belongs to it.

@@ -10,13 +10,13 @@ from markupsafe import Markup
 
 from killick import __version__
 from killick.report.comparison import Arm, Comparison
-from killick.report.drawing import COLOURS, Figure, Missing, dark_rules, to_page, variables
 from killick.report.examples import Examples
-from killick.report.numbers import Measure, Number, measures_of
+from killick.report.figures import COLOURS, Figure, Missing, dark_rules, to_page, variables
+from killick.report.formatting import enumerate_words, signed, signless
 from killick.report.provenance import Provenance
 from killick.report.scene import Scene
+from killick.report.statistics import Measure, Number, measures_of
 from killick.report.tables import TextTable
-from killick.report.wording import enumerate_words, signed, signless
 
 _FIRST = (
     *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "clean_smooth_ece"),

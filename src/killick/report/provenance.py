@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from killick.report.comparison import Arm, Comparison, seed_of
-from killick.report.wording import count_words, enumerate_words
-from killick.rows import Row
-from killick.run_folder import Run
+from killick.report.formatting import count_words, enumerate_words
+from killick.results.rows import Row
+from killick.results.run_folder import Run
 
 # Settings that say nothing about a method, and differ from run to run.
 _IDLE = ("seed", "about")

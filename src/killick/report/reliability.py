@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from killick.metrics import smooth_ece, smooth_reliability
-from killick.report.answered import CORRUPTED, Array, Judged, judged
+from killick.report.arm_predictions import CORRUPTED, Array, Judged, judged
 from killick.report.comparison import Arm
-from killick.report.drawing import (
+from killick.report.figures import (
     COLOURS,
     WIDTH,
     Figure,

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from killick.report.comparison import Arm, Comparison
-from killick.report.drawing import Style
-from killick.report.numbers import Table
+from killick.report.figures import Style
+from killick.report.statistics import Table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from matplotlib.axes import Axes
 
 from killick.report.comparison import Arm
-from killick.report.drawing import (
+from killick.report.figures import (
     COLOURS,
     WIDTH,
     Figure,
@@ -21,9 +21,9 @@ from killick.report.drawing import (
     put_legend,
     sample_line,
 )
-from killick.report.numbers import Interval, Number, by_severity
+from killick.report.formatting import capitalise, percent, points
 from killick.report.scene import Scene
-from killick.report.wording import capitalise, percent, points
+from killick.report.statistics import Interval, Number, by_severity
 
 NAME = "severity"
 _COLUMNS = (

@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from killick.report.answered import CORRUPTED, Array, Judged, judged
+from killick.report.arm_predictions import CORRUPTED, Array, Judged, judged
 from killick.report.comparison import Arm
-from killick.report.drawing import (
+from killick.report.figures import (
     COLOURS,
     WIDTH,
     Figure,
@@ -27,8 +27,8 @@ from killick.report.drawing import (
     put_line,
     sample_line,
 )
+from killick.report.formatting import percent, tell_some
 from killick.report.scene import Scene
-from killick.report.wording import percent, tell_some
 
 NAME = "uncertainty"
 _BINS = 10

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
-from killick.report.drawing import (
+from killick.report.figures import (
     Figure,
     Panel,
     drawing,
@@ -19,9 +19,9 @@ from killick.report.drawing import (
     sample_line,
     shorten,
 )
+from killick.report.formatting import capitalise, count_words, enumerate_words
 from killick.report.intervals import Interval, no_interval, t_interval
 from killick.report.tables import TextTable
-from killick.report.wording import capitalise, count_words, enumerate_words
 from killick.studies.adapting import CHOSEN, ID, LACKING, OOD, WITHIN
 from killick.studies.drawing import NONE, judge, mean_and_spread, tell_difference
 from killick.studies.results import Results

@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
-from killick.data.chance import key
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
+from killick.data.keyed_random import key
 from killick.data.sources import load_sets
 from killick.errors import DataError
-from killick.grid.measured import Measured, Record
+from killick.results.measurements import Measured, Record
+from killick.runtime.progress import Display, Showing
 from killick.studies.domains import load_domains, quoted
 from killick.studies.features import Reader
 from killick.studies.probing import Settings, choose_rate, fit_probe, score
 from killick.studies.trained import Trained, limited, open_trained
-from killick.training.progress import Display, Showing
 
 ID, WITHIN, OOD = "id", "within", "ood"  # the same data; the same domain; another domain
 CHOSEN = "learning_rate"  # metric of the record that is written last of a probe

@@ -78,7 +78,7 @@ def show(results: "Results") -> "Shown":
 
 def _check(results: "Results") -> "list[Check]":
     """Masked towards uniform in every step no label reaches the network: it must know nothing."""
-    from killick.report.wording import percent
+    from killick.report.formatting import percent
     from killick.studies.shown import Check
 
     values = results.values(results.arm(protocol="masked-uniform", alpha=1.0), "clean_top1")

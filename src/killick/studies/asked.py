@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from killick.grid.measured import Record
+from killick.report.formatting import capitalise, percent
 from killick.report.intervals import t_interval
 from killick.report.tables import TextTable
-from killick.report.wording import capitalise, percent
+from killick.results.measurements import Record
 from killick.studies.asking import (
     DISTANCE,
     MARGINAL,

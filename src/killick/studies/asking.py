@@ -17,21 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from killick.anchored import Anchored, anchored_in
-from killick.corruptions.making import choose_table, list_corruptions
-from killick.data.chance import key
+from killick.core.anchored import Anchored, anchored_in
+from killick.core.inference import predict
+from killick.core.references import ReferencePool
+from killick.core.transduction import residual_bank
+from killick.corruptions.registry import choose_table, list_corruptions
+from killick.data.keyed_random import key
 from killick.data.mixing import Mixing
 from killick.data.transforms import erase
 from killick.errors import OptionError
-from killick.grid.measured import Measured, Record
-from killick.predict import predict
-from killick.references import ReferencePool
+from killick.results.measurements import Measured, Record
+from killick.runtime.processes import Processes
+from killick.runtime.progress import Showing
 from killick.studies.trained import Trained, corrupt_all, limited, open_trained
-from killick.training.distributed import Processes
-from killick.training.material import STATISTICS_PICTURES, Material, gather_material
-from killick.training.progress import Showing
 from killick.training.recipe import Recipe
-from killick.transduction import residual_bank
+from killick.training.run_inputs import STATISTICS_PICTURES, Material, gather_material
 
 SINGLE, MEAN, MARGINAL, TRANSDUCTIVE = "single", "mean-image", "marginal", "transductive"
 TOP1, SECONDS = "top1", "seconds per 1000"

@@ -78,7 +78,7 @@ def show(results: "Results") -> "Shown":
 
 def _tell(results: "Results") -> str:
     """With which policies masking helped, hurt, or did neither."""
-    from killick.report.wording import capitalise, enumerate_words
+    from killick.report.formatting import capitalise, enumerate_words
     from killick.studies.drawing import judge, tell_difference
 
     found: dict[str, list[str]] = {}

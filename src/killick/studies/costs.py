@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from killick.report.drawing import (
+from killick.report.figures import (
     COLOURS,
     Figure,
     Panel,
@@ -18,7 +18,7 @@ from killick.report.drawing import (
     put_heading,
     put_legend,
 )
-from killick.report.wording import signless
+from killick.report.formatting import signless
 from killick.studies.asked import Asked
 from killick.studies.asking import MARGINAL, MEAN, SINGLE, TRANSDUCTIVE
 from killick.studies.results import Results

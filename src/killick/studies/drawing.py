@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from killick.report.drawing import (
+from killick.report.figures import (
     Figure,
     Panel,
     describe_bands,
@@ -21,10 +21,10 @@ from killick.report.drawing import (
     put_line,
     sample_line,
 )
+from killick.report.formatting import signed, signless
 from killick.report.intervals import ENOUGH_SEEDS, Interval
-from killick.report.numbers import MEASURES, Measure
+from killick.report.statistics import MEASURES, Measure
 from killick.report.tables import TextTable
-from killick.report.wording import signed, signless
 from killick.studies.results import Results
 
 _PLOT = 190  # px of height

@@ -11,16 +11,16 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from killick.anchored import Anchored, evaluating, pair
-from killick.data.chance import key
-from killick.data.images import ImageSet
+from killick.core.anchored import Anchored, evaluating, pair
+from killick.core.inspection import inputs_of, run
+from killick.core.references import ReferencePool, take
+from killick.core.standard import Standard
+from killick.data.image_set import ImageSet
+from killick.data.keyed_random import key
 from killick.errors import StemError
-from killick.evaluation.pictures import Pictures
-from killick.observe import inputs_of, run
-from killick.references import ReferencePool, take
-from killick.standard import Standard
+from killick.evaluation.image_blocks import Pictures
+from killick.runtime.processes import Processes
 from killick.studies.trained import Trained
-from killick.training.distributed import Processes
 
 UNMASKED, MASKED = 0, 1  # places on the second axis of the features of training pictures
 _POOL_BYTES = 4 * 2**30  # of pictures that references are drawn from

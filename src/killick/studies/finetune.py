@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError
-from killick.grid.arms import KNOWN, Arm
+from killick.experiments.arms import KNOWN, Arm
 from killick.studies.study import Size, Study, Treatment
 from killick.training.recipe import Recipe, setting
 

@@ -74,7 +74,7 @@ def show(results: "Results") -> "Shown":
 
 def _tell(results: "Results") -> str:
     """At the highest noise: who is better there, and who has learned how much by heart."""
-    from killick.report.wording import capitalise
+    from killick.report.formatting import capitalise
     from killick.studies.drawing import judge, mean_and_spread, tell_difference
     from killick.studies.memorised import values_of
     from killick.studies.memorising import BY_HEART

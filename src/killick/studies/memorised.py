@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from killick.report.drawing import Figure
+from killick.report.figures import Figure
 from killick.report.tables import TextTable
 from killick.studies.drawing import draw_lines, mean_and_spread
 from killick.studies.memorising import BY_HEART, FLIPPED, RIGHT, SEEN_THROUGH

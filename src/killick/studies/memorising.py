@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from killick.anchored import evaluating
-from killick.evaluation.pictures import Pictures
-from killick.grid.measured import Measured, Record
+from killick.core.anchored import evaluating
+from killick.evaluation.image_blocks import Pictures
+from killick.results.measurements import Measured, Record
+from killick.runtime.processes import Processes
+from killick.runtime.progress import Display, Showing
 from killick.studies.trained import Trained, open_trained
-from killick.training.distributed import Processes
-from killick.training.material import cut_sets
-from killick.training.progress import Display, Showing
+from killick.training.run_inputs import cut_sets
 
 RIGHT = "training top1, true labels"
 BY_HEART = "flipped pictures given their wrong label"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from killick.report.drawing import (
+from killick.report.figures import (
     COLOURS,
     Figure,
     Panel,

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from killick.anchored import Anchored
-from killick.batchnorm import estimate, tracked_norms
-from killick.corruptions.making import SMALL, choose_table, list_corruptions
-from killick.data.chance import key
-from killick.grid.measured import Measured
-from killick.references import random_cycle, take
-from killick.standard import Standard
+from killick.core.anchored import Anchored
+from killick.core.batchnorm import estimate, tracked_norms
+from killick.core.references import random_cycle, take
+from killick.core.standard import Standard
+from killick.corruptions.registry import SMALL, choose_table, list_corruptions
+from killick.data.keyed_random import key
+from killick.results.measurements import Measured
+from killick.runtime.progress import Showing
 from killick.studies.trained import Trained, corrupt_all, limited, open_trained
 from killick.studies.width import ACCURACY, RADII, arrange, measure_widths
-from killick.training.progress import Showing
 
 _BATCH_OF_STATISTICS = 250  # on every device, so that no number depends on it
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from killick.report.drawing import Figure, Panel, drawing, finish, new_canvas, put_axes, put_heading
+from killick.report.figures import Figure, Panel, drawing, finish, new_canvas, put_axes, put_heading
 from killick.studies.drawing import find_measure, mean_and_spread
 from killick.studies.results import Results
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from killick import metrics
-from killick.data.chance import key
+from killick.core.masking import ReferenceMasking
+from killick.data.keyed_random import key
 from killick.data.splits import stratified
 from killick.errors import DivergedError
-from killick.masking import ReferenceMasking
 from killick.studies.features import UNMASKED
 from killick.training.recipe import Schedule
 from killick.training.schedule import learning_rate

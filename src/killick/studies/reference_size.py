@@ -86,7 +86,7 @@ def show(results: "Results") -> "Shown":
 
 def _tell(results: "Results", protocol: str) -> str:
     """From the smallest to the largest set, whether that made a difference."""
-    from killick.report.wording import capitalise
+    from killick.report.formatting import capitalise
     from killick.studies.drawing import judge, spell_level, tell_difference
 
     levels = results.levels("references")

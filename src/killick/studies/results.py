@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from killick.errors import DataError
-from killick.grid.measured import Record, read_measured
-from killick.report.drawing import Style
+from killick.report.figures import Style
 from killick.report.intervals import Interval
-from killick.report.numbers import Number, between
 from killick.report.scene import Scene
-from killick.report.writing import make_scene
-from killick.run_folder import Run
+from killick.report.statistics import Number, between
+from killick.report.writer import make_scene
+from killick.results.measurements import Record, read_measured
+from killick.results.run_folder import Run
 from killick.studies.study import Plan
 
 # The same protocol is drawn alike in all studies.
@@ -59,7 +59,7 @@ class Results:
         return list(dict.fromkeys(own[factor] for own in self.factors.values() if factor in own))
 
     def number(self, arm: str | None, measure: str) -> Number | None:
-        """A measure of an arm, by its key in `killick.report.numbers`; None if there is none."""
+        """A measure of an arm, by its key in `killick.report.statistics`; None if there is none."""
         return None if arm is None else self.scene.table.get(arm, {}).get(measure)
 
     def values(self, arm: str | None, measure: str) -> dict[int, float]:

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from killick.errors import KillickError
-from killick.files import write_whole
-from killick.grid.cells import Cell, make_cells
-from killick.grid.comparing import check_cells, check_data, check_places
-from killick.grid.running import rename_cell
-from killick.grid.working import check_work, work
+from killick.experiments.experiment import check_cells, check_data, check_places
+from killick.experiments.job_runner import rename_cell
+from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.scheduler import check_work, work
+from killick.report.formatting import capitalise, count_words
 from killick.report.page import Section
 from killick.report.tables import TextTable
-from killick.report.wording import capitalise, count_words
-from killick.report.writing import write_report
-from killick.rows import Row
-from killick.run_folder import Run, read_run
+from killick.report.writer import write_report
+from killick.results.rows import Row
+from killick.results.run_folder import Run, read_run
+from killick.runtime.atomic_files import write_whole
+from killick.runtime.progress import chosen
 from killick.studies.equality import Equality, compare_with_paper, is_about_the_paper
 from killick.studies.results import Results, make_results
 from killick.studies.shown import Shown
 from killick.studies.study import Plan
-from killick.training.progress import chosen
 
 ROWS, ABOUT = "study.csv", "study.json"
 _SEE = "the size paper has"

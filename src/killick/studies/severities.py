@@ -4,8 +4,8 @@ import csv
 from importlib import resources
 from typing import Any
 
-from killick.report.drawing import Figure
-from killick.report.numbers import Number, by_severity, mean_title
+from killick.report.figures import Figure
+from killick.report.statistics import Number, by_severity, mean_title
 from killick.report.tables import TextTable
 from killick.studies.drawing import NONE, draw_lines, mean_and_spread
 from killick.studies.results import Results

@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from killick.report.cells import SINGLE
-from killick.report.drawing import Figure
-from killick.report.numbers import Number, by_severity, ood_by_set
+from killick.report.figures import Figure
+from killick.report.formatting import count_words, enumerate_words
+from killick.report.statistics import Number, by_severity, ood_by_set
+from killick.report.table_cells import SINGLE
 from killick.report.tables import TextTable
-from killick.report.wording import count_words, enumerate_words
 from killick.studies.drawing import (
     NONE,
     draw_lines,

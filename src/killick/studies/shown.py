@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from killick.report.drawing import Figure, Missing
+from killick.report.figures import Figure, Missing
 from killick.report.tables import TextTable
 
 

@@ -18,26 +18,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from killick.anchored import Anchored
-from killick.batchnorm import estimate, tracked_norms
+from killick.core.anchored import Anchored
+from killick.core.batchnorm import estimate, tracked_norms
+from killick.core.references import ReferencePool
+from killick.core.settle import settle
+from killick.core.standard import Standard
 from killick.data.batches import Batches
 from killick.errors import DataError, OptionError
-from killick.evaluation.running import evaluate
-from killick.files import write_whole
-from killick.grid.cells import Cell
-from killick.references import ReferencePool
-from killick.run_folder import CELL, read_cell
-from killick.settling import settle
-from killick.standard import Standard
-from killick.storage import load, save
+from killick.evaluation.evaluator import evaluate
+from killick.experiments.jobs import Cell
+from killick.results.run_folder import CELL, read_cell
+from killick.runtime.atomic_files import write_whole
+from killick.runtime.processes import Processes, choose_device
+from killick.runtime.progress import Showing
+from killick.storage.model_folder import load, save
 from killick.studies.study import Plan
 from killick.studies.trained import Trained, open_trained
-from killick.training.distributed import Processes, choose_device
-from killick.training.judging import Held, judge
 from killick.training.loop import open_folder
-from killick.training.material import gather_material
-from killick.training.progress import Showing
 from killick.training.recipe import Recipe
+from killick.training.run_inputs import gather_material
+from killick.training.validation import Held, judge
 
 PICTURES = 1024  # that BatchNorm statistics are estimated on
 Model = Anchored | Standard

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError, check_option
-from killick.grid.arms import KNOWN, Arm
+from killick.experiments.arms import KNOWN, Arm
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe, read_options
 
@@ -76,7 +76,7 @@ class Study:
         options: A frozen dataclass of fields made by `killick.training.recipe.setting`.
         varies: Names of the options that `treat` reads; the others are those of `measure`.
         measure: `module:function` that measures each cell when it is evaluated; see
-            `killick.grid.running`.
+            `killick.experiments.job_runner`.
         finish: `module:function` that works on all finished cells together, and returns the
             folders of what it made, runs too.
         passes: From the options to the pictures that `measure` shows to a cell's network, for

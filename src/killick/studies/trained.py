@@ -8,19 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from killick.anchored import Anchored
-from killick.corruptions.making import SEVERITIES, choose_table, corrupt, list_corruptions
+from killick.core.anchored import Anchored
+from killick.core.standard import Standard
+from killick.corruptions.registry import SEVERITIES, choose_table, corrupt, list_corruptions
 from killick.data.batches import read_all
-from killick.data.images import ImageSet
+from killick.data.image_set import ImageSet
+from killick.data.preprocessing import PlainView
 from killick.data.splits import stratified
-from killick.data.views import PlainView
 from killick.errors import DataError, check_option
-from killick.evaluation.pictures import BLOCK, block_generator
-from killick.standard import Standard
-from killick.storage import load
-from killick.training.material import Parts, cut_sets
+from killick.evaluation.image_blocks import BLOCK, block_generator
+from killick.storage.model_folder import load
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe
+from killick.training.run_inputs import Parts, cut_sets
 
 
 class Corrupted(NamedTuple):

@@ -22,26 +22,26 @@ from typing import Any
 
 import torch
 
-from killick.anchored import Anchored
-from killick.data.views import PlainView
+from killick.core.anchored import Anchored
+from killick.core.standard import Standard
+from killick.data.preprocessing import PlainView
 from killick.errors import CheckpointError, DivergedError, KillickError
-from killick.files import write_bytes_whole, write_whole
 from killick.nets import remembered
-from killick.own_networks import read_source
-from killick.rows import Row, make_row, read_rows, write_rows
-from killick.standard import Standard
-from killick.storage import digest_weights, load, note_on_references, save
+from killick.nets.custom import read_source
+from killick.results.rows import Row, make_row, read_rows, write_rows
+from killick.runtime.atomic_files import write_bytes_whole, write_whole
+from killick.runtime.processes import Processes, joined
+from killick.runtime.progress import Display, Showing, chosen
+from killick.runtime.signals import Interrupts
+from killick.storage.model_folder import digest_weights, load, note_on_references, save
 from killick.training.checkpoint import LAST, load_checkpoint, save_checkpoint
-from killick.training.distributed import Processes, joined
-from killick.training.inherited import find_start, warn_of_seen
-from killick.training.interrupts import Interrupts
-from killick.training.judging import Held, Score, judge
-from killick.training.material import gather_material
-from killick.training.progress import Display, Showing, chosen
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import make_recipe, read_yaml, to_yaml
-from killick.training.records import Metrics, environment
-from killick.training.run import Run
+from killick.training.run_inputs import gather_material
+from killick.training.run_log import Metrics, environment
+from killick.training.run_state import Run
+from killick.training.source_run import find_start, warn_of_seen
+from killick.training.validation import Held, Score, judge
 
 
 @dataclass(frozen=True)

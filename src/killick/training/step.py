@@ -18,12 +18,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
+from killick.core.masking import Draw, ReferenceMasking
 from killick.data.batches import Batches
 from killick.data.mixing import Mixing
 from killick.data.transforms import erase
-from killick.masking import Draw, ReferenceMasking
-from killick.training.draws import Draws
 from killick.training.recipe import Recipe
+from killick.training.reference_sampling import Draws
 
 EAGER_STEPS = 3  # before capture: they compile, and allocate what the graph will use
 VARIANTS = 64  # of a compiled function that torch keeps in a process

@@ -1,0 +1,156 @@
+"""`killick compare`."""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from killick.cli.arguments import read_names, read_numbers
+from killick.cli.job_options import (
+    add_evaluation,
+    add_place,
+    read_evaluation,
+    read_place,
+    show_cells,
+    tell_failed,
+)
+from killick.errors import OptionError
+
+EXAMPLES = """\
+examples:
+  killick compare                                           five arms on embedded shapes, minutes
+  killick compare --seeds 0,1,2,3,4 --epochs 60             more of it; what fits is used again
+  killick compare --recipe cifar10-resnet18 --data pack:cifar10.npz --arm standard \\
+      --arm masked-label --arm strong:protocol=masked,target=label,alpha=0.5 --seeds 0,1,2 --jobs 3
+  killick compare --recipe finetune --data imagefolder:pictures \\
+      --arm plain:from=net,protocol=standard --arm tuned:from=net,protocol=masked,target=label
+  killick compare --engine ray --cpus 4 --gpus 0.5 --output /shared/comparison
+
+arms:
+  standard, anchored, masked-uniform, masked-label   the protocols, from fresh weights
+  finetuned           half of the epochs standard, then anchored exactly, masked towards the label
+  NAME:key=value,...  another one, or a known one changed. A key is a setting of the recipe (killick
+                      train --help) or a short name (protocol, target, alpha, lr, ...), and also
+                      from=FOLDER_OR_FILE  a trained network to start from, as killick train --from
+                      first=SHARE          of the epochs, trained as a standard network first
+All arms share recipe, budget, data order and first weights, where their shapes allow.
+
+Every arm and seed is a cell, a run folder of its own. A finished cell is never run again; an
+interrupted one goes on with the same command; one that fails is reported, and the others go on.
+Exit code 1 if some failed.
+"""
+
+
+def add(commands: Any, name: str) -> None:
+    """Tell the parser of `killick` about this command."""
+    parser = commands.add_parser(
+        name,
+        help="train and evaluate protocols side by side, and write a report",
+        description="Train protocols side by side, evaluate them, and write a page about it.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="killick compare [--recipe NAME_OR_FILE] [--data DATA] [--arm ARM ...] [--seeds 0,1]\n"
+        "                     [--output FOLDER] [--SETTING VALUE ...] [options]",
+    )
+    add_argument = parser.add_argument
+    add_argument(
+        "--recipe",
+        metavar="NAME_OR_FILE",
+        help="a shipped recipe or a YAML file (shapes-compare); its settings are options too, as in"
+        " killick train: --epochs 60",
+    )
+    add_argument(
+        "--arm",
+        metavar="NAME[:key=value,...]",
+        action="append",
+        default=[],
+        help="what to compare, again for each; default: the five below",
+    )
+    add_argument("--seeds", metavar="0,1,...", type=read_names, help="of each arm (0,1)")
+    add_argument(
+        "--baseline", metavar="ARM", help="what others are compared with; default: standard"
+    )
+    add_argument(
+        "--output", metavar="FOLDER", type=Path, help="default: comparisons/, by recipe and data"
+    )
+    add_argument("--title", metavar="TEXT", help="of the report")
+    add_evaluation(parser, suites="as there", limit="400 of shapes, else all", references="5")
+    add_place(parser)
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Compare, and say where the report is."""
+    from killick.cli.train import parse_overrides
+    from killick.experiments.arms import parse_arms
+    from killick.experiments.experiment import RECIPE, compare
+    from killick.training.recipe_files import load_recipe
+    from killick.training.unused_settings import refuse_idle_in_all, refuse_idle_in_arms
+
+    settings = asked = parse_overrides(rest)
+    recipe = options.recipe or RECIPE
+    if "seed" in settings:
+        raise OptionError("expected --seeds 0,1,... for a comparison, found --seed.")
+    if options.recipe is None and settings.get("data.name", "shapes") != "shapes":
+        settings = {"data.limit": None, "data.validation": 0.1, **settings}  # those are shapes'
+    if options.recipe is None and "network.name" in settings:
+        settings = {"network.arguments": {}, **settings}  # those are the small network's
+    arms, seeds = parse_arms(options.arm), read_numbers("--seeds", options.seeds) or (0, 1)
+    recipes = {arm.name: load_recipe(recipe, {**settings, **arm.settings}) for arm in arms}
+    own = {arm.name: list(arm.settings) for arm in arms}
+    refuse_idle_in_arms(recipes, own)
+    refuse_idle_in_all(recipes, own, asked)
+    evaluation = _evaluation(options, recipe, settings)
+    output = options.output or Path("comparisons") / _name(recipe, settings)
+    if options.dry_run:
+        from killick.experiments.experiment import check_baseline, check_cells
+        from killick.experiments.jobs import make_cells
+
+        check_baseline(options.baseline, arms)
+        cells = make_cells(recipe, settings, arms, seeds, output, evaluation)
+        check_cells(cells)
+        show_cells(cells, output / "report.html", options)
+        return 0
+    command = ["killick", *options.words]
+    found = compare(
+        recipe,
+        settings=settings,
+        arms=arms,
+        seeds=seeds,
+        output=output,
+        evaluation=evaluation,
+        baseline=options.baseline,
+        title=options.title,
+        command=command,
+        **read_place(options),
+    )
+    tell_failed(found.failed)
+    if found.report is not None and not options.quiet:
+        from killick.cli.summaries import show_comparison
+
+        show_comparison(found.report.parent)
+        print(f"The report is in {found.report}")
+    if found.interrupted:
+        print(f"killick: interrupted. Go on with: {shlex.join(command)}", file=sys.stderr)
+        return 130
+    return 1 if found.failed else 0
+
+
+def _evaluation(
+    options: argparse.Namespace, recipe: str, settings: dict[str, Any]
+) -> dict[str, Any]:
+    from killick.training.recipe_files import load_recipe
+
+    found = {"references": 5, **read_evaluation(options)}
+    any_arm = {**settings, "protocol.name": "standard"}
+    if "limit" not in found and load_recipe(recipe, any_arm).data.name == "shapes":
+        found["limit"] = 400
+    return found
+
+
+def _name(recipe: str, settings: dict[str, Any]) -> str:
+    data = str(settings.get("data.name", ""))
+    kind, _, place = data.partition(":")
+    words = [Path(recipe).stem, Path(place).stem or kind]
+    return "-".join("".join(c if c.isalnum() or c in "-_" else "_" for c in w) for w in words if w)

@@ -1,0 +1,219 @@
+"""`killick predict`."""
+
+import argparse
+import contextlib
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from killick.errors import OptionError
+
+if TYPE_CHECKING:
+    from killick.deploy.image_paths import Found
+    from killick.deploy.prediction_records import Record
+
+FORMATS = ("table", "json", "csv")
+ONLY = ("in", "out", "broken")
+EXAMPLES = """\
+examples:
+  killick predict runs/mine photo.jpg
+  killick predict runs/mine photos/ 'more/**/*.png' --output labels.csv
+  killick predict exported/model.onnx photos/ --top 3 --format json
+  killick predict runs/mine photos/ --only out          those that are not like the training data
+  find . -name '*.jpg' -print0 | killick predict runs/mine - -0 --references 5
+"""
+FIELDS = """
+what is told of each picture:
+  image            its path
+  label, index     the likeliest class, by name and by number
+  confidence       its probability
+  uncertainty      entropy of all probabilities over that of a guess: 0 certain, 1 knows nothing
+  energy           higher is more out-of-distribution
+  std              of the label's probability over references, with --references 2 or more
+  in_distribution  whether the energy is below the threshold stored with the model; to store one:
+                   killick evaluate MODEL --store-threshold
+  error            why a picture could not be read; the others go on, and the exit code is 1
+"""
+
+
+def add(commands: Any, name: str) -> None:
+    """Tell the parser of `killick` about this command."""
+    parser = commands.add_parser(
+        name,
+        help="labels of pictures, how sure, in or out of distribution",
+        description="Label pictures, and say how far each label is to be trusted.",
+        epilog=f"{EXAMPLES}{FIELDS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="killick predict MODEL IMAGES ... [options]",
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="a Killick folder or run, or what killick export wrote"
+    )
+    parser.add_argument(
+        "images",
+        metavar="IMAGES",
+        nargs="+",
+        help="files; folders, for all pictures below; patterns in quotes; - for a list on stdin",
+    )
+    parser.add_argument(
+        "-0",
+        "--null",
+        action="store_true",
+        help="the list on stdin ends paths with NUL, as find -print0 does, not with line breaks",
+    )
+    asked = parser.add_argument_group("how the model is asked")
+    asked.add_argument(
+        "--references",
+        metavar="K",
+        type=int,
+        help="ask an anchored model from its first K references (1); costs as many passes",
+    )
+    asked.add_argument("--batch", metavar="N", type=int, help="pictures of a forward pass")
+    asked.add_argument("--workers", metavar="N", type=int, help="threads that read pictures")
+    asked.add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda, cuda:1")
+    asked.add_argument(
+        "--trust",
+        action="store_true",
+        help="open an exported .pt2 file, which can run code then; not needed for other models",
+    )
+    told = parser.add_argument_group("what is told, and where")
+    told.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="default: by the extension of --output; a table on a terminal; JSON lines elsewhere",
+    )
+    told.add_argument(
+        "--output", metavar="FILE", type=Path, help="write there, whole or not at all"
+    )
+    told.add_argument(
+        "--top", metavar="N", type=int, default=0, help="name the N likeliest classes"
+    )
+    told.add_argument(
+        "--probabilities", action="store_true", help="tell those of all classes, in their order"
+    )
+    told.add_argument(
+        "--only", choices=ONLY, help="tell only pictures in or out of distribution, or broken ones"
+    )
+    told.add_argument("--quiet", action="store_true", help="show nothing but errors on stderr")
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Label the pictures; 1 if some could not be."""
+    if rest:
+        raise OptionError(f"expected options of killick predict, found {' '.join(rest)}.")
+    from killick.deploy.batch_prediction import answer_batches
+    from killick.deploy.image_classifier import explain_missing_threshold, open_classifier
+    from killick.deploy.prediction_progress import Totals, Watching
+    from killick.deploy.prediction_writers import Shape, choose_format, make_format
+
+    on_terminal = options.output is None and sys.stdout.isatty()
+    form = choose_format(options.format, options.output, on_terminal)
+    _check(options, form)
+    found, total = _find(options)
+    classifier = open_classifier(
+        options.model,
+        references=options.references,
+        device=options.device,
+        trust=options.trust,
+    )
+    shape = Shape(
+        classifier.classes,
+        classifier.class_names,
+        several=(classifier.references or 1) > 1,
+        judged=classifier.threshold is not None,
+        top=options.top,
+        probabilities=options.probabilities,
+    )
+    advice = None if shape.judged else explain_missing_threshold(classifier)
+    if advice is not None and options.only in ("in", "out"):
+        raise OptionError(f"expected a model with a threshold for --only {options.only}: {advice}")
+    batches = answer_batches(
+        classifier,
+        found,
+        batch=options.batch,
+        workers=options.workers,
+        top=options.top,
+        probabilities=options.probabilities,
+    )
+    width = shutil.get_terminal_size().columns if on_terminal else 100
+    writing = make_format(form, shape, width=width, coloured=on_terminal)
+    totals = Totals(shape.judged)
+    watching = Watching(total, shown=not (options.quiet or on_terminal))
+    # On a terminal the lines of a table say what is broken, and need not be said beside it.
+    silent = on_terminal and form == "table" and sys.stderr.isatty()
+    silent = silent and options.only not in ("in", "out")
+    with _output(options.output) as write, watching, contextlib.closing(batches):
+        if advice is not None and not options.quiet:
+            watching.say(advice)
+        text = writing.head()
+        for records in batches:
+            totals.add(records)
+            for error in (record.error for record in records if record.error and not silent):
+                watching.say(error)
+            text += writing.lines([each for each in records if _is_wanted(each, options.only)])
+            _write_undisturbed(write, text)
+            text = ""
+            watching.tick(totals)
+        write(writing.foot(totals.describe()))
+    if form != "table" and not options.quiet:
+        watching.say(totals.describe())
+    return 1 if totals.broken else 0
+
+
+def _check(options: argparse.Namespace, form: str) -> None:
+    """Refuse what does not go together."""
+    if options.probabilities and form == "table":
+        raise OptionError(
+            "expected --probabilities with --format json or csv, found a table. For the likeliest"
+            " classes: --top 3."
+        )
+    if options.null and "-" not in options.images:
+        raise OptionError(
+            "expected - among the images with --null, which is about a list on stdin, found none."
+        )
+    if options.images.count("-") > 1:
+        raise OptionError("expected - once among the images, found it more often.")
+
+
+def _find(options: argparse.Namespace) -> tuple[Iterable["Found"], int | None]:
+    """The pictures, and how many, unless they are still to come on stdin."""
+    from killick.deploy.image_paths import check_some, find_pictures, read_list
+
+    if "-" in options.images:
+        listed = read_list(sys.stdin.fileno(), null=options.null)
+        return check_some(find_pictures(options.images, listed)), None
+    found = list(check_some(find_pictures(options.images)))
+    return found, len(found)
+
+
+@contextlib.contextmanager
+def _output(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """What writes text where it is wanted."""
+    from killick.deploy.prediction_writers import write_to, written_whole
+
+    if path is None:
+        yield write_to(sys.stdout.buffer)
+        return
+    with written_whole(path) as file:
+        yield write_to(file, path)
+
+
+def _write_undisturbed(write: Callable[[str], None], text: str) -> None:
+    """Write to the end of the last line, also when Ctrl-C comes in the middle of it."""
+    from killick.runtime.signals import Interrupts
+
+    with Interrupts() as interrupts:
+        write(text)
+    if interrupts.asked:
+        raise KeyboardInterrupt
+
+
+def _is_wanted(record: "Record", only: str | None) -> bool:
+    if only is None:
+        return True
+    if only == "broken":
+        return record.error is not None
+    return record.in_distribution is (only == "in")

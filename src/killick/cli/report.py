@@ -1,0 +1,109 @@
+"""`killick report`."""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from killick.errors import OptionError
+
+EXAMPLES = """\
+examples:
+  killick report runs/compare                            all runs in a folder, side by side
+  killick report runs/plain runs/masked --output pages/  some runs; pages/report.html
+  killick report runs/mine                               one run: runs/mine/report.html
+  killick report from-elsewhere/rows.csv runs/mine --baseline standard --title "Two machines"
+
+Runs that differ in nothing but the seed are one arm. From rows alone (a rows.csv) there are tables
+and differences; histograms, diagrams and examples need the folders answers/ beside them. Figures
+and their numbers are written beside the page, as SVG and CSV files.
+"""
+
+
+def add(commands: Any, name: str) -> None:
+    """Tell the parser of `killick` about this command."""
+    parser = commands.add_parser(
+        name,
+        help="one HTML page about evaluated runs, side by side",
+        description="Write a page about runs: tables, figures, examples and provenance.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="killick report RUNS [RUNS ...] [--output FOLDER_OR_FILE] [--baseline ARM] [options]",
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUNS",
+        help="run folders, files with rows, or folders that hold run folders",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER_OR_FILE",
+        help="a folder, or a file NAME.html; default: the folder given, or report/ for several",
+    )
+    parser.add_argument(
+        "--baseline",
+        metavar="ARM",
+        help="differences are to this arm, or to that of this run; default: standard training",
+    )
+    parser.add_argument("--title", metavar="TEXT", help="of the page")
+    parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Write the report, and say where it is."""
+    if rest:
+        raise OptionError(f"expected options of killick report, found {' '.join(rest)}.")
+    from killick.report.writer import make_scene, write_report
+    from killick.results.run_folder import find_runs
+
+    output = options.output or _default_output(options.runs)
+    if options.output is None and (output / "study.json").exists():
+        raise OptionError(
+            f"expected --output FOLDER for a plain report, as {output} holds the page of a study,"
+            " found none. killick study makes that page again."
+        )
+
+    runs = find_runs(options.runs)
+    scene = make_scene(runs, options.baseline)
+    page = write_report(
+        runs,
+        output,
+        title=options.title,
+        failed=tuple(_find_unfinished(options.runs)),
+        scene=scene,
+    )
+    for note in scene.comparison.notes:
+        if "is left out" in note:  # a page without it would be taken for one about all
+            print(f"killick: {note}", file=sys.stderr)
+    if not options.quiet:
+        print(f"The report is in {page}, its figures and tables beside it.")
+    return 0
+
+
+def _default_output(places: list[Path]) -> Path:
+    return places[0] if len(places) == 1 and places[0].is_dir() else Path("report")
+
+
+def _find_unfinished(places: Iterable[Path]) -> Iterable[str]:
+    """A line for each cell of a comparison that has no results."""
+    from killick.results.run_folder import read_cell
+
+    for place in places:
+        for file in sorted(place.glob("*/cell.json")):
+            folder = file.parent
+            if any((folder / name).exists() for name in ("rows.jsonl", "rows.csv")):
+                continue
+            cell = read_cell(folder)
+            named = {"arm", "seed"} <= cell.keys()
+            name = f"{cell['arm']}, seed {cell['seed']}," if named else "a cell"
+            problem = folder / "problem.txt"
+            if problem.exists():
+                told = problem.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                yield f"{name} failed: {told[-1] if told else ''}"
+            else:
+                yield f"{name} has no results yet ({file.parent})."

@@ -1,0 +1,229 @@
+"""`killick train`."""
+
+import argparse
+import difflib
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from killick.cli.list import describe
+from killick.errors import OptionError, show
+from killick.training.recipe import Recipe
+from killick.training.recipe_files import (
+    SHORT,
+    load_recipe,
+    make_recipe,
+    read_setting,
+    settings,
+    shipped,
+    to_yaml,
+)
+from killick.training.unused_settings import refuse_idle
+
+EXAMPLES = """\
+examples:
+  killick train                                             shapes on a CPU, in less than a minute
+  killick train --recipe cifar10-resnet18 --data pack:cifar10.npz --epochs 60
+  killick train --data imagefolder:pictures --protocol standard --data.size 64
+  killick train --from my_net.pth --network timm:resnet50 --data imagefolder:pictures
+  killick train --resume runs/shapes-small-masked-label-seed0
+  torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
+"""
+
+
+def add(commands: Any, name: str) -> None:
+    """Tell the parser of `killick` about this command."""
+    parser = commands.add_parser(
+        name,
+        help="train one model: standard, anchored, or with masked references",
+        description="Train a model as a recipe says, and leave all about it in a run folder.",
+        epilog=EXAMPLES + "\n" + _describe_recipes() + "\n" + _describe_settings(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="killick train [--recipe NAME_OR_FILE] [--SETTING VALUE ...] [options]",
+    )
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME_OR_FILE",
+        help="a shipped recipe or a YAML file; default: shapes-small, and finetune with --from",
+    )
+    parser.add_argument(
+        "--output", metavar="FOLDER", type=Path, help="the run folder; default: under runs/"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="FOLDER_OR_FILE",
+        type=Path,
+        help="start from a trained network: a Killick folder, OWNER/NAME on the hub, .safetensors or"
+        " a saved state_dict; it is anchored exactly. A run brings its data along",
+    )
+    parser.add_argument(
+        "--resume", metavar="FOLDER", type=Path, help="go on with the run in this folder"
+    )
+    parser.add_argument(
+        "--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:1"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
+    parser.add_argument(
+        "--print-recipe", action="store_true", help="show the resolved recipe, and stop"
+    )
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Train, or show what would be trained."""
+    given = overrides = parse_overrides(rest)
+    if options.resume is not None:
+        return _resume(options, overrides)
+    name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
+    if name == "finetune" and options.start is None and not options.print_recipe:
+        raise OptionError(
+            "expected --from, a trained network, with the recipe finetune, found none: --from"
+            " runs/plain, for example."
+        )
+    if options.start is not None:
+        from killick.training.source_run import find_start, inherit
+
+        options.start = find_start(options.start)
+        overrides = inherit(options.start, given, data=options.recipe is None)
+    if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
+        overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
+    recipe = load_recipe(name, overrides)
+    refuse_idle(recipe, given)
+    if given.get("network.new_head") and options.start is None and not options.print_recipe:
+        raise OptionError(
+            "expected --from, a trained network, with network.new_head, found none: without one all"
+            " layers are new."
+        )
+    if options.print_recipe:
+        print(to_yaml(recipe), end="")
+        return 0
+    named = options.recipe is not None
+    if named and not options.quiet and load_recipe(name, given).network != recipe.network:
+        own = f"{recipe.network.name} with {show(recipe.network.arguments)}"
+        print(f"the network is that of {options.start}, {own}, not the recipe's")
+    from killick.training.loop import train
+
+    folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
+    _check_own(folder)
+    outcome = train(recipe, folder, start=options.start, device=options.device, quiet=options.quiet)
+    return 0 if outcome.finished else 130
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse a folder that is not a run: a data set, say, that a run would become part of."""
+    if not folder.is_dir() or (folder / "recipe.yaml").exists():
+        return
+    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise OptionError(
+            f"cannot train into {folder}: expected a new or empty folder, found {others[0]!r}{more}"
+            f" in it. Name another: --output {folder / 'run'}."
+        )
+
+
+def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from killick.training.checkpoint import load_checkpoint
+    from killick.training.loop import train
+
+    for name, given in (
+        ("--recipe", options.recipe),
+        ("--output", options.output),
+        ("--from", options.start),
+        *((f"--{setting}", True) for setting in overrides),
+    ):
+        if given is not None:
+            raise OptionError(
+                f"expected --resume alone, found {name} beside it: a run goes on with the settings"
+                " it began with. To train longer, start another one from it: --from"
+                f" {options.resume}."
+            )
+    if options.print_recipe:
+        state, _ = load_checkpoint(options.resume)
+        print(to_yaml(make_recipe(state["recipe"])), end="")
+        return 0
+    outcome = train(None, options.resume, resume=True, device=options.device, quiet=options.quiet)
+    return 0 if outcome.finished else 130
+
+
+def parse_overrides(words: list[str]) -> dict[str, Any]:
+    """`--optimiser.lr 0.05 --epochs=3` as settings by dotted name; values are YAML.
+
+    Example:
+        >>> parse_overrides(["--lr", "0.05", "--epochs=3", "--schedule.milestones", "[0.5]"])
+        {'optimiser.lr': 0.05, 'epochs': 3, 'schedule.milestones': [0.5]}
+    """
+    found: dict[str, Any] = {}
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if not word.startswith("--"):
+            raise OptionError(f"expected a setting such as --epochs 10, found {word!r}.")
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            if not waiting or waiting[0].startswith("--"):
+                raise OptionError(_missing_value(name))
+            value = waiting.pop(0)
+        dotted = SHORT.get(name.replace("-", "_"), name.replace("-", "_"))
+        found[dotted] = read_setting(dotted, value)
+    return found
+
+
+def _missing_value(name: str) -> str:
+    known = [*SHORT, *settings(), "print-recipe", "quiet", "resume", "from", "recipe", "output"]
+    near = difflib.get_close_matches(name, known, n=1)
+    if name.replace("-", "_") not in known and near:
+        return f"no such option: --{name} (did you mean --{near[0]}?)."
+    if SHORT.get(name.replace("-", "_"), name.replace("-", "_")) not in known:
+        return f"no such option: --{name}. killick train --help lists all settings of a recipe."
+    return f"expected a value after --{name}, found none."
+
+
+def _name(recipe_name: str, recipe: Recipe) -> str:
+    protocol = recipe.protocol
+    target = f"-{protocol.target}" if protocol.name == "masked" else ""
+    data = ""
+    if recipe_name in shipped() and recipe.data.name != load_recipe(recipe_name).data.name:
+        kind, _, place = recipe.data.name.partition(":")
+        data = "-" + "".join(c if c.isalnum() else "_" for c in Path(place).stem or kind)
+    return f"{recipe_name}{data}-{protocol.name}{target}-seed{recipe.seed}"
+
+
+def _describe_recipes() -> str:
+    """The shipped recipes, each in a line."""
+    about = {name: load_recipe(name).about.split(". ")[0] for name in shipped()}
+    return f"recipes:\n{describe(about, 30, 96)}\n"
+
+
+def _describe_settings() -> str:
+    """Every setting of a recipe: name, default, meaning."""
+    lines = [
+        "settings of a recipe, each also an option (--NAME VALUE); in brackets what holds where a",
+        "recipe says nothing (--print-recipe shows yours):",
+        *textwrap.wrap(
+            "in short: " + ", ".join(f"--{short} for --{name}" for short, name in SHORT.items()),
+            96,
+            initial_indent="  ",
+            subsequent_indent="  ",
+        ),
+    ]
+    for name, field in settings().items():
+        if name == "about":
+            continue
+        default = field.default if not callable(field.default_factory) else field.default_factory()
+        among = field.metadata["among"]
+        about = field.metadata["about"]
+        choices = f" ({' | '.join(among)})" if among else ""
+        text = f"{about}{choices}  [{_shown(default)}]".strip()
+        wrapped = textwrap.wrap(text, 66) or [""]
+        lines += [f"  {name:28}{wrapped[0]}", *(" " * 30 + line for line in wrapped[1:])]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

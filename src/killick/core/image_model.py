@@ -1,0 +1,139 @@
+"""What belongs to a model whether it is anchored or not: its images, classes and provenance."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from killick.core.references import check_tensor
+from killick.errors import DtypeError, OptionError, ShapeError
+
+
+class Normalise(nn.Module):
+    """uint8 images to floats: `(x / 255 - mean) / std`, for each channel."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not all(s > 0 for s in std):
+            raise ShapeError(
+                "expected normalise=(mean, std) with one mean and one positive std for each"
+                f" channel, found mean {tuple(mean)} and std {tuple(std)}."
+            )
+        if max(mean) > 1:
+            raise OptionError(
+                "expected normalise=(mean, std) for images in 0 to 1, found a mean of"
+                f" {max(mean)}. Divide both by 255."
+            )
+        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        m, s = torch.tensor(self.mean, dtype=torch.float64), torch.tensor(self.std).double()
+        self.register_buffer("scale", (1 / (255 * s)).float(), persistent=False)
+        self.register_buffer("shift", (-m / s).float(), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalised floats."""
+        shape = (-1,) + (1,) * (images.ndim - 2)
+        return images.to(self.scale.dtype) * self.scale.view(shape) + self.shift.view(shape)
+
+    def check_channels(self, channels: int) -> None:
+        """Refuse a network of another number of channels."""
+        if len(self.mean) != channels:
+            raise ShapeError(
+                f"expected normalise=(mean, std) with {channels} values each, one for each channel"
+                f" of the network, found {len(self.mean)}."
+            )
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Up to which energy an image is taken to be like those the model was made for.
+
+    Attributes:
+        energy: Of `-logsumexp(logits)`; above it an image is out-of-distribution.
+        acceptance: Share of in-distribution images that are at most there.
+        k: How many references the logits were averaged over; 1 also for a standard model.
+        fitted_on: What the images were.
+    """
+
+    energy: float
+    acceptance: float
+    k: int
+    fitted_on: str
+
+
+class ImageModel(nn.Module):
+    """A network, and what belongs to it whether it is anchored or not.
+
+    Attributes:
+        net: The network.
+        image_shape: Of one image, channels first.
+        normalise: Turns uint8 images into floats, where it was asked for.
+        class_names: In the order of the logits, if known.
+        provenance: How the model was trained, if known; saved with it.
+        threshold: Where in-distribution ends, once it was fitted; saved with it.
+    """
+
+    def __init__(
+        self, net: nn.Module, image_shape: Sequence[int], normalise: Normalise | None
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.image_shape = tuple(image_shape)
+        self.normalise = normalise
+        self.class_names: tuple[str, ...] | None = None
+        self.provenance: dict[str, Any] = {}
+        self.threshold: Threshold | None = None
+
+    def check(self, images: Tensor, what: str = "images") -> None:
+        """Refuse images of a wrong rank, channel count or dtype."""
+        check_tensor(images, what)
+        if images.ndim != 1 + len(self.image_shape) or images.shape[1] != self.image_shape[0]:
+            axes = {1: "", 2: ", length", 3: ", height, width", 4: ", depth, height, width"}
+            raise ShapeError(
+                f"expected {what} of shape (n, {self.image_shape[0]}{axes[len(self.image_shape)]}),"
+                f" found {tuple(images.shape)}. The batch comes first, then channels: add the one"
+                " with x[None], move the others with x.permute(0, 3, 1, 2)."
+            )
+        check_dtype(images, self.normalise is not None, what)
+
+
+def make_normaliser(normalise: tuple[Sequence[float], Sequence[float]] | None) -> Normalise | None:
+    """The layer that an option `normalise=(mean, std)` stands for, if it was given."""
+    if normalise is None:
+        return None
+    pairs = isinstance(normalise, Sequence) and len(normalise) == 2
+    if not pairs or not all(hasattr(part, "__len__") for part in normalise):
+        raise OptionError(
+            "expected normalise=(mean, std), a pair of sequences with a number for each channel,"
+            f" found {normalise!r}."
+        )
+    return Normalise(*normalise)
+
+
+def check_dtype(images: Tensor, normalises: bool, what: str = "images") -> None:
+    """Refuse floats where uint8 is normalised inside, and uint8 where nothing normalises."""
+    if normalises and images.dtype != torch.uint8:
+        raise DtypeError(
+            f"found {what} of dtype {images.dtype}: this model normalises by itself, so it takes"
+            " uint8 images, 0 to 255. Pass them as they are (mixed or augmented ones rounded:"
+            " .round().to(torch.uint8)), or anchor without normalise=."
+        )
+    if not normalises and images.dtype == torch.uint8:
+        raise DtypeError(
+            f"found {what} of dtype {images.dtype}: this model has no normalise=(mean, std), so it"
+            " takes floats in the network's own space. Normalise them, or anchor with normalise=."
+        )
+    if not normalises and not images.is_floating_point():
+        raise DtypeError(f"expected {what} as floats, found dtype {images.dtype}.")
+
+
+def image_model_in(model: nn.Module) -> ImageModel | None:
+    """The model of Killick inside DDP, `torch.compile` and averaging wrappers, if there is one."""
+    inner: object = model
+    while isinstance(inner, nn.Module) and not isinstance(inner, ImageModel):
+        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+    return inner if isinstance(inner, ImageModel) else None

@@ -1,0 +1,279 @@
+"""Inference protocols: one reference, the mean over several, or the best one for each image.
+
+- `single`: the first stored reference, the same for every image. What `model.eval()(x)` does; the
+  only one for a standard model, which has no references.
+- `marginal`: the mean over K references, and how much they disagree (Delta-UQ).
+- `transductive`: for each image the candidate whose residual looks most like a residual of training
+  (bilinear transduction, Netanyahu et al. 2023).
+"""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from killick.core.anchored import Anchored
+from killick.core.image_model import Threshold
+from killick.core.standard import Standard, model_in
+from killick.core.transduction import nearest_candidate
+from killick.errors import OptionError, ShapeError, check_option
+
+PROTOCOLS = ("single", "marginal", "transductive")
+CANDIDATES = 50
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of `n` images.
+
+    Attributes:
+        logits: `(n, classes)`, the mean over references; the outputs, in regression.
+        references: The number of the stored references used: `(k,)`, or `(n,)` if transductive;
+            none, `(0,)`, for a standard model.
+        probs: `(n, classes)`; None in regression.
+        energy: `(n,)`, `-logsumexp(logits)`: higher is more out-of-distribution. Not in regression.
+        std: `(n, classes)`, over references: the unbiased standard deviation of the probabilities
+            (of the outputs, in regression). None with one reference.
+        mutual_information: `(n,)`, in nats: entropy of the mean prediction less the mean entropy.
+            What the choice of the reference decides. None with one reference.
+        disagreement: `(n,)`, the share of references whose label is not the prediction's. None with
+            one reference.
+        members: `(k, n, classes)`, the logits for each reference, where asked for.
+        distance: `(n,)`, from the residual to the nearest residual of training, if transductive.
+        in_distribution: `(n,)`, whether the energy is at most the threshold that is stored with the
+            model (`killick.fit_threshold`). None without one, or if it was fitted for another number
+            of references.
+    """
+
+    logits: Tensor
+    references: Tensor
+    probs: Tensor | None = None
+    energy: Tensor | None = None
+    std: Tensor | None = None
+    mutual_information: Tensor | None = None
+    disagreement: Tensor | None = None
+    members: Tensor | None = field(default=None, repr=False)
+    distance: Tensor | None = None
+    in_distribution: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> "Prediction":
+        """The same prediction on another device."""
+        tensors = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(self, **{name: value.to(device) for name, value in tensors.items()})
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    x: Tensor,
+    protocol: str = "single",
+    k: int | None = None,
+    *,
+    average: str = "logits",
+    scaling: str | None = None,
+    task: str = "classification",
+    members: bool = False,
+    rho: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Prediction:
+    """Predict images from the references stored in `model`, without gradients.
+
+    - "single": from the first reference, the same for every image; what `model.eval()(x)` does.
+    - "marginal": the mean over K references, and how much they disagree. They are taken one after
+      the other: activations need the memory of one pass, whatever K; time grows with K.
+    - "transductive": for each image from the reference whose residual looks most like those of
+      training. It needs a bank of them: `model.set_residuals(killick.residual_bank(model, images))`.
+
+    Args:
+        model: Anchored, in eval mode, with stored references; or standard, with protocol "single".
+        x: Images, as the model takes them.
+        protocol: "single", "marginal" or "transductive".
+        k: How many of the stored references to use, from the first: for "marginal" all by default;
+            for "transductive" the candidates, at most 50 by default.
+        average: Of members: "logits", as in the paper, or "probs", whose mean is `probs` then
+            (`logits` and `energy` stay those of the mean logits).
+        scaling: None leaves the logits as they are. AMP (Anirudh and Thiagarajan 2022) divided the
+            mean logits by a temperature from the spread of the members: "amp" by `1 + exp(c)` (on
+            CIFAR, and in the released ImageNet inference), "amp-imagenet" by `c`, with `c` the mean
+            over classes of the standard deviation of `sigmoid(logit)`. Both flatten confidence.
+        task: "classification" or "regression".
+        members: Also return the logits for each reference.
+        rho: For "transductive": pick at random among the candidates at most so far from training,
+            instead of the nearest one (where there is none, still the nearest).
+        generator: For `rho`.
+
+    Returns:
+        A `Prediction`: logits, probs, energy, and with several references std,
+        mutual_information and disagreement.
+
+    Example:
+        >>> import killick
+        >>> model = killick.anchor(torch.nn.Linear(4, 3)).set_references(torch.randn(5, 4)).eval()
+        >>> p = killick.predict(model, torch.randn(8, 4), protocol="marginal", k=5)
+        >>> bool(p.std.max() < 1e-6)  # exactly anchored and not trained yet: no reference matters
+        True
+    """
+    check_option("protocol", protocol, PROTOCOLS)
+    check_option("average", average, ["logits", "probs"])
+    check_option("task", task, ["classification", "regression"])
+    if scaling is not None:
+        check_option("scaling", scaling, ["amp", "amp-imagenet"])
+    inner = model_in(model)
+    if inner.training:
+        raise OptionError("expected the model in eval mode, found train mode. Call model.eval().")
+    if k is not None and (type(k) is not int or k < 1):
+        raise OptionError(f"expected k to be a whole number from 1, found {k!r}.")
+    inner.check(x)
+    if protocol == "transductive" and (scaling or members or average != "logits"):
+        raise OptionError(
+            "expected protocol='transductive' without scaling, members and average: it uses one"
+            " reference for each image. Leave them out, or use protocol='marginal'."
+        )
+    if protocol != "transductive" and rho is not None:
+        raise OptionError(f"expected rho with protocol='transductive' alone, found {protocol!r}.")
+    if task == "regression" and (scaling is not None or average != "logits"):
+        raise OptionError(
+            "expected regression without scaling and average, which are about class probabilities."
+        )
+    if isinstance(inner, Standard) and protocol != "single":
+        raise OptionError(
+            "expected protocol='single' for a standard model, which has no references, found"
+            f" {protocol!r}. Anchor it first: killick.anchor(model)."
+        )
+    if protocol == "transductive":
+        assert isinstance(inner, Anchored)
+        chosen = _transductive(model, inner, x, k, task, rho, generator)
+        return _judged(chosen, inner.threshold, 1)
+    if protocol == "single":
+        if k not in (None, 1):
+            raise OptionError(f"expected k=1 with protocol='single', found {k}. Use 'marginal'.")
+        k = 1
+    references = None
+    if isinstance(inner, Anchored):
+        references = inner.stored_references(k or len(inner.references), like=x)
+    count = 0 if references is None else len(references)
+    if scaling is not None and count < 2:
+        raise OptionError(f"expected at least 2 references for scaling={scaling!r}, found {count}.")
+    prediction = _marginal(model, x, references, average, scaling, task, members)
+    return _judged(prediction, inner.threshold, count or 1)
+
+
+def _judged(prediction: Prediction, threshold: Threshold | None, k: int) -> Prediction:
+    """With the verdict of the threshold, where there is one for this many references."""
+    if threshold is None or threshold.k != k or prediction.energy is None:
+        return prediction
+    return replace(prediction, in_distribution=prediction.energy <= threshold.energy)
+
+
+def _marginal(
+    model: nn.Module,
+    x: Tensor,
+    references: Tensor | None,
+    average: str,
+    scaling: str | None,
+    task: str,
+    keep_members: bool,
+) -> Prediction:
+    views = [None] if references is None else [r.expand_as(x) for r in references]
+    k = len(views)
+    classify = task == "classification"
+    logits, values, squashed = _Moments(), _Moments(), _Moments()
+    entropy, kept, votes = _Moments(), [], []
+    for view in views:
+        output = _outputs(model, x, view, task)
+        logits.add(output)
+        values.add(output.softmax(-1) if classify else output)
+        if classify:
+            entropy.add(_entropy(output.softmax(-1)))
+            votes.append(output.argmax(-1))
+        if scaling is not None:
+            squashed.add(output.sigmoid())
+        if keep_members:
+            kept.append(output)
+    mean = logits.mean
+    if scaling is not None:
+        spread = squashed.std.mean(-1, keepdim=True)
+        mean = mean / (1 + spread.exp() if scaling == "amp" else spread.clamp_min(1e-6))
+    numbers = torch.arange(0 if references is None else k, device=x.device)
+    stacked = torch.stack(kept) if keep_members else None
+    std = values.std if k > 1 else None
+    if not classify:
+        return Prediction(mean, numbers, std=std, members=stacked)
+    probs = mean.softmax(-1) if average == "logits" else values.mean
+    information = disagreement = None
+    if k > 1:
+        information = (_entropy(values.mean) - entropy.mean).clamp_min(0)
+        disagreement = (torch.stack(votes) != probs.argmax(-1)).float().mean(0)
+    return Prediction(
+        mean,
+        numbers,
+        probs=probs,
+        energy=-mean.logsumexp(-1),
+        std=std,
+        mutual_information=information,
+        disagreement=disagreement,
+        members=stacked,
+    )
+
+
+def _outputs(model: nn.Module, x: Tensor, references: Tensor | None, task: str) -> Tensor:
+    """What the model says, in float32 or better; for classification it must be logits."""
+    output: Tensor = model(x) if references is None else model(x, references)
+    if task == "classification" and (output.ndim != 2 or output.shape[1] < 2):
+        raise ShapeError(
+            "expected logits of shape (n, classes) with at least two classes, found"
+            f" {tuple(output.shape)}. For other outputs use task='regression'."
+        )
+    return output.to(torch.promote_types(output.dtype, torch.float32))
+
+
+class _Moments:
+    """Mean and unbiased standard deviation of tensors that come one by one (Welford)."""
+
+    mean: Tensor
+    _squares: Tensor
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, value: Tensor) -> None:
+        self.count += 1
+        if self.count == 1:
+            self.mean, self._squares = value.clone(), torch.zeros_like(value)
+            return
+        delta = value - self.mean
+        self.mean += delta / self.count
+        self._squares += delta * (value - self.mean)
+
+    @property
+    def std(self) -> Tensor:
+        variance: Tensor = self._squares / (self.count - 1)
+        return variance.clamp_min(0).sqrt()
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    surprise: Tensor = torch.special.xlogy(probs, probs)
+    return -surprise.sum(-1)
+
+
+def _transductive(
+    model: nn.Module,
+    anchored: Anchored,
+    x: Tensor,
+    k: int | None,
+    task: str,
+    rho: float | None,
+    generator: torch.Generator | None,
+) -> Prediction:
+    candidates = anchored.stored_references(k or min(CANDIDATES, len(anchored.references)), like=x)
+    chosen, distance = nearest_candidate(anchored, x, candidates, rho, generator)
+    logits = _outputs(model, x, candidates[chosen], task)
+    if task == "regression":
+        return Prediction(logits, chosen, distance=distance)
+    return Prediction(
+        logits,
+        chosen,
+        probs=logits.softmax(-1),
+        energy=-logits.logsumexp(-1),
+        distance=distance,
+    )

@@ -1,0 +1,143 @@
+"""Published corrupted sets: CIFAR-10-C and its like as arrays, ImageNet-C and its like as folders.
+
+```
+CIFAR-10-C/fog.npy              uint8 (5 n, 32, 32, 3): severity 1 first, then 2, ...
+CIFAR-10-C/labels.npy           (5 n) or (n)
+ImageNet-C/fog/3/n01440764/     pictures; C-bar names its folders by its own numbers, 0.70 to 4.20
+ImageNet-C/weather/fog/3/...    also so
+```
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from killick.data.folders import read_classes
+from killick.data.image_set import ImageSet
+from killick.errors import DataError
+
+SEVERITIES = 5
+Array = npt.NDArray[np.generic]
+
+
+class CorruptedFiles:
+    """The corruptions that are found in a folder.
+
+    Args:
+        path: Of the published set.
+        known: Names to look for.
+        class_names: Of the labels; needed for arrays, which carry numbers alone.
+
+    Attributes:
+        names: Those of `known` that are there, in their order.
+    """
+
+    def __init__(self, path: str, known: Sequence[str], class_names: tuple[str, ...]) -> None:
+        self.path = Path(os.path.abspath(os.path.expanduser(path)))
+        self._class_names = class_names
+        if not self.path.is_dir():
+            raise DataError(
+                f"expected a folder with corrupted pictures at {self.path}, found"
+                f" {'a file' if self.path.exists() else 'nothing'} there. Check the path."
+            )
+        self._arrays = {name: self.path / f"{name}.npy" for name in known}
+        self._arrays = {name: file for name, file in self._arrays.items() if file.is_file()}
+        self._folders = {} if self._arrays else _find_folders(self.path, known)
+        self.names = tuple(name for name in known if name in self._arrays or name in self._folders)
+        if not self.names:
+            raise DataError(
+                f"expected files such as {known[0]}.npy, or folders such as {known[0]}/1, in"
+                f" {self.path}, found none of the {len(known)} corruptions. Check the path."
+            )
+
+    def load(self, name: str, severity: int) -> ImageSet:
+        """The pictures of a corruption at a severity, 1 to 5."""
+        if name in self._arrays:
+            return self._load_array(name, severity)
+        levels = sorted(filter(_is_number, os.listdir(self._folders[name])), key=float)
+        if len(levels) != SEVERITIES:
+            raise DataError(
+                f"expected {SEVERITIES} folders of rising severity in {self._folders[name]}, found"
+                f" {len(levels)}."
+            )
+        folder = self._folders[name] / levels[severity - 1]
+        return read_classes(folder, f"{name} {severity}")
+
+    def check(self) -> None:
+        """Refuse arrays of a wrong shape, before any of them is read."""
+        for name in self._arrays:
+            self._count(name, _open(self._arrays[name]))
+
+    def digest(self, name: str) -> str:
+        """Letters that change when the files of a corruption do, without reading them."""
+        places = [self._arrays[name], self.path / "labels.npy"] if self._arrays else []
+        if not places:
+            top = self._folders[name]
+            places = [top, *sorted(top.iterdir())]
+        found = hashlib.sha256(str(self.path).encode())
+        for place in places:
+            if place.exists():
+                state = place.stat()
+                found.update(f"{place.name} {state.st_size} {state.st_mtime_ns}".encode())
+        return found.hexdigest()[:12]
+
+    def _count(self, name: str, pictures: Array) -> int:
+        """How many pictures an array has for each severity."""
+        count, rest = divmod(len(pictures), SEVERITIES) if pictures.ndim else (0, 1)
+        fits = pictures.ndim == 4 and pictures.shape[-1] == 3 and pictures.dtype == np.uint8
+        if not fits or rest or not count:
+            raise DataError(
+                f"expected {self._arrays[name]} to hold uint8 pictures of shape (5 n, height,"
+                f" width, 3), found {pictures.dtype} {pictures.shape}."
+            )
+        return count
+
+    def _load_array(self, name: str, severity: int) -> ImageSet:
+        pictures = _open(self._arrays[name])
+        count = self._count(name, pictures)
+        labels = _open(self.path / "labels.npy")
+        if labels.shape not in ((count,), (SEVERITIES * count,)) or labels.dtype.kind not in "iu":
+            raise DataError(
+                f"expected {self.path / 'labels.npy'} to hold {count} or {SEVERITIES * count} whole"
+                f" numbers, as {name}.npy has pictures, found {labels.dtype} {labels.shape}."
+            )
+        part = slice((severity - 1) * count, severity * count)
+        images = torch.from_numpy(np.array(pictures[part])).permute(0, 3, 1, 2)
+        chosen = labels[part] if len(labels) > count else labels
+        numbers: Tensor = torch.from_numpy(chosen.astype(np.int64))
+        return ImageSet.of(f"{name} {severity}", images, numbers, self._class_names)
+
+
+def _open(file: Path) -> Array:
+    """An array, without reading all of it."""
+    try:
+        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as problem:
+        raise DataError(f"cannot read {file}: {problem}.") from None
+    return array
+
+
+def _find_folders(path: Path, known: Sequence[str]) -> dict[str, Path]:
+    """The folder of each corruption, in `path` or one below it."""
+    places = [path, *sorted(place for place in path.iterdir() if place.is_dir())]
+    found: dict[str, Path] = {}
+    for name in known:
+        for place in places:
+            if (place / name).is_dir():
+                found[name] = place / name
+                break
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

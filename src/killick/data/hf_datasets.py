@@ -1,0 +1,140 @@
+"""Sets of the Hugging Face `datasets` library, from its hub or from a folder it wrote."""
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from killick.data.decoding import decode
+from killick.data.image_set import ImageSet, Sets
+from killick.errors import DataError, InstallError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TEST_SPLITS = ("test", "validation", "valid", "val")  # the first that has labels
+
+logger = logging.getLogger("killick")
+
+
+class RowReader:
+    """Pictures in the rows of a set, decoded here and not by the library, to the same pixels.
+
+    Args:
+        name: What an error calls the set.
+        rows: With the one column `image`, its bytes not decoded.
+        image: The name of the column.
+    """
+
+    def __init__(self, name: str, rows: "Dataset", image: str) -> None:
+        self.name = name
+        self.rows = rows
+        self.image = image
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> Tensor:
+        cell = self.rows[number][self.image]
+        name = f"picture {number} of {self.name}"
+        if cell is None:
+            raise DataError(f"expected {name} in its row, found none. Leave out such rows.")
+        if cell["bytes"] is not None:
+            return decode(cell["bytes"], name)
+        return decode(cell["path"], f"{name}, {cell['path']}")
+
+
+def load_hub(name: str) -> Sets:
+    """The sets of a folder that `save_to_disk` wrote, if there is one of that name, or of the hub.
+
+    The picture column is the first of the kind `Image`; the labels are the first `ClassLabel`, or
+    a column of whole numbers called `label` or `labels`, whose numbers are then the class names.
+    """
+    splits = _open(name)
+    present = [split for split in ("train", *TEST_SPLITS) if split in splits]
+    if not present:
+        raise DataError(
+            f"expected a split 'train' or 'test' in hf:{name}, found"
+            f" {', '.join(map(repr, splits))}. Rename one and save the set with save_to_disk."
+        )
+    columns = {split: _find_columns(f"{split!r} of hf:{name}", splits[split]) for split in present}
+    labels = {split: _read_labels(splits[split], columns[split][1]) for split in present}
+    highest = max((int(each.max()) for each in labels.values() if len(each)), default=-1)
+    sets = {}
+    for split in present:
+        if split != "train" and bool((labels[split] < 0).any()):
+            logger.info("hf:%s has no labels for its split %r: not tested on.", name, split)
+            continue
+        image, label = columns[split]
+        names = getattr(splits[split].features[label], "names", None)
+        sets[split] = ImageSet.of(
+            name,
+            RowReader(f"{split!r} of hf:{name}", _undecoded(splits[split], image), image),
+            labels[split],
+            names or [str(number) for number in range(highest + 1)],
+        )
+    return Sets(sets.pop("train", None), next(iter(sets.values()), None))
+
+
+def _open(name: str) -> "dict[str, Dataset]":
+    """The splits by name."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise InstallError(
+            f"expected the datasets library to read hf:{name}, but it is not installed. Install"
+            " it: pip install 'killick[hf]'."
+        ) from error
+    folder = Path(os.path.expanduser(name))
+    saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
+    try:
+        found = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(name)
+    except Exception as error:  # of the library, of what it downloads with, of the file system
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
+        raise DataError(
+            f"cannot load hf:{name}: {reason}. Check the name and the connection, or name a folder"
+            " written by save_to_disk."
+        ) from error
+    if isinstance(found, datasets.Dataset):
+        return {str(found.split or "train"): found}
+    return dict(found)
+
+
+def _find_columns(where: str, split: "Dataset") -> tuple[str, str]:
+    """The names of the columns of pictures and of labels."""
+    import datasets
+
+    features = split.features
+    images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
+    labels = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    labels += [key for key in ("label", "labels") if "int" in _kind(features.get(key))]
+    if not images or not labels:
+        listed = ", ".join(f"{key} ({_kind(kind)})" for key, kind in features.items())
+        raise DataError(
+            "expected a column of pictures (Image) and one of labels (ClassLabel, or whole numbers"
+            f" called 'label') in {where}, found {listed}. Cast and rename the columns, then save"
+            " the set with save_to_disk."
+        )
+    return images[0], labels[0]
+
+
+def _kind(feature: object) -> str:
+    """What a column holds, such as `int64`, `string` or `Image`."""
+    name = type(feature).__name__
+    return str(getattr(feature, "dtype", name)) if name == "Value" else name
+
+
+def _read_labels(split: "Dataset", column: str) -> Tensor:
+    """The labels; -1, as on the hub, where there is none."""
+    values = split.select_columns([column])[column][:]
+    return torch.tensor([-1 if value is None else int(value) for value in values]).long()
+
+
+def _undecoded(split: "Dataset", column: str) -> "Dataset":
+    """That column alone, its pictures as bytes."""
+    import datasets
+
+    return split.select_columns([column]).cast_column(column, datasets.Image(decode=False))

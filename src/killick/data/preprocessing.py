@@ -1,0 +1,201 @@
+"""What a network is shown of a picture: of any size, one at a time, made in worker processes.
+
+All of it is torchvision's. Its transforms draw from torch's global state, so each picture seeds
+that from its own key, and puts it back.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, v2
+
+from killick.core.image_model import ImageModel
+from killick.data.keyed_random import Stream
+from killick.data.keyed_random import key as combine
+from killick.data.pixmix import PixMix
+from killick.errors import DataError, OptionError, StorageError, show
+
+POLICIES = {
+    "randaugment": v2.RandAugment,
+    "trivialaugment": v2.TrivialAugmentWide,
+    "autoaugment": v2.AutoAugment,
+    "augmix": v2.AugMix,
+}
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+LARGEST_SIZE = 2**12  # of what a network is shown, height and width
+LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
+
+
+class TrainView:
+    """A random view of a picture, for training.
+
+    Args:
+        size: Height and width of the view.
+        crop: "pad": the picture is brought to `size`, padded and cropped at random; "resized":
+            a random part of it is brought to `size`; "none": it is brought to `size`.
+        padding: For crop "pad".
+        flip: Left and right are exchanged in half of the pictures.
+        flip_vertically: Top and bottom likewise.
+        policy: One of torchvision's augmentation policies, by name, "pixmix", or "none".
+        policy_arguments: For the policy.
+        interpolation: "bilinear", "bicubic" or "nearest", wherever pictures are resized.
+        pictures: For PixMix: what is mixed in.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        crop: str = "none",
+        padding: int = 4,
+        flip: bool = False,
+        flip_vertically: bool = False,
+        policy: str = "none",
+        policy_arguments: dict[str, Any] | None = None,
+        interpolation: str = "bilinear",
+        pictures: Tensor | None = None,
+    ) -> None:
+        how = InterpolationMode(interpolation)
+        steps: list[Callable[..., Any]] = []
+        if crop == "resized":
+            steps.append(v2.RandomResizedCrop(size, interpolation=how, antialias=True))
+        else:
+            steps.append(Square(size, size, how))
+            if crop == "pad":
+                steps.append(v2.RandomCrop(size, padding=padding))
+        if flip:
+            steps.append(v2.RandomHorizontalFlip())
+        if flip_vertically:
+            steps.append(v2.RandomVerticalFlip())
+        arguments = dict(policy_arguments or {})
+        try:
+            steps += _policy(policy, arguments, interpolation, pictures)
+            self._steps = v2.Compose(steps)
+            for trial in range(16):  # some operations do not look at what is wrong
+                self(torch.zeros(3, 8, 8, dtype=torch.uint8), trial)
+        except (TypeError, ValueError, IndexError, RuntimeError) as problem:
+            if not arguments:
+                raise
+            reason = " ".join(str(problem).split()).rstrip(".")
+            raise OptionError(f"cannot make {policy!r} with {arguments}: {reason}.") from None
+
+    def __call__(self, image: Tensor, key: int) -> Tensor:
+        """The view that belongs to `key`, uint8 `(3, size, size)`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(combine(key, Stream.VIEW) % 2**63)
+            view: Tensor = self._steps(image)
+        return view.contiguous()
+
+
+def _policy(
+    policy: str, arguments: dict[str, Any], interpolation: str, pictures: Tensor | None
+) -> list[Callable[..., Any]]:
+    if policy == "none":
+        return []
+    if policy == "pixmix":
+        assert pictures is not None
+        return [_Drawing(PixMix(pictures, **arguments))]
+    if policy == "autoaugment" and "policy" in arguments:
+        arguments = {**arguments, "policy": v2.AutoAugmentPolicy(arguments["policy"])}
+    # torchvision turns and shears tensors bilinearly at best.
+    nearest, bilinear = InterpolationMode.NEAREST, InterpolationMode.BILINEAR
+    turning = nearest if interpolation == "nearest" else bilinear
+    return [POLICIES[policy](**{"interpolation": turning, **arguments})]
+
+
+class PlainView:
+    """The middle of a picture, for evaluation and clean references.
+
+    Args:
+        size: Height and width of the view.
+        resize: The shorter side is brought to this first.
+        interpolation: "bilinear", "bicubic" or "nearest".
+    """
+
+    def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
+        self.size, self.resize, self.interpolation = size, resize, interpolation
+        self._square = Square(size, resize or size, InterpolationMode(interpolation))
+        self.whole = resize in (None, size)  # pictures of this size are shown as they are
+        self.described = f"{size} px" if resize in (None, size) else f"{size} of {resize} px"
+        self.described += "" if interpolation == "bilinear" else f", {interpolation}"
+
+    def __call__(self, image: Tensor, key: int = 0) -> Tensor:
+        """The view, uint8 `(3, size, size)`; `key` makes no difference."""
+        return self._square(image).contiguous()
+
+
+def view_for(model: ImageModel) -> PlainView:
+    """The view that `model` was trained to be tested on; the shape of its images if that is all.
+
+    Raises:
+        StorageError: If its recipe, which may have come from anywhere, says what cannot be.
+    """
+    recipe = (model.provenance or {}).get("recipe")
+    data = recipe.get("data") if isinstance(recipe, dict) else None
+    known = data if isinstance(data, dict) else {}
+    size, resize, how = (known.get(key) for key in ("size", "resize", "interpolation"))
+    _check_setting("size", size, f"a whole number up to {LARGEST_SIZE}", is_side(size))
+    fits = is_side(resize, LARGEST_RESIZE)
+    _check_setting("resize", resize, f"a whole number up to {LARGEST_RESIZE}", fits)
+    _check_setting("interpolation", how, f"one of {', '.join(INTERPOLATIONS)}", is_known(how))
+    return PlainView(size or model.image_shape[-1], resize, how or "bilinear")
+
+
+def is_side(value: object, largest: int = LARGEST_SIZE) -> bool:
+    """Whether `value` can be a height and width in pixels."""
+    return type(value) is int and 0 < value <= largest
+
+
+def is_known(interpolation: object) -> bool:
+    """Whether pictures can be resized in this way."""
+    return isinstance(interpolation, str) and interpolation in INTERPOLATIONS
+
+
+def _check_setting(key: str, value: object, expected: str, fits: bool) -> None:
+    if value is not None and not fits:
+        raise StorageError(
+            f"expected data.{key} in the recipe that is stored with the model to be {expected},"
+            f" found {show(value)}. Correct it in its provenance, and save it again."
+        )
+
+
+def check_length(height: int, width: int, side: int, name: str) -> None:
+    """Refuse a strip that would become huge when its shorter side is brought to `side`."""
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and side * side * max(height, width) // min(height, width) > limit:
+        raise DataError(
+            f"cannot read {name}: its {width} x {height} pixels are too long a strip to be shown"
+            f" at {side} px. Replace it or leave it out."
+        )
+
+
+class Square:
+    """The shorter side to `resize`, then the middle `size` by `size`."""
+
+    def __init__(self, size: int, resize: int, interpolation: InterpolationMode) -> None:
+        self.size, self.resize = size, resize
+        self._steps = v2.Compose(
+            [v2.Resize(resize, interpolation=interpolation, antialias=True), v2.CenterCrop(size)]
+        )
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """Pictures that have the size already are left alone."""
+        if image.shape[-2:] == (self.size, self.size) and self.resize == self.size:
+            return image
+        height, width = image.shape[-2:]
+        check_length(height, width, self.resize, "a picture")
+        view: Tensor = self._steps(image)
+        return view
+
+
+class _Drawing:
+    """A transform that takes a generator, among those that use the global state."""
+
+    def __init__(self, transform: Callable[[Tensor, torch.Generator], Tensor]) -> None:
+        self._transform = transform
+
+    def __call__(self, image: Tensor) -> Tensor:
+        return self._transform(image, torch.default_generator)

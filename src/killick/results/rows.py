@@ -1,0 +1,138 @@
+"""Rows: every result is one line of one table, with all that it depends on.
+
+`rows.jsonl` is what is read again, `rows.csv` the same for people and spreadsheets. A row is known
+by what was measured: measured again it replaces the old one. Rows of other weights under the same
+name are dropped, so that no table mixes two runs.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from killick.errors import DataError
+from killick.runtime.atomic_files import write_whole
+
+Row = dict[str, Any]
+
+# What the model is and how it was trained.
+MODEL = (
+    *("model", "network", "data", "protocol", "target", "alpha", "scope", "references"),
+    *("reference_policy", "start", "epochs", "seed"),
+)
+# What it was shown: a suite's set, corrupted or not, made here ("generated") or read ("files").
+SHOWN = (
+    *("suite", "set", "source", "table", "corruption", "severity", "view", "limit"),
+    "evaluation_seed",
+)
+# How it was asked: inference protocol, number of references, which one, temperature, OOD score.
+ASKED = ("inference", "k", "reference", "scaling", "score", "precision")
+# The number: of the first reference; its spread over them; an interval where there is one.
+FOUND = ("count", "metric", "estimator", "value", "std", "members", "low", "high")
+# Digests of the weights and of the pictures: by these it is known that a row still holds.
+HOLDS = ("weights", "pictures")
+COLUMNS = (*MODEL, *SHOWN, *ASKED, *FOUND, *HOLDS)
+_IDENTITY = (*MODEL[:3], *SHOWN, *ASKED, "metric", "estimator")
+_NUMBERS = (
+    *("alpha", "epochs", "seed", "severity", "limit", "evaluation_seed", "k", "reference"),
+    *("count", "value", "std", "low", "high"),
+)
+
+
+def make_row(**values: Any) -> Row:
+    """A row with every column; what is not given is empty."""
+    unknown = values.keys() - set(COLUMNS)
+    assert not unknown, unknown
+    return {name: "" if values.get(name) is None else values.get(name, "") for name in COLUMNS}
+
+
+def identify(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a row is about: rows of equal identity are measurements of the same thing."""
+    return tuple(str(row.get(name, "")) for name in _IDENTITY)
+
+
+def merge(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
+    """`old` rows with `new` ones added or put in their place, and none of other weights."""
+    new = list(new)
+    weights = {str(row["model"]): str(row["weights"]) for row in new}
+    kept = {
+        identify(row): row
+        for row in old
+        if str(row.get("weights", "")) == weights.get(str(row["model"]), str(row.get("weights")))
+    }
+    return list({**kept, **{identify(row): row for row in new}}.values())
+
+
+def read_rows(where: Path) -> list[Row]:
+    """The rows in a folder, or in a `.jsonl` or `.csv` file; none if it is not there."""
+    if where.is_dir():
+        files = [where / "rows.jsonl", where / "rows.csv"]
+        where = next((file for file in files if file.exists()), files[0])
+    if not where.exists():
+        return []
+    try:
+        text = where.read_text(encoding="utf-8")
+        if where.suffix == ".csv":
+            found = [_typed(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+        else:
+            found = [json.loads(line) for line in text.splitlines() if line]
+        rows = [make_row(**{k: v for k, v in row.items() if k in COLUMNS}) for row in found]
+        for row in rows:
+            if not isinstance(row["value"], int | float) or not math.isfinite(row["value"]):
+                raise ValueError(f"a row without a number: value {row['value']!r}")
+        return rows
+    except (OSError, ValueError, AttributeError, TypeError, csv.Error, RecursionError) as problem:
+        reason = " ".join(str(problem).split())[:200]
+        raise DataError(
+            f"cannot read the rows in {where}: {reason}. Remove the file to begin anew."
+        ) from None
+
+
+def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None:
+    """`rows.jsonl` and `rows.csv` in `folder`, each whole or as it was.
+
+    Args:
+        folder: That is there.
+        rows: All of them.
+        table: Without it, `rows.csv` is left as it is.
+    """
+    rows = list(rows)
+    write_whole(folder / "rows.jsonl", "".join(json.dumps(_plain(row)) + "\n" for row in rows))
+    if not table:
+        return
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(folder / "rows.csv", text.getvalue())
+
+
+def members_of(row: Mapping[str, Any]) -> list[float]:
+    """The value for each reference; the value itself where there is one."""
+    members = str(row["members"]).split()
+    return [float(member) for member in members] if members else [float(row["value"])]
+
+
+def _typed(row: Mapping[str, str]) -> Row:
+    """The numbers of a CSV file as such."""
+    typed: Row = dict(row)
+    for name in _NUMBERS:
+        text = typed.get(name) or ""
+        try:
+            typed[name] = int(text)
+        except ValueError:
+            try:
+                typed[name] = float(text)
+            except ValueError:
+                typed[name] = text  # empty, or a word such as "all"
+    return typed
+
+
+def _plain(row: Row) -> Row:
+    """JSON has no NaN; a value that is none is left out by its maker, so this must not happen."""
+    for name, value in row.items():
+        assert not (isinstance(value, float) and not math.isfinite(value)), (name, row)
+    return row

@@ -1,0 +1,4 @@
+"""Models on disk: save, load, the hub.
+
+In: models or folders. Out: folders or models. Imports `core` and `nets`.
+"""
