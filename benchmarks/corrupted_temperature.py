@@ -38,7 +38,7 @@ from killick.metrics.smooth_calibration import smooth_ece
 from killick.metrics.temperature import fit_temperature
 from killick.results.run_folder import read_cell
 from killick.training import load_recipe
-from killick.training.run_inputs import cut_sets
+from killick.training.run_inputs import sets_of
 
 FILE = RESULTS / "cifar10" / "corrupted-temperature.csv"
 ARMS = ("standard", "finetuned", CHOSEN)
@@ -91,7 +91,7 @@ def judge(found: Sequence[Tensor], labels: Tensor, temperature: float) -> dict[s
 def measure(run: Path, corruptions: Sequence[str], device: str, limit: int | None) -> list[Judged]:
     """A line for each temperature of one model."""
     recipe = load_recipe(run / "recipe.yaml")
-    parts, cell = cut_sets(recipe), read_cell(run)
+    parts, cell = sets_of(recipe), read_cell(run)
     subject = make_subject(run / "model", references=1, device=device)
 
     def ask(images: ImageSet | None, seed: int) -> tuple[list[Tensor], Tensor]:

@@ -34,7 +34,7 @@ from killick.data.image_set import ImageSet
 from killick.results.rows import Row, members_of
 from killick.training import Recipe, load_recipe, train
 from killick.training.checkpoint import LAST
-from killick.training.run_inputs import cut_sets
+from killick.training.run_inputs import sets_of
 
 STORED, TOGETHER = 10, 5
 TRAINED: dict[str, dict[str, Any]] = {
@@ -156,7 +156,7 @@ def run(preset: Preset, options: argparse.Namespace, output: Path) -> None:
     table = Table(options.results or default_path(options, device), about)
     began = time.monotonic()
     for seed in options.seeds or preset.seeds:
-        parts = cut_sets(load_recipe(preset.recipe, {**settings, "seed": seed}))
+        parts = sets_of(load_recipe(preset.recipe, {**settings, "seed": seed}))
         assert parts.test is not None
         for name in options.trained:
             plan = load_recipe(preset.recipe, {**settings, **TRAINED[name], "seed": seed})

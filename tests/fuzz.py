@@ -41,8 +41,8 @@ from killick.data.decoding import decode, measure
 from killick.errors import KillickError
 from killick.results.rows import make_row, write_rows
 from killick.results.run_folder import read_run
+from killick.storage.weights import read_weights
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
-from killick.training.initial_weights import read_weights
 from killick.training.recipe_files import load_recipe, shipped
 
 LONGEST_MESSAGE, LONGEST_MISTAKE = 600, 300

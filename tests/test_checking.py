@@ -17,9 +17,9 @@ from killick.data.folders import load_folder
 from killick.data.image_set import ImageSet
 from killick.data.integrity import check_set
 from killick.data.sources import load_sets, load_whole
+from killick.data.training_sets import fingerprint
 from killick.errors import DataError
 from killick.results.rows import read_rows
-from killick.training.run_inputs import fingerprint
 
 
 @pytest.fixture

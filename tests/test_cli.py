@@ -174,7 +174,7 @@ def test_a_termination_is_told_and_ended_as_ctrl_c_is(monkeypatch, capsys):
         time.sleep(5)
         raise AssertionError("not interrupted")
 
-    monkeypatch.setattr("killick.cli.list.run", wait)
+    monkeypatch.setattr("killick.cli.listing.run", wait)
     assert main(["list"]) == 130
     assert capsys.readouterr().err == "killick: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before

@@ -32,7 +32,7 @@ from killick.evaluation.image_blocks import BLOCK, block_generator
 from killick.evaluation.test_sets import load_validation
 from killick.results.rows import COLUMNS, read_rows
 from killick.training.recipe_files import load_recipe
-from killick.training.run_inputs import cut_sets
+from killick.training.run_inputs import sets_of
 
 FEW = ("fog", "gaussian_noise")
 
@@ -691,7 +691,7 @@ def test_pictures_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, m
         assert held is None
         return
     assert len(held) == aside
-    assert torch.equal(held.rows, cut_sets(recipe).validation.rows)
+    assert torch.equal(held.rows, sets_of(recipe).validation.rows)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from killick.storage.export_metadata import PRECISIONS, read_about
 from killick.storage.exported_file import is_export, open_export
 from killick.training import train
 from killick.training.recipe_files import make_recipe
-from killick.training.run_inputs import cut_sets
+from killick.training.run_inputs import sets_of
 
 pytestmark = pytest.mark.usefixtures("one_registry")
 
@@ -65,7 +65,7 @@ def some_images():
 
 @pytest.fixture(scope="module")
 def validation(model):
-    return cut_sets(make_recipe(model.provenance["recipe"])).validation
+    return sets_of(make_recipe(model.provenance["recipe"])).validation
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import killick
 from killick.errors import CheckpointError, DataError, RecipeError, StorageError
 from killick.results.run_folder import read_run
+from killick.storage.weights import read_weights
 from killick.training import load_recipe
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
-from killick.training.initial_weights import read_weights
 from killick.training.recipe_files import read_setting
 
 COUNTS = {"images": 500, "configs": 250, "checkpoints": 250}

@@ -11,7 +11,7 @@ import killick
 from killick.cli import main
 from killick.errors import InstallError, OptionError
 from killick.training.recipe_files import load_recipe, make_recipe, read_yaml, to_yaml
-from killick.training.run_inputs import cut_sets
+from killick.training.run_inputs import sets_of
 from killick.training.source_run import find_start, inherit, warn_of_seen
 
 
@@ -40,7 +40,7 @@ def test_data_cut_network_and_seed_are_those_of_the_source(source):
         )
         assert recipe.epochs == 2
         assert recipe.protocol.name == "masked"  # of the recipe, as all that is not data
-        ours, before = cut_sets(recipe), cut_sets(theirs)
+        ours, before = sets_of(recipe), sets_of(theirs)
         assert torch.equal(ours.validation.rows, before.validation.rows)
         assert warn_of_seen(recipe, start) is None
 

@@ -11,6 +11,8 @@ SOURCE = Path(killick.__file__).parent
 # Each room imports only from those above it.
 ORDER = [
     "errors",
+    "registry",
+    "settings",
     "runtime",
     "results",
     "corruptions",
@@ -20,9 +22,9 @@ ORDER = [
     "nets",
     "data",
     "storage",
-    "training",
     "evaluation",
     "deploy",
+    "training",
     "experiments",
     "studies",
     "integrations",

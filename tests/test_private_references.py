@@ -23,7 +23,7 @@ from killick.errors import DtypeError, KillickError, OptionError, ReferencesErro
 from killick.training import make_recipe, train
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
 from killick.training.recipe_files import to_yaml
-from killick.training.run_inputs import cut_sets
+from killick.training.run_inputs import sets_of
 
 NORMALISE = ((0.5,) * 3, (0.25,) * 3)
 
@@ -210,7 +210,7 @@ def recipe(pack: str, stored_as: str | None = None, **changes):
 
 
 def training_images(plan) -> Tensor:
-    return cut_sets(plan).train.images()
+    return sets_of(plan).train.images()
 
 
 def holds_any(tensor: Tensor, images: Tensor) -> bool:
@@ -285,7 +285,7 @@ def test_files_of_a_run_hold_no_training_image_as_a_reference(pack, kind, runs):
 @pytest.mark.parametrize("kind", ["mean", "synthetic"])
 def test_a_run_is_judged_from_the_references_it_keeps(pack, kind, runs):
     outcome = runs[kind][0]
-    test = cut_sets(recipe(pack)).test
+    test = sets_of(recipe(pack)).test
     answers = killick.load(outcome.folder)(test.images()).argmax(1)
     accuracy = (answers == test.labels).double().mean().item()
     (found,) = [row["value"] for row in outcome.rows if row["metric"] == "top1"]

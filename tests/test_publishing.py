@@ -1165,9 +1165,9 @@ def test_references_that_show_nobody_are_put_in_place(
     assert f"The card says: not evaluated. Evaluate it: killick evaluate {out}" in told
     if kind == "mean":
         from killick.training.recipe_files import make_recipe
-        from killick.training.run_inputs import cut_sets
+        from killick.training.run_inputs import sets_of
 
-        train_set = cut_sets(make_recipe(before.provenance["recipe"])).train
+        train_set = sets_of(make_recipe(before.provenance["recipe"])).train
         view = view_for(before)
         images = torch.stack([view(train_set.read(i)) for i in range(len(train_set))])
         expected = images.numpy().astype("float64").mean(0).round()

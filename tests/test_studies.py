@@ -15,13 +15,13 @@ from killick.errors import OptionError
 from killick.experiments import estimating
 from killick.experiments.arms import Arm
 from killick.results.rows import read_rows
+from killick.settings import read_options, setting
 from killick.studies import NAMES, find_study
 from killick.studies.equality import compare_with_paper
 from killick.studies.running import plan_cells, run_study
 from killick.studies.study import SIZES, cross, make_plan, plain
 from killick.studies.trained import corrupt_all, open_trained
-from killick.training.recipe import setting
-from killick.training.recipe_files import SHORT, load_recipe, read_options, settings
+from killick.training.recipe_files import SHORT, load_recipe, settings
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 
@@ -138,13 +138,13 @@ def test_the_time_of_data_that_are_elsewhere_is_not_known(tmp_path, capsys, monk
 
 
 def test_reference_sets_are_nested_balanced_and_hold_what_is_stored(ran):
-    from killick.training.run_inputs import _choose, cut_sets
+    from killick.training.run_inputs import _choose, sets_of
 
     output = ran("reference-size")
     (cell,) = output.glob("masked-label-references5-*")
     trained = open_trained(cell, "cpu")
     assert trained.recipe.protocol.reference_set == 5
-    train = cut_sets(trained.recipe).train
+    train = sets_of(trained.recipe).train
     small, large = (_choose(train, size, trained.recipe.seed) for size in (5, 50))
     assert set(small.tolist()) <= set(large.tolist())
     assert len(set(train.labels[small].tolist())) == 5

@@ -23,7 +23,7 @@ from killick.results.run_folder import read_metrics
 from killick.training import load_recipe, loop, recipe_of, shipped, train
 from killick.training.checkpoint import BEFORE, load_checkpoint
 from killick.training.reference_sampling import Draws
-from killick.training.run_inputs import cut_sets
+from killick.training.run_inputs import sets_of
 
 
 @pytest.mark.parametrize("protocol", ["standard", "anchored", "masked"])
@@ -196,20 +196,20 @@ def test_the_test_set_is_looked_at_once(pictures, tmp_path, monkeypatch):
 
 
 def test_validation_and_limit_are_cut_from_the_training_set(pictures):
-    parts = cut_sets(small(pictures, data__validation=0.25, data__limit=8))
+    parts = sets_of(small(pictures, data__validation=0.25, data__limit=8))
     assert (len(parts.train), len(parts.validation), len(parts.test)) == (8, 4, 4)
     rows = [set(part.rows.tolist()) for part in (parts.train, parts.validation, parts.test)]
     assert not rows[0] & rows[1]
     assert not rows[0] & rows[2]
     assert not rows[1] & rows[2]
     assert parts.train.labels.bincount().tolist() == [2, 2, 2, 2]
-    last = cut_sets(small(pictures, data__validation=5, data__validation_from="last"))
-    assert last.validation.rows.tolist() == cut_sets(small(pictures)).train.rows[-5:].tolist()
+    last = sets_of(small(pictures, data__validation=5, data__validation_from="last"))
+    assert last.validation.rows.tolist() == sets_of(small(pictures)).train.rows[-5:].tolist()
 
 
 def test_noise_is_in_the_training_labels_alone(pictures):
-    noisy = cut_sets(small(pictures, data__label_noise=0.5, data__validation=4))
-    clean = cut_sets(small(pictures, data__validation=4))
+    noisy = sets_of(small(pictures, data__label_noise=0.5, data__validation=4))
+    clean = sets_of(small(pictures, data__validation=4))
     assert int((noisy.train.labels != clean.train.labels).sum()) == 6
     assert torch.equal(noisy.validation.labels, clean.validation.labels)
     assert torch.equal(noisy.test.labels, clean.test.labels)

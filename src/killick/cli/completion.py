@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from killick.cli.list import CORRUPTIONS, DATA, NETWORKS, PROTOCOLS, SUITES, SYNTHETIC
+from killick.cli.listing import CORRUPTIONS, DATA, NETWORKS, PROTOCOLS, SUITES, SYNTHETIC
 from killick.cli.parser import Parser, inner_parsers
 from killick.errors import InstallError
 from killick.training.recipe_files import settings, shipped

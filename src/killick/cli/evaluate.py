@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from killick.cli.arguments import name_sets, read_names, read_numbers, read_pair
-from killick.cli.list import SUITES, describe
+from killick.cli.listing import SUITES, describe
 from killick.errors import OptionError
 
 EXAMPLES = """\

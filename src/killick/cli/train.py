@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from killick.cli.list import describe
+from killick.cli.listing import describe
 from killick.errors import OptionError, show
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import (

@@ -12,10 +12,9 @@ from killick.data.image_set import ImageSet, Sets
 from killick.data.preprocessing import view_for
 from killick.data.sources import load_sets
 from killick.data.splits import stratified
+from killick.data.training_sets import cut_sets, read_data_settings
 from killick.data.user_data import as_set, overlap
 from killick.errors import DataError, KillickError, OptionError
-from killick.training.recipe_files import make_recipe
-from killick.training.run_inputs import cut_sets
 
 SEED = 0
 Given = str | ImageSet | Sets | Tensor | tuple[Tensor, Tensor]
@@ -82,16 +81,14 @@ def _own_pictures(model: ImageModel, root: str | None, say: Callable[[str], None
     if not recipe:
         return Pictures()
     try:
-        settings = make_recipe(recipe)
-        # Whoever wrote the recipe may be a stranger: nothing is fetched because it says so.
-        local = replace(settings.data, download=False, root=root or settings.data.root)
-        parts = cut_sets(replace(settings, data=local))
+        settings, seed = read_data_settings(recipe, root)
+        parts = cut_sets(settings, seed)
     except (KillickError, OSError) as problem:
         say(f"The data it was trained on cannot be read: {problem}")
         return Pictures()
     if model.class_names is not None and parts.train.class_names != model.class_names:
         say(
-            f"The data it says it was trained on, {settings.data.name}, has other classes than the"
+            f"The data it says it was trained on, {settings.name}, has other classes than the"
             " model, so they are not used."
         )
         return Pictures()

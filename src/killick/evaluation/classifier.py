@@ -19,10 +19,10 @@ from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView
 from killick.errors import KillickError, OptionError, OutputError
-from killick.nets import create, remembered
+from killick.nets import IMAGENET_MEAN, IMAGENET_STD, create, remembered
 from killick.nets.custom import TAKEN, own_libraries
 from killick.storage.model_folder import digest_weights, load
-from killick.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, fill, read_weights
+from killick.storage.weights import fill, read_weights
 
 USUAL_REFERENCES = 5
 BANK_PICTURES = 2000

@@ -9,11 +9,10 @@ from torch import Tensor
 from killick.data.folders import WITHOUT
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import load_sets, load_whole
+from killick.data.training_sets import cut_sets, fingerprint, read_data_settings
 from killick.data.user_data import Given, as_set, overlap
 from killick.errors import DataError, OptionError
 from killick.evaluation.classifier import Subject
-from killick.training.recipe_files import make_recipe
-from killick.training.run_inputs import cut_sets, fingerprint
 
 _log = logging.getLogger("killick")
 Data = str | ImageSet | Sets | tuple[Tensor, Tensor]
@@ -121,18 +120,16 @@ def load_validation(
         return held
     if not subject.recipe or not _are_same(test.name, subject.recipe["data"]["name"]):
         return None
-    recipe = make_recipe(subject.recipe)
-    cut_by_us = recipe.data.name.startswith("imagefolder:")  # perhaps
-    if not recipe.data.validation and not cut_by_us:
-        return None  # and the pictures it was trained on need not be read
-    if root is not None:
-        recipe = replace(recipe, data=replace(recipe.data, root=root))
-    parts = cut_sets(recipe)
+    settings, seed = read_data_settings(subject.recipe, root)
+    cut_by_us = settings.name.startswith("imagefolder:")  # perhaps
+    if not settings.validation and not cut_by_us:
+        return None  # and the images it was trained on need not be read
+    parts = cut_sets(settings, seed)
     now, then = fingerprint(parts.train), subject.trained_on
     if then not in (None, now):
         _log.warning(
             "%s is not what %s was trained on (%s, now %s): some of what it is tested or fitted on"
             " may be among what it was trained on",
-            *(recipe.data.name, subject.name, then, now),
+            *(settings.name, subject.name, then, now),
         )
     return parts.validation

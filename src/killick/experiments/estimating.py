@@ -20,7 +20,7 @@ from killick.experiments.timing import Stopwatch, Timing
 from killick.results.run_folder import read_cell
 from killick.runtime.processes import choose_device
 from killick.training.recipe import Recipe
-from killick.training.run_inputs import RESIDENT_BYTES, cut_sets
+from killick.training.run_inputs import RESIDENT_BYTES, sets_of
 
 _BEGINNING = 5.0  # seconds in which a process starts and reads its data
 _COMPILING = 30.0  # seconds in which a run on a GPU compiles its step
@@ -268,7 +268,7 @@ def count_steps(recipe: Recipe, sizes: Sizes) -> int:
 
 def _count(recipe: Recipe) -> Sizes:
     """What is there is counted; an estimate fetches nothing."""
-    parts = cut_sets(replace(recipe, data=replace(recipe.data, download=False)))
+    parts = sets_of(replace(recipe, data=replace(recipe.data, download=False)))
     held, test = (0 if part is None else len(part) for part in (parts.validation, parts.test))
     if test == 0:
         raise DataError(

@@ -16,8 +16,9 @@ from killick.corruptions.registry import corrupt
 from killick.data.batches import Cut, Resident, Streamed
 from killick.data.transforms import Shift
 from killick.evaluation.classifier import make_subject
+from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.runtime.processes import Processes
-from killick.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD, make_model
+from killick.training.initial_weights import make_model
 from killick.training.recipe import Recipe
 from killick.training.reference_sampling import Draws
 from killick.training.run_inputs import Material, gather_material

@@ -26,6 +26,8 @@ OWN: dict[str, Callable[..., nn.Module]] = {
     "wrn40_2": wrn40_2,
 }
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
 # Arguments that would fetch or read files when a network is made.
 _FORBIDDEN = ("pretrained", "weights", "checkpoint", "cache_dir")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import DataError, OptionError
+from killick.settings import setting
 from killick.studies.study import PROTOCOLS, Size, Study, Treatment, plain
-from killick.training.recipe import setting
 
 if TYPE_CHECKING:
     from killick.studies.results import Results

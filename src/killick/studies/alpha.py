@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from killick.settings import setting
 from killick.studies.study import Size, Study, Treatment, vary
-from killick.training.recipe import setting
 
 if TYPE_CHECKING:
     from killick.studies.results import Results

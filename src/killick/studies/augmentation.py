@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import check_option
+from killick.settings import setting
 from killick.studies.study import PROTOCOLS, Size, Study, Treatment, cross
-from killick.training.recipe import setting
 
 if TYPE_CHECKING:
     from killick.studies.results import Results

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError
 from killick.experiments.arms import KNOWN, Arm
+from killick.settings import setting
 from killick.studies.study import Size, Study, Treatment
-from killick.training.recipe import Recipe, setting
+from killick.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from killick.report.tables import TextTable

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError
+from killick.settings import setting
 from killick.studies.study import PROTOCOLS, Size, Study, Treatment, cross
-from killick.training.recipe import setting
 from killick.training.recipe_files import load_recipe, shipped
 
 if TYPE_CHECKING:

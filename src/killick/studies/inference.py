@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError
+from killick.settings import setting
 from killick.studies.study import Size, Study, Treatment, plain
-from killick.training.recipe import setting
 
 if TYPE_CHECKING:
     from killick.studies.results import Results

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError, check_option
+from killick.settings import setting
 from killick.studies.study import PROTOCOLS, Size, Study, Treatment, plain
-from killick.training.recipe import setting
 
 if TYPE_CHECKING:
     from killick.studies.optima import Optimum

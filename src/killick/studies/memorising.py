@@ -18,7 +18,7 @@ from killick.results.measurements import Measured, Record
 from killick.runtime.processes import Processes
 from killick.runtime.progress import Display, Showing
 from killick.studies.trained import Trained, open_trained
-from killick.training.run_inputs import cut_sets
+from killick.training.run_inputs import sets_of
 
 RIGHT = "training top1, true labels"
 BY_HEART = "flipped pictures given their wrong label"
@@ -51,7 +51,7 @@ def measure(
         said = answer_training(trained, display)
     recipe = trained.recipe
     clean = replace(recipe, data=replace(recipe.data, label_noise=0.0))
-    kept.add(*compare_labels(said, given, cut_sets(clean).train.labels))
+    kept.add(*compare_labels(said, given, sets_of(clean).train.labels))
 
 
 def answer_training(trained: Trained, display: Display) -> Tensor:

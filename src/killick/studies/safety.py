@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from killick.settings import setting
 from killick.studies.study import PROTOCOLS, Size, Study, Treatment, plain
-from killick.training.recipe import setting
 
 if TYPE_CHECKING:
     from killick.report.tables import TextTable

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError, check_option
 from killick.experiments.arms import KNOWN, Arm
+from killick.settings import read_options
 from killick.training.recipe import Recipe
-from killick.training.recipe_files import load_recipe, read_options
+from killick.training.recipe_files import load_recipe
 
 if TYPE_CHECKING:
     from killick.studies.results import Results

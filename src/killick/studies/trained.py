@@ -15,12 +15,13 @@ from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView
 from killick.data.splits import stratified
+from killick.data.training_sets import Parts
 from killick.errors import DataError, check_option
 from killick.evaluation.image_blocks import BLOCK, block_generator
 from killick.storage.model_folder import load
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe
-from killick.training.run_inputs import Parts, cut_sets
+from killick.training.run_inputs import sets_of
 
 
 class Corrupted(NamedTuple):
@@ -48,7 +49,7 @@ class Trained:
     @property
     def parts(self) -> Parts:
         """Its sets, cut and with labels flipped as in its training."""
-        return cut_sets(self.recipe)
+        return sets_of(self.recipe)
 
     @property
     def view(self) -> PlainView:

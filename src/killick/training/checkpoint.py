@@ -7,7 +7,6 @@ one, forced to disk, and takes its place in one step; the old one is kept as the
 
 import os
 import shutil
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,10 @@ from typing import Any
 import torch
 
 from killick.errors import CheckpointError
+from killick.storage.weights import CHECKPOINT_FORMAT as FORMAT
+from killick.storage.weights import load_plain, refuse_bomb
 
-FORMAT, VERSION = "killick-checkpoint", 1
+VERSION = 1
 LAST, BEFORE = "checkpoint.pt", "checkpoint-before.pt"
 
 
@@ -116,34 +117,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if type(state.get("step")) is not int:
         raise CheckpointError(f"{path.name} is damaged: it does not say which step it is of.")
     return state
-
-
-def load_plain(path: Path) -> Any:
-    """What torch wrote, on the CPU; nothing in it can run code, and nothing is said of its making.
-
-    Raises:
-        Exception: Of any kind, if it is damaged.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def refuse_bomb(path: Path) -> None:
-    """Refuse an archive that is larger inside than outside; torch does not compress its own.
-
-    Raises:
-        CheckpointError: If it is.
-    """
-    if not zipfile.is_zipfile(path):
-        return
-    with zipfile.ZipFile(path) as archive:
-        inside = sum(member.file_size for member in archive.infolist())
-    if inside > path.stat().st_size:
-        raise CheckpointError(
-            f"{path.name} is damaged: expected no more than its {path.stat().st_size} bytes in it,"
-            f" found {inside}."
-        )
 
 
 def _is(value: object, expected: object) -> bool:

@@ -1,11 +1,8 @@
 """Recipes from YAML files, names and dotted overrides; every mistake is told at once."""
 
 import dataclasses
-import difflib
-import operator
 import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,11 +10,11 @@ from typing import Any
 import yaml
 
 from killick.errors import OptionError, RecipeError, check_option, show
+from killick.settings import read_settings, settings_of, yaml_or_text
 from killick.training.recipe import Recipe
 
 LARGEST = 2**17  # characters of a recipe, a hundred times those that are shipped; YAML is slow
 _MOST_TOLD = 20  # mistakes
-_MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
 
 # What everyone sets has a short name.
 SHORT = {
@@ -128,7 +125,7 @@ def _text_of(path: Path) -> str:
 def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
     """A checked recipe from nested settings; settings that are left out have their defaults."""
     problems: list[str] = []
-    recipe = _read(Recipe, values, "", problems)
+    recipe = read_settings(Recipe, values, "", problems, list(settings()))
     if not problems:
         assert isinstance(recipe, Recipe)
         problems += _contradictions(recipe)
@@ -141,48 +138,6 @@ def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
     return recipe
 
 
-def read_options(kind: type, values: Mapping[str, Any], where: str) -> Any:
-    """A checked instance of `kind`, a flat dataclass of fields made by `setting`.
-
-    Args:
-        kind: Its fields are whole numbers, numbers, texts, true or false, or lists of them.
-        values: By name; a text is read as what the field wants, lists with commas.
-        where: For whom it tells mistakes.
-    """
-    hints = typing.get_type_hints(kind)
-    read = {
-        name: _from_text(value, hints[name]) if isinstance(value, str) and name in hints else value
-        for name, value in values.items()
-    }
-    problems: list[str] = []
-    found = _read(kind, read, "", problems)
-    if problems:
-        raise OptionError(f"{where}: " + "; ".join(problems) + ".")
-    return found
-
-
-def _from_text(text: str, hint: Any) -> Any:
-    """What a text of the command line stands for."""
-    kinds = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
-    if text in ("none", "null") and type(None) in kinds:
-        return None
-    if str in kinds:
-        return text
-    listed = next((each for each in kinds if typing.get_origin(each) is list), None)
-    if listed is not None and not text.strip().startswith("["):
-        (inner,) = listed.__args__
-        words = [word.strip() for word in text.split(",") if word.strip()]
-        return words if inner is str else [_yaml_or_text(word) for word in words]
-    return _yaml_or_text(text)
-
-
-def _yaml_or_text(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except Exception:  # of YAML, or of a date or number that is none
-        return text
-
-
 def to_yaml(recipe: Recipe) -> str:
     """The recipe with every setting, as YAML that makes it again."""
     return yaml.safe_dump(
@@ -190,16 +145,9 @@ def to_yaml(recipe: Recipe) -> str:
     )
 
 
-def settings(kind: type = Recipe, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
-    """Every setting by its dotted name."""
-    found: dict[str, dataclasses.Field[Any]] = {}
-    hints = typing.get_type_hints(kind)
-    for each in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(hints[each.name]):
-            found |= settings(hints[each.name], f"{prefix}{each.name}.")
-        else:
-            found[prefix + each.name] = each
-    return found
+def settings() -> dict[str, dataclasses.Field[Any]]:
+    """Every setting of a recipe by its dotted name."""
+    return settings_of(Recipe)
 
 
 def read_setting(dotted: str, text: str) -> Any:
@@ -214,7 +162,7 @@ def read_setting(dotted: str, text: str) -> Any:
     if known is not None and known.type in (str, str | None):
         return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
     listed = known is not None and "list[float]" in str(known.type)
-    return _yaml_or_text(f"[{text}]" if listed and not text.strip().startswith("[") else text)
+    return yaml_or_text(f"[{text}]" if listed and not text.strip().startswith("[") else text)
 
 
 def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,120 +185,6 @@ def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
             raise RecipeError(f"no such setting: {dotted}; {group} is one by itself.")
         values = inner
     values[last] = value
-
-
-def _read(kind: type, values: Any, prefix: str, problems: list[str]) -> object:
-    if isinstance(values, str) and "name" in {each.name for each in dataclasses.fields(kind)}:
-        values = {"name": values}  # `protocol: masked` is `protocol: {name: masked}`
-    if not isinstance(values, Mapping):
-        name = prefix.rstrip(".") or "the recipe"
-        first = next(iter(settings(kind)))
-        problems.append(f"{name}: expected settings such as {prefix}{first}, found {show(values)}")
-        return None
-    hints = typing.get_type_hints(kind)
-    fields = {each.name: each for each in dataclasses.fields(kind)}
-    taken: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in fields:
-            told = show(name).strip("'\"")
-            problems.append(_unknown(f"{prefix}{told}", prefix, list(fields)))
-        elif dataclasses.is_dataclass(hints[name]):
-            taken[name] = _read(hints[name], value, f"{prefix}{name}.", problems)
-        else:
-            problem, converted = _convert(value, hints[name])
-            problem = problem or _limits(converted, fields[name].metadata)
-            if problem:
-                problems.append(f"{prefix}{name}: expected {problem}, found {show(value)}")
-            taken[name] = converted
-    return None if problems else kind(**taken)
-
-
-def _unknown(name: str, prefix: str, known: list[str]) -> str:
-    last = name.removeprefix(prefix)
-    everywhere = settings()
-    near = difflib.get_close_matches(last, known, n=1)
-    if near:
-        return f"{name}: no such setting (did you mean {prefix}{near[0]}?)"
-    elsewhere = [dotted for dotted in everywhere if dotted.split(".")[-1] == last]
-    near = elsewhere or difflib.get_close_matches(name, list(everywhere), n=1)
-    return f"{name}: no such setting" + (f" (did you mean {near[0]}?)" if near else "")
-
-
-def _convert(value: Any, hint: Any) -> tuple[str, Any]:
-    """What was expected, if `value` is not it, and the value in its type."""
-    if isinstance(hint, types.UnionType):
-        if value is None:
-            return "", None
-        (hint,) = [option for option in hint.__args__ if option is not type(None)]
-    if hint is bool:
-        return ("" if isinstance(value, bool) else "true or false"), value
-    if hint is int:
-        fine = isinstance(value, int) and not isinstance(value, bool)
-        return ("" if fine else "a whole number"), value
-    if hint is float:
-        number = _number(value)
-        return ("" if number is not None else "a number"), number
-    if hint is str:
-        return ("" if isinstance(value, str) else "a text"), value
-    if typing.get_origin(hint) is dict:
-        fine = isinstance(value, dict) and all(isinstance(key, str) for key in value)
-        if fine and not _is_plain(value):
-            return "no more than names, numbers and texts that end somewhere", value
-        return ("" if fine else "settings such as {name: value}"), value
-    if hint == list[float]:
-        numbers = [_number(item) for item in value] if isinstance(value, list) else [None]
-        return ("" if None not in numbers else "numbers such as [0.3, 0.6]"), numbers
-    kind, words = {
-        list[int]: (int, "whole numbers such as [1, 5]"),
-        list[str]: (str, "names such as [a, b]"),
-    }[hint]
-    fine = isinstance(value, list) and all(type(item) is kind for item in value)
-    return ("" if fine else words), value
-
-
-def _number(value: Any) -> float | None:
-    """A float; also from '1e-4', which YAML takes for a text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if abs(number) < float("inf") else None  # refuses NaN as well
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether it can be written down; YAML can make dates, and lists that hold themselves."""
-    rest, seen = [value], 0
-    while rest and seen < _MOST_VALUES:
-        each = rest.pop()
-        seen += 1
-        if isinstance(each, dict):
-            rest += [*each.keys(), *each.values()]
-        elif isinstance(each, list):
-            rest += each
-        elif not isinstance(each, str | int | float | None):
-            return False
-    return not rest
-
-
-def _limits(value: Any, meta: Mapping[str, Any]) -> str:
-    if value is None:
-        return ""
-    if meta["among"] and value not in meta["among"]:
-        near = difflib.get_close_matches(str(value), meta["among"], n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        return f"one of {', '.join(meta['among'])}{hint}"
-    limits: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
-        ("least", "at least", operator.ge),
-        ("above", "more than", operator.gt),
-        ("most", "at most", operator.le),
-        ("below", "less than", operator.lt),
-    )
-    for name, words, holds in limits:
-        if meta[name] is not None and not holds(value, meta[name]):
-            return f"{words} {meta[name]}"
-    return ""
 
 
 def _contradictions(recipe: Recipe) -> list[str]:

@@ -1,6 +1,5 @@
 """What a run works on, made from its recipe: samples, sets to judge on, and references."""
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +16,11 @@ from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key, root
 from killick.data.mixing_images import make_mixing_pictures
 from killick.data.preprocessing import PlainView, TrainView
-from killick.data.sources import load_sets
-from killick.data.splits import flip_labels, stratified
+from killick.data.training_sets import Parts, cut_sets, fingerprint
 from killick.data.transforms import Shift
 from killick.errors import DataError, OptionError
+from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.runtime.processes import Processes
-from killick.training.initial_weights import IMAGENET_MEAN, IMAGENET_STD
 from killick.training.recipe import Augment, Recipe
 from killick.training.reference_sampling import Draws
 from killick.training.validation import Held
@@ -30,16 +28,6 @@ from killick.training.validation import Held
 RESIDENT_BYTES = 4 * 2**30  # what a set may take to be kept on the device
 MIXING_PICTURES = 300
 STATISTICS_PICTURES = 5000  # of a set that streams, from which its mean or its spectrum is taken
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The sets of a run: what is trained on, watched meanwhile, and tested on at the end."""
-
-    train: ImageSet
-    validation: ImageSet | None
-    test: ImageSet | None
-    flipped: Tensor | None = None  # which training labels are wrong on purpose
 
 
 @dataclass(frozen=True)
@@ -71,47 +59,9 @@ class Material:
     fingerprint: str
 
 
-def cut_sets(recipe: Recipe) -> Parts:
-    """The sets of a recipe, with the validation set cut off and labels flipped where asked for.
-
-    Labels are flipped in what is trained on alone: validation and test keep the true ones.
-    """
-    settings, seed = recipe.data, recipe.seed
-    sets = load_sets(settings.name, root=settings.root, download=settings.download)
-    train, validation = sets.train, None
-    if train is None:
-        raise DataError(
-            f"expected a set to train on in {settings.name}, found only one to test on. Name the"
-            " set without a split."
-        )
-    if train.classes < 2:
-        raise DataError(
-            f"expected at least 2 classes to tell apart in {settings.name}, found only"
-            f" {train.class_names[0]!r}. A folder needs one folder for each class."
-        )
-    if settings.validation:
-        amount = settings.validation if settings.validation < 1 else int(settings.validation)
-        count = round(amount * len(train)) if amount < 1 else int(amount)
-        if count >= len(train):
-            raise OptionError(
-                f"expected data.validation to leave some of the {len(train)} training pictures,"
-                f" found {settings.validation:g}. Give a share: --data.validation 0.1."
-            )
-        if settings.validation_from == "last":
-            kept, cut = torch.arange(len(train)).split([len(train) - count, count])
-        else:
-            kept, cut = stratified(train.labels, amount, seed)
-        if len(cut):
-            validation = train.part(cut, f"{train.name}, validation")
-        train = train.part(kept)
-    if settings.limit is not None and settings.limit < len(train):
-        _, kept = stratified(train.labels, settings.limit, seed)
-        train = train.part(kept)
-    flipped = None
-    if settings.label_noise:
-        labels, flipped = flip_labels(train.labels, settings.label_noise, train.classes, seed)
-        train = train.with_labels(labels)
-    return Parts(train, validation, sets.test, flipped)
+def sets_of(recipe: Recipe) -> Parts:
+    """The sets that a recipe trains, validates and tests on."""
+    return cut_sets(recipe.data, recipe.seed)
 
 
 def gather_material(recipe: Recipe, processes: Processes) -> Material:
@@ -119,7 +69,7 @@ def gather_material(recipe: Recipe, processes: Processes) -> Material:
     settings = recipe.data
     if settings.download and not processes.first:
         processes.wait()  # for the first, who fetches
-    parts = cut_sets(recipe)
+    parts = sets_of(recipe)
     if settings.download and processes.first:
         processes.wait()
     device, train = processes.device, parts.train
@@ -356,15 +306,6 @@ def channel_moments(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
 
 def _rounded(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(value, 4) for value in values)
-
-
-def fingerprint(images: ImageSet) -> str:
-    """By which a training set is known again: how many, their labels, and the names of files."""
-    digest = hashlib.sha256(images.labels.numpy().tobytes())
-    digest.update("\n".join(images.class_names).encode())
-    if isinstance(images.source, FileReader):
-        digest.update(images.source.digest(images.rows).encode())
-    return f"{len(images)} training samples, {digest.hexdigest()[:12]}"
 
 
 def _describe(recipe: Recipe, parts: Parts, resident: bool) -> str:

@@ -1,0 +1,144 @@
+"""The sets of a training run: its settings, and how training, validation and test set are cut."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from killick.data.folders import FileReader
+from killick.data.image_set import ImageSet
+from killick.data.sources import load_sets
+from killick.data.splits import flip_labels, stratified
+from killick.errors import DataError, OptionError, RecipeError
+from killick.settings import read_settings, setting
+
+
+@dataclass(frozen=True)
+class Data:
+    """What it is trained on."""
+
+    name: str = setting(
+        "shapes",
+        "shapes, digits, cifar10, cifar100, imagefolder:PATH, imagenet:PATH, pack:FILE.npz or"
+        " hf:NAME",
+    )
+    root: str | None = setting(
+        None, "where cifar10 and cifar100 lie; none: $KILLICK_DATA or ./data"
+    )
+    download: bool = setting(False, "fetch cifar10 or cifar100 if they are not there")
+    size: int = setting(32, "height and width of what the network sees", least=4)
+    resize: int | None = setting(
+        None, "for evaluation, the shorter side before the middle is taken; none: as size", least=1
+    )
+    interpolation: str = setting(
+        "bilinear", "where pictures are resized", among=("nearest", "bilinear", "bicubic")
+    )
+    mean: list[float] | None = setting(
+        None, "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams)"
+    )
+    std: list[float] | None = setting(None, "of each channel, 0 to 1; none: likewise")
+    limit: int | None = setting(
+        None, "train on so many samples, class-balanced; none: all", least=1
+    )
+    validation: float = setting(
+        0.1, "cut from the training set: a share below 1, or a number of pictures; 0: none", least=0
+    )
+    validation_from: str = setting(
+        "random", "which are cut: random by seed and class, or the last", among=("random", "last")
+    )
+    label_noise: float = setting(
+        0.0, "share of the training labels flipped to another class", least=0, most=1
+    )
+    repeats: int = setting(
+        1, "each sample so many times in a batch, augmented anew (repeated augmentation)", least=1
+    )
+    workers: int | None = setting(
+        None, "processes that read a set that streams; none: as many as cores", least=0
+    )
+    resident: str = setting(
+        "auto",
+        "whether the set is kept on the device; auto: if it is small",
+        among=("auto", "always", "never"),
+    )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The sets of a run: what is trained on, watched meanwhile, and tested on at the end."""
+
+    train: ImageSet
+    validation: ImageSet | None
+    test: ImageSet | None
+    flipped: Tensor | None = None  # which training labels are wrong on purpose
+
+
+def read_data_settings(recipe: Mapping[str, Any], root: str | None = None) -> tuple[Data, int]:
+    """The data settings and the seed of a recipe as a model or run folder keeps it.
+
+    Whoever wrote it may be a stranger: nothing is downloaded because it says so.
+
+    Args:
+        recipe: All its settings, nested.
+        root: Where cifar10 and cifar100 lie, instead of where the recipe says.
+    """
+    problems: list[str] = []
+    found = read_settings(Data, recipe.get("data"), "data.", problems)
+    seed = recipe.get("seed", 0)
+    if problems or type(seed) is not int:
+        raise RecipeError(f"the recipe is damaged: {'; '.join(problems) or f'seed {seed!r}'}.")
+    assert isinstance(found, Data)
+    return replace(found, download=False, root=root or found.root), seed
+
+
+def cut_sets(settings: Data, seed: int) -> Parts:
+    """The sets of a training run, with the validation set cut off and labels flipped where asked for.
+
+    Labels are flipped in what is trained on alone: validation and test keep the true ones.
+    """
+    sets = load_sets(settings.name, root=settings.root, download=settings.download)
+    train, validation = sets.train, None
+    if train is None:
+        raise DataError(
+            f"expected a set to train on in {settings.name}, found only one to test on. Name the"
+            " set without a split."
+        )
+    if train.classes < 2:
+        raise DataError(
+            f"expected at least 2 classes to tell apart in {settings.name}, found only"
+            f" {train.class_names[0]!r}. A folder needs one folder for each class."
+        )
+    if settings.validation:
+        amount = settings.validation if settings.validation < 1 else int(settings.validation)
+        count = round(amount * len(train)) if amount < 1 else int(amount)
+        if count >= len(train):
+            raise OptionError(
+                f"expected data.validation to leave some of the {len(train)} training pictures,"
+                f" found {settings.validation:g}. Give a share: --data.validation 0.1."
+            )
+        if settings.validation_from == "last":
+            kept, cut = torch.arange(len(train)).split([len(train) - count, count])
+        else:
+            kept, cut = stratified(train.labels, amount, seed)
+        if len(cut):
+            validation = train.part(cut, f"{train.name}, validation")
+        train = train.part(kept)
+    if settings.limit is not None and settings.limit < len(train):
+        _, kept = stratified(train.labels, settings.limit, seed)
+        train = train.part(kept)
+    flipped = None
+    if settings.label_noise:
+        labels, flipped = flip_labels(train.labels, settings.label_noise, train.classes, seed)
+        train = train.with_labels(labels)
+    return Parts(train, validation, sets.test, flipped)
+
+
+def fingerprint(images: ImageSet) -> str:
+    """By which a training set is known again: how many, their labels, and the names of files."""
+    digest = hashlib.sha256(images.labels.numpy().tobytes())
+    digest.update("\n".join(images.class_names).encode())
+    if isinstance(images.source, FileReader):
+        digest.update(images.source.digest(images.rows).encode())
+    return f"{len(images)} training samples, {digest.hexdigest()[:12]}"

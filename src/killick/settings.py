@@ -1,0 +1,223 @@
+"""Dataclasses of settings: each field says what it means, its default and what it may be.
+
+The command line's help, the checks and the documentation are made from that.
+"""
+
+import dataclasses
+import difflib
+import operator
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from killick.errors import OptionError, show
+
+_MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
+
+
+def setting(
+    default: Any,
+    about: str,
+    *,
+    among: tuple[str, ...] | None = None,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A field of a recipe: its default, its meaning and its limits."""
+    meta = {
+        "about": about,
+        "among": among,
+        "least": least,
+        "above": above,
+        "most": most,
+        "below": below,
+    }
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=meta)
+    return dataclasses.field(default=default, metadata=meta)
+
+
+def settings_of(kind: type, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
+    """Every setting by its dotted name."""
+    found: dict[str, dataclasses.Field[Any]] = {}
+    hints = typing.get_type_hints(kind)
+    for each in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(hints[each.name]):
+            found |= settings_of(hints[each.name], f"{prefix}{each.name}.")
+        else:
+            found[prefix + each.name] = each
+    return found
+
+
+def read_settings(
+    kind: type, values: Any, prefix: str, problems: list[str], everywhere: Sequence[str] = ()
+) -> object:
+    """A checked instance of a dataclass of settings; mistakes are added to `problems`.
+
+    Args:
+        kind: The dataclass.
+        values: By name; nested for fields that are dataclasses themselves.
+        prefix: Of the names in messages.
+        problems: What is wrong is added here.
+        everywhere: Dotted names that a wrong one may have meant.
+    """
+    if isinstance(values, str) and "name" in {each.name for each in dataclasses.fields(kind)}:
+        values = {"name": values}  # `protocol: masked` is `protocol: {name: masked}`
+    if not isinstance(values, Mapping):
+        name = prefix.rstrip(".") or "the recipe"
+        first = next(iter(settings_of(kind)))
+        problems.append(f"{name}: expected settings such as {prefix}{first}, found {show(values)}")
+        return None
+    hints = typing.get_type_hints(kind)
+    fields = {each.name: each for each in dataclasses.fields(kind)}
+    taken: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in fields:
+            told = show(name).strip("'\"")
+            problems.append(_unknown(f"{prefix}{told}", prefix, list(fields), everywhere))
+        elif dataclasses.is_dataclass(hints[name]):
+            taken[name] = read_settings(
+                hints[name], value, f"{prefix}{name}.", problems, everywhere
+            )
+        else:
+            problem, converted = _convert(value, hints[name])
+            problem = problem or _limits(converted, fields[name].metadata)
+            if problem:
+                problems.append(f"{prefix}{name}: expected {problem}, found {show(value)}")
+            taken[name] = converted
+    return None if problems else kind(**taken)
+
+
+def _unknown(name: str, prefix: str, known: list[str], everywhere: Sequence[str]) -> str:
+    last = name.removeprefix(prefix)
+    near = difflib.get_close_matches(last, known, n=1)
+    if near:
+        return f"{name}: no such setting (did you mean {prefix}{near[0]}?)"
+    elsewhere = [dotted for dotted in everywhere if dotted.split(".")[-1] == last]
+    near = elsewhere or difflib.get_close_matches(name, list(everywhere), n=1)
+    return f"{name}: no such setting" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def _convert(value: Any, hint: Any) -> tuple[str, Any]:
+    """What was expected, if `value` is not it, and the value in its type."""
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return "", None
+        (hint,) = [option for option in hint.__args__ if option is not type(None)]
+    if hint is bool:
+        return ("" if isinstance(value, bool) else "true or false"), value
+    if hint is int:
+        fine = isinstance(value, int) and not isinstance(value, bool)
+        return ("" if fine else "a whole number"), value
+    if hint is float:
+        number = _number(value)
+        return ("" if number is not None else "a number"), number
+    if hint is str:
+        return ("" if isinstance(value, str) else "a text"), value
+    if typing.get_origin(hint) is dict:
+        fine = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+        if fine and not _is_plain(value):
+            return "no more than names, numbers and texts that end somewhere", value
+        return ("" if fine else "settings such as {name: value}"), value
+    if hint == list[float]:
+        numbers = [_number(item) for item in value] if isinstance(value, list) else [None]
+        return ("" if None not in numbers else "numbers such as [0.3, 0.6]"), numbers
+    kind, words = {
+        list[int]: (int, "whole numbers such as [1, 5]"),
+        list[str]: (str, "names such as [a, b]"),
+    }[hint]
+    fine = isinstance(value, list) and all(type(item) is kind for item in value)
+    return ("" if fine else words), value
+
+
+def _number(value: Any) -> float | None:
+    """A float; also from '1e-4', which YAML takes for a text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < float("inf") else None  # refuses NaN as well
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it can be written down; YAML can make dates, and lists that hold themselves."""
+    rest, seen = [value], 0
+    while rest and seen < _MOST_VALUES:
+        each = rest.pop()
+        seen += 1
+        if isinstance(each, dict):
+            rest += [*each.keys(), *each.values()]
+        elif isinstance(each, list):
+            rest += each
+        elif not isinstance(each, str | int | float | None):
+            return False
+    return not rest
+
+
+def _limits(value: Any, meta: Mapping[str, Any]) -> str:
+    if value is None:
+        return ""
+    if meta["among"] and value not in meta["among"]:
+        near = difflib.get_close_matches(str(value), meta["among"], n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        return f"one of {', '.join(meta['among'])}{hint}"
+    limits: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
+        ("least", "at least", operator.ge),
+        ("above", "more than", operator.gt),
+        ("most", "at most", operator.le),
+        ("below", "less than", operator.lt),
+    )
+    for name, words, holds in limits:
+        if meta[name] is not None and not holds(value, meta[name]):
+            return f"{words} {meta[name]}"
+    return ""
+
+
+def read_options(kind: type, values: Mapping[str, Any], where: str) -> Any:
+    """A checked instance of `kind`, a flat dataclass of fields made by `setting`.
+
+    Args:
+        kind: Its fields are whole numbers, numbers, texts, true or false, or lists of them.
+        values: By name; a text is read as what the field wants, lists with commas.
+        where: For whom it tells mistakes.
+    """
+    hints = typing.get_type_hints(kind)
+    read = {
+        name: _from_text(value, hints[name]) if isinstance(value, str) and name in hints else value
+        for name, value in values.items()
+    }
+    problems: list[str] = []
+    found = read_settings(kind, read, "", problems)
+    if problems:
+        raise OptionError(f"{where}: " + "; ".join(problems) + ".")
+    return found
+
+
+def _from_text(text: str, hint: Any) -> Any:
+    """What a text of the command line stands for."""
+    kinds = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
+    if text in ("none", "null") and type(None) in kinds:
+        return None
+    if str in kinds:
+        return text
+    listed = next((each for each in kinds if typing.get_origin(each) is list), None)
+    if listed is not None and not text.strip().startswith("["):
+        (inner,) = listed.__args__
+        words = [word.strip() for word in text.split(",") if word.strip()]
+        return words if inner is str else [yaml_or_text(word) for word in words]
+    return yaml_or_text(text)
+
+
+def yaml_or_text(text: str) -> Any:
+    """What YAML makes of a text; the text itself where it is not YAML."""
+    try:
+        return yaml.safe_load(text)
+    except Exception:  # of YAML, or of a date or number that is none
+        return text
