@@ -13,7 +13,7 @@ from runs import small
 
 import killick.cli
 from killick.cli import COMMANDS, FIRST_STEPS, main, make_parser, parse
-from killick.cli import list as listing
+from killick.cli import listing
 from killick.cli.parser import inner_parsers
 from killick.cli.train import parse_overrides
 from killick.errors import OptionError

@@ -25,10 +25,8 @@ NAMES = (
     *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
     *("corrupt", "check", "list", "completion"),
 )
-# `listing`: a module named list would hide the built-in one here.
-COMMANDS = {
-    name: import_module(f"killick.cli.{'listing' if name == 'list' else name}") for name in NAMES
-}
+_FILES = {"list": "listing"}  # a module named list would hide the built-in one here
+COMMANDS = {name: import_module(f"killick.cli.{_FILES.get(name, name)}") for name in NAMES}
 # These take every setting of a recipe as an option, beside their own.
 WITH_SETTINGS = ("compare", "train", "study")
 
