@@ -12,8 +12,7 @@ import pytest
 from runs import small
 
 import killick.cli
-from killick.cli import COMMANDS, FIRST_STEPS, main, make_parser, parse
-from killick.cli import listing
+from killick.cli import COMMANDS, FIRST_STEPS, listing, main, make_parser, parse
 from killick.cli.parser import inner_parsers
 from killick.cli.train import parse_overrides
 from killick.errors import OptionError

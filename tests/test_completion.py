@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from killick.cli import COMMANDS, WITH_SETTINGS, main, make_parser
-from killick.cli import listing
+from killick.cli import COMMANDS, WITH_SETTINGS, listing, main, make_parser
 from killick.cli.completion import SHELLS, VALUES, make_script
 from killick.cli.parser import inner_parsers
 from killick.cli.train import SHORT

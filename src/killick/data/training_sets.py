@@ -1,4 +1,4 @@
-"""The sets of a training run: its settings, and how training, validation and test set are cut."""
+"""The sets of a training run: how training, validation and test set are cut."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,61 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from killick.data.data_settings import Data
 from killick.data.folders import FileReader
 from killick.data.image_set import ImageSet
 from killick.data.sources import load_sets
 from killick.data.splits import flip_labels, stratified
 from killick.errors import DataError, OptionError, RecipeError
-from killick.settings import read_settings, setting
-
-
-@dataclass(frozen=True)
-class Data:
-    """What it is trained on."""
-
-    name: str = setting(
-        "shapes",
-        "shapes, digits, cifar10, cifar100, imagefolder:PATH, imagenet:PATH, pack:FILE.npz or"
-        " hf:NAME",
-    )
-    root: str | None = setting(
-        None, "where cifar10 and cifar100 lie; none: $KILLICK_DATA or ./data"
-    )
-    download: bool = setting(False, "fetch cifar10 or cifar100 if they are not there")
-    size: int = setting(32, "height and width of what the network sees", least=4)
-    resize: int | None = setting(
-        None, "for evaluation, the shorter side before the middle is taken; none: as size", least=1
-    )
-    interpolation: str = setting(
-        "bilinear", "where pictures are resized", among=("nearest", "bilinear", "bicubic")
-    )
-    mean: list[float] | None = setting(
-        None, "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams)"
-    )
-    std: list[float] | None = setting(None, "of each channel, 0 to 1; none: likewise")
-    limit: int | None = setting(
-        None, "train on so many samples, class-balanced; none: all", least=1
-    )
-    validation: float = setting(
-        0.1, "cut from the training set: a share below 1, or a number of pictures; 0: none", least=0
-    )
-    validation_from: str = setting(
-        "random", "which are cut: random by seed and class, or the last", among=("random", "last")
-    )
-    label_noise: float = setting(
-        0.0, "share of the training labels flipped to another class", least=0, most=1
-    )
-    repeats: int = setting(
-        1, "each sample so many times in a batch, augmented anew (repeated augmentation)", least=1
-    )
-    workers: int | None = setting(
-        None, "processes that read a set that streams; none: as many as cores", least=0
-    )
-    resident: str = setting(
-        "auto",
-        "whether the set is kept on the device; auto: if it is small",
-        among=("auto", "always", "never"),
-    )
+from killick.settings import read_settings
 
 
 @dataclass(frozen=True)

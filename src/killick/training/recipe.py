@@ -7,7 +7,7 @@ help, the checks and the documentation are made from that.
 from dataclasses import dataclass, field
 from typing import Any
 
-from killick.data.training_sets import Data as Data
+from killick.data.data_settings import Data as Data
 from killick.settings import setting
 
 
