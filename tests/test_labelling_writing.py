@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from killick.deploy import Likely, Record
 from killick.deploy import prediction_progress as watching
 from killick.deploy.prediction_progress import Totals, Watching
+from killick.deploy.prediction_records import Likely, Record
 from killick.deploy.prediction_writers import (
     FORMATS,
     Csv,

@@ -23,13 +23,13 @@ from runs import small
 
 import killick
 import killick.cli
+from killick import publish
 from killick.cli import main
 from killick.cli import publish as command
 from killick.core.image_model import Threshold
 from killick.data.decoding import decode
 from killick.data.preprocessing import view_for
 from killick.data.sources import load_sets
-from killick.deploy import publish
 from killick.deploy import publisher as folders
 from killick.deploy.card_metadata import make_front_matter
 from killick.deploy.card_results import gather_evaluations
