@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from killick.experiments.arms import parse_arms
-from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.jobs import Job, make_jobs
 from killick.experiments.local_jobs import LocalJobs
 from killick.results.rows import Row
 from killick.results.run_folder import read_run
@@ -53,7 +53,7 @@ def main() -> None:
 def run(output: Path, options: argparse.Namespace) -> None:
     """All cells side by side; the table grows as they end."""
     budgets: dict[Path, tuple[int, int]] = {}
-    cells: list[Cell] = []
+    cells: list[Job] = []
     for pictures, epochs in sorted(BUDGETS, key=lambda budget: -budget[0] * budget[1]):
         settings = {
             "data.limit": pictures,  # beside 500 for validation
@@ -62,7 +62,7 @@ def run(output: Path, options: argparse.Namespace) -> None:
             "execution": "eager",  # many small runs share a GPU: compiling each would take longer
         }
         asked = {"limit": 1000, "references": 1}
-        made = make_cells("shapes-compare", settings, parse_arms(ARMS), SEEDS, output, asked)
+        made = make_jobs("shapes-compare", settings, parse_arms(ARMS), SEEDS, output, asked)
         budgets |= {cell.folder: (pictures, epochs) for cell in made}
         cells += made
     todo = [cell for cell in cells if not cell.finished]
@@ -84,7 +84,7 @@ def run(output: Path, options: argparse.Namespace) -> None:
     write_table(cells, budgets, options.results)
 
 
-def write_table(cells: list[Cell], budgets: dict[Path, tuple[int, int]], path: Path) -> None:
+def write_table(cells: list[Job], budgets: dict[Path, tuple[int, int]], path: Path) -> None:
     """A line for each cell that is finished."""
     lines = []
     for cell in cells:

@@ -87,7 +87,7 @@ def write_results(work: Path, folder: Path = FOLDER) -> None:
     Everything is made before the first file is written.
     """
     places = [work / name for name in FOLDERS if (work / name).exists()]
-    found = [RunCell(run) for run in find_runs(places) if run.cell.get("finished")]
+    found = [RunCell(run) for run in find_runs(places) if run.job.get("finished")]
     check_cells(found, work)
     tables: dict[str, tuple[Sequence[str], Lines]] = {}
     grids = _merge_grids(found, folder)
@@ -335,8 +335,8 @@ def _time(cells: Sequence[RunCell]) -> list[dict[str, Any]]:
             "arm": cell.arm,
             "seed": cell.seed,
             "network": cell.network,
-            "train": cell.run.cell["seconds"]["train"],
-            "evaluate": cell.run.cell["seconds"]["evaluate"],
+            "train": cell.run.job["seconds"]["train"],
+            "evaluate": cell.run.job["seconds"]["evaluate"],
         }
         for cell in cells
     ]

@@ -36,7 +36,7 @@ from killick.evaluation.classifier import Subject, make_subject
 from killick.metrics.accuracy import nll
 from killick.metrics.smooth_calibration import smooth_ece
 from killick.metrics.temperature import fit_temperature
-from killick.results.run_folder import read_cell
+from killick.results.run_folder import read_job
 from killick.training import load_recipe
 from killick.training.run_inputs import sets_of
 
@@ -91,7 +91,7 @@ def judge(found: Sequence[Tensor], labels: Tensor, temperature: float) -> dict[s
 def measure(run: Path, corruptions: Sequence[str], device: str, limit: int | None) -> list[Judged]:
     """A line for each temperature of one model."""
     recipe = load_recipe(run / "recipe.yaml")
-    parts, cell = sets_of(recipe), read_cell(run)
+    parts, cell = sets_of(recipe), read_job(run)
     subject = make_subject(run / "model", references=1, device=device)
 
     def ask(images: ImageSet | None, seed: int) -> tuple[list[Tensor], Tensor]:
@@ -165,8 +165,8 @@ def main(arguments: list[str] | None = None) -> int:
     words += ["--jobs", str(options.jobs)] if options.jobs else []
     code = killick_command(words)
     lines: list[Judged] = []
-    runs = [path.parent for path in sorted(options.work.glob("*/cell.json"))]
-    runs = [run for run in runs if read_cell(run).get("finished")]
+    runs = [path.parent for path in sorted(options.work.glob("*/job.json"))]
+    runs = [run for run in runs if read_job(run).get("finished")]
     jobs = options.jobs or 1
     for found in measure_all(runs, corruptions, options.device, options.limit, jobs):
         lines += found

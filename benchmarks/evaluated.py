@@ -61,7 +61,7 @@ class RunCell(Cell):
 
     def __init__(self, run: Run) -> None:
         grid, network = FOLDERS[run.folder.parent.name], str(run.recipe["network"]["name"])
-        arm, seed = str(run.cell["arm"]), int(run.cell["seed"])
+        arm, seed = str(run.job["arm"]), int(run.job["seed"])
         super().__init__(grid, network.partition(":")[2], arm, seed, run.rows)
         self.run, self.epochs = run, int(run.recipe["epochs"]) + run.epochs_before
 

@@ -40,7 +40,7 @@ import numpy as np
 
 from killick.cli import main as killick_command
 from killick.data.sources import load_sets
-from killick.results.run_folder import read_cell
+from killick.results.run_folder import read_job
 
 FOREIGN = ("textures", "scenes", "characters")
 SUITES = "clean,corruptions,cbar,calibration,ood,shift"
@@ -179,8 +179,8 @@ def run_grid(grid: Grid, options: argparse.Namespace) -> int:
     code = killick_command(words)
     finished = [
         path.parent
-        for path in sorted((options.work / grid.name).glob("*/cell.json"))
-        if read_cell(path.parent).get("finished") and (path.parent / "model").exists()
+        for path in sorted((options.work / grid.name).glob("*/job.json"))
+        if read_job(path.parent).get("finished") and (path.parent / "model").exists()
     ]
     if finished and not grid.held:
         from gate import measure_gate

@@ -360,7 +360,7 @@ def _run_files() -> dict[str, bytes]:
         write_rows(folder, [row, row | {"severity": 3}])
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
     return files | {
-        "cell.json": b'{"arm": "masked", "seed": 1, "finished": true, "asked": "abc"}',
+        "job.json": b'{"arm": "masked", "seed": 1, "finished": true, "asked": "abc"}',
         "environment.json": b'{"started": "2026-01-01", "torch": "2.8"}',
         "metrics.jsonl": b'{"step": 1, "losses": [1.0, 0.5]}\n{"step": 2, "losses": [0.4]}\n',
         "recipe.yaml": yaml.safe_dump(_recipes()[0]).encode(),

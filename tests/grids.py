@@ -7,8 +7,8 @@ import yaml
 from runs import small
 
 from killick.experiments.arms import parse_arms
-from killick.experiments.job_runner import run_cell
-from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.job_runner import run_job
+from killick.experiments.jobs import Job, make_jobs
 from killick.results.rows import Row, read_rows
 
 DEVICE = "cpu"  # of cells that run in this process
@@ -31,10 +31,10 @@ def write_recipe(pictures: Path, folder: Path, **changes) -> Path:
 
 def cells_of(recipe: Path, output: Path, *arms: str, seeds=(0,), shown=SHOWN, **settings):
     """The cells of a comparison."""
-    return make_cells(recipe, settings, parse_arms(arms), seeds, output, shown)
+    return make_jobs(recipe, settings, parse_arms(arms), seeds, output, shown)
 
 
-def results_of(cells: list[Cell]) -> dict[str, list[Row]]:
+def results_of(cells: list[Job]) -> dict[str, list[Row]]:
     """The rows of each cell, without what may differ between two runs of the same cell."""
     return {
         cell.title: sorted(read_rows(cell.folder), key=lambda row: sorted(map(str, row.items())))
@@ -45,14 +45,14 @@ def results_of(cells: list[Cell]) -> dict[str, list[Row]]:
 class HereJobs:
     """In the place of `LocalJobs`: runs cells in this process, which saves starting others."""
 
-    def __init__(self, cells: list[Cell], **options) -> None:
+    def __init__(self, cells: list[Job], **options) -> None:
         self._waiting = list(cells)
         self._command = options["command"]
 
     def collect(self, seconds: float):
         """The next cell."""
         cell = self._waiting.pop(0)
-        return [(cell, run_cell(cell, device=DEVICE, command=self._command))]
+        return [(cell, run_job(cell, device=DEVICE, command=self._command))]
 
     def stop(self) -> None:
         """Nothing runs meanwhile."""

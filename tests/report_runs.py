@@ -59,7 +59,7 @@ def make_run(
         pictures: Digest of the images.
         labels: How many classes they have.
         answers: Whether answers are kept.
-        cell: As `cell.json`.
+        cell: As `job.json`.
         recipe: As `recipe.yaml`.
         add: To what is there already: another evaluation of the same model.
         columns: Other columns of all rows.
@@ -90,7 +90,7 @@ def make_run(
     for each in kept if answers else ():
         write_answers(where, each)
     if cell is not None:
-        (where / "cell.json").write_text(json.dumps(cell))
+        (where / "job.json").write_text(json.dumps(cell))
     if recipe is not None:
         (where / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return read_run(where)

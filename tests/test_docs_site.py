@@ -26,7 +26,6 @@ from killick.core.inference import PROTOCOLS
 from killick.data import decoding
 from killick.deploy import image_reading as reading
 from killick.deploy.deployed_net import OUTPUTS
-from killick.experiments import estimating
 from killick.labelling import Record, label
 from killick.results.rows import COLUMNS
 from killick.storage.export_metadata import PRECISIONS, About
@@ -109,10 +108,8 @@ def _few_tests() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _quickly(here, one_registry, monkeypatch) -> None:
-    """Grids run in this process, and nobody measures how long they would take."""
-    guess = estimating.Estimate({}, 60.0, "guessed")
-    monkeypatch.setattr(estimating, "estimate", lambda cells, **options: guess)
+def _quickly(here, one_registry) -> None:
+    """Jobs run in this process."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

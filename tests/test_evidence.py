@@ -18,9 +18,8 @@ import killick
 from killick.cli import main as killick_command
 from killick.cli import make_parser
 from killick.corruptions.registry import list_corruptions
-from killick.errors import OptionError
 from killick.experiments.arms import parse_arms
-from killick.experiments.jobs import make_cells
+from killick.experiments.jobs import make_jobs
 
 ROOT = Path(__file__).parent.parent
 FOUND = ROOT / "benchmarks" / "results" / "cifar10"
@@ -1008,7 +1007,7 @@ def test_every_grid_is_a_comparison_that_killick_takes(grid, monkeypatch, tmp_pa
     data = f"pack:{tmp_path}/held.npz" if grid.held else "shapes"
     aside = ["--data.validation", str(grid.aside)] if grid.aside else []
     assert rest == ["--data", data, "--epochs", "60", *aside]  # settings of the recipe
-    cells = make_cells(
+    cells = make_jobs(
         grid.recipe, {"epochs": 60}, parse_arms(read_words.arm), grid.seeds, tmp_path, {}
     )
     assert len(cells) == len(grid.arms) * len(grid.seeds)
@@ -1019,14 +1018,9 @@ def test_finished_networks_are_a_study_that_killick_takes(monkeypatch, tmp_path,
     foreign.touch()
     words = ["evidence.py", "--data", "shapes", "--foreign", str(foreign), "--work", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
-
-    def refuse(cells, **options):
-        raise OptionError("no time for times")
-
-    monkeypatch.setattr("killick.experiments.estimating.estimate", refuse)
     assert killick_command([*evidence.study_command(evidence.read_options()), "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert "12 cells" in told
+    assert "12 jobs" in told
     assert "tuned-masked-label-lr0.01" in told
 
 

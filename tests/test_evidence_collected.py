@@ -86,7 +86,7 @@ def make_cell(
     recipe = {"network": {"name": "killick:resnet18"}, "epochs": epochs, "seed": seed}
     (cell / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     about = {"arm": arm, "seed": seed, "finished": True, "seconds": {"train": 1.0, "evaluate": 2.0}}
-    (cell / "cell.json").write_text(json.dumps(about))
+    (cell / "job.json").write_text(json.dumps(about))
     return cell
 
 
@@ -350,8 +350,8 @@ def test_a_cell_that_is_not_evaluated_in_full_is_refused(work, tmp_path):
     write_rows(cell, [row for row in read_rows(cell) if row["corruption"] != "fog"])
     with pytest.raises(SystemExit, match="Finish or remove it"):
         collected.write_results(work, tmp_path / "out")
-    about = json.loads((cell / "cell.json").read_text())
-    (cell / "cell.json").write_text(json.dumps({**about, "finished": False}))
+    about = json.loads((cell / "job.json").read_text())
+    (cell / "job.json").write_text(json.dumps({**about, "finished": False}))
     collected.write_results(work, tmp_path / "out")  # what is not finished is left out
     seeds = {r["seed"] for r in read(tmp_path / "out" / "first-grid.csv") if r["arm"] == "standard"}
     assert seeds == {"0", "2"}

@@ -177,7 +177,7 @@ def test_none_is_a_value_where_a_setting_may_have_none():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("cell.json", "[" * 100_000),
+        ("job.json", "[" * 100_000),
         ("environment.json", "[" * 100_000),
         ("metrics.jsonl", "[" * 100_000),
         ("recipe.yaml", "epochs: !!int ''"),

@@ -15,7 +15,7 @@ from killick.errors import OptionError
 from killick.experiments import experiment as comparing
 from killick.experiments import scheduler as working
 from killick.experiments.job_progress import Watch
-from killick.experiments.job_runner import PROGRESS, run_cell
+from killick.experiments.job_runner import PROGRESS, run_job
 from killick.experiments.scheduler import work
 from killick.grid import compare
 
@@ -130,11 +130,10 @@ def test_a_dry_run_shows_the_cells_and_makes_nothing(pictures, tmp_path, capsys)
     words = ["compare", "--recipe", str(recipe), "--output", str(tmp_path / "out"), "--dry-run"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 12
-    assert lines[-1].startswith("estimated time: ")
+    assert len(lines) == 11
     assert sum(line.startswith("new") for line in lines) == 10
     assert "2 + 1 epochs" in next(line for line in lines if "finetuned" in line)
-    assert "10 cells, 10 to run" in lines[-2]
+    assert "10 jobs, 10 to run" in lines[-1]
     assert not (tmp_path / "out").exists()
 
 
@@ -242,7 +241,7 @@ def test_a_piped_display_is_plain_lines(pictures, tmp_path, capsys):
     recipe = write_recipe(pictures, tmp_path)
     (cell,) = cells_of(recipe, tmp_path, "standard")
     with Watch([cell], jobs=1) as watch:
-        run_cell(cell, threads=1)
+        run_job(cell, threads=1)
         watch.look()
         watch.end(cell, {"status": "finished"})
     (line,) = capsys.readouterr().out.splitlines()
@@ -295,7 +294,7 @@ def test_what_is_left_has_the_threads_that_all_cells_would_have(
     for cell in cells[:finished]:
         cell.folder.mkdir(parents=True)
         done = {"arm": cell.arm, "finished": True, "asked": cell.asked}
-        (cell.folder / "cell.json").write_text(json.dumps(done))
+        (cell.folder / "job.json").write_text(json.dumps(done))
     asked = {}
 
     def note(todo, **given):

@@ -19,8 +19,8 @@ from killick.errors import InstallError, OptionError
 from killick.experiments import ray_jobs as on_ray
 from killick.experiments.arms import parse_arms
 from killick.experiments.job_progress import _read_note
-from killick.experiments.job_runner import run_cell
-from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.job_runner import run_job
+from killick.experiments.jobs import Job, make_jobs
 from killick.experiments.ray_jobs import RayTasks
 from killick.results.rows import read_rows
 from killick.training.checkpoint import BEFORE, load_checkpoint
@@ -88,7 +88,7 @@ def grid(pictures, folder, arms=("masked-label",), seeds=(0,), evaluation=EVALUA
     changes = {"epochs": 10, **changes}
     recipe = folder.with_name("recipe.yaml")
     recipe.write_text(to_yaml(small(pictures, **changes)))
-    return make_cells(recipe, {}, parse_arms(arms), seeds, folder, evaluation)
+    return make_jobs(recipe, {}, parse_arms(arms), seeds, folder, evaluation)
 
 
 def wait_for(condition):
@@ -176,7 +176,7 @@ def test_a_grid_that_loses_a_machine_gives_the_rows_of_one_without_ray(
     results = gather(engine, 4)
     assert [result["status"] for result in results.values()] == ["finished"] * 4
     alone = grid(pictures, tmp_path / "alone", **options)
-    assert [run_cell(cell, threads=1, device="cpu")["status"] for cell in alone] == ["finished"] * 4
+    assert [run_job(cell, threads=1, device="cpu")["status"] for cell in alone] == ["finished"] * 4
     assert_same_results(cells, alone)
     assert not list((tmp_path / "ray").glob(".shared-*"))
     assert not ray.is_initialized()
@@ -205,7 +205,7 @@ def test_a_cell_whose_machine_is_taken_away_gently_is_saved_and_goes_on(joined, 
     (result,) = gather(engine, 1).values()
     assert result["status"] == "finished"
     (alone,) = grid(pictures, tmp_path / "alone", **options)
-    run_cell(alone, threads=1, device="cpu")
+    run_job(alone, threads=1, device="cpu")
     assert_same_results([cell], [alone])
 
 
@@ -216,7 +216,7 @@ def test_a_machine_that_does_not_see_the_folder_is_told(joined, pictures, tmp_pa
     (cell,) = grid(pictures, tmp_path / "grid")
     elsewhere = Path(f"/proc/self/fd/{opened}/grid")  # which is something else to other processes
     values = {**cell.to_json(), "folder": str(elsewhere / cell.folder.name)}
-    (result,) = gather(tasks([Cell.from_json(values)], joined.address), 1).values()
+    (result,) = gather(tasks([Job.from_json(values)], joined.address), 1).values()
     os.close(opened)
     assert result["status"] == "failed"
     assert f"expected the folder {elsewhere} as it is here, found another or" in result["problem"]
@@ -280,10 +280,10 @@ print(task({{"version": "0.1.0"}}))
 
 ON_ITS_OWN = """
 import sys
-from killick.experiments.jobs import Cell
+from killick.experiments.jobs import Job
 from killick.experiments.ray_jobs import RayTasks
 import json
-cells = [Cell.from_json(each) for each in json.load(open(sys.argv[1]))]
+cells = [Job.from_json(each) for each in json.load(open(sys.argv[1]))]
 engine = RayTasks(cells, jobs=1, cpus=1, gpus=None, address=None, command=[])
 ended = []
 try:
@@ -441,7 +441,7 @@ def test_no_more_cells_are_handed_out_than_jobs(monkeypatch, pictures, tmp_path)
     fake.done = {0, 1, 2}
     assert [cell for cell, _ in engine.collect(0)] == [cells[0], cells[2]]
     assert len(fake.submitted) == 5
-    assert [Cell.from_json(asked["cell"]) for asked in fake.submitted] == cells
+    assert [Job.from_json(asked["cell"]) for asked in fake.submitted] == cells
 
 
 def test_what_does_not_end_when_it_is_stopped_is_ended(monkeypatch, pictures, tmp_path):

@@ -13,10 +13,10 @@ from runs import assert_same, weights_of
 from killick.errors import KillickError
 from killick.experiments import job_runner as running
 from killick.experiments import local_jobs as engines
-from killick.experiments.job_runner import PROBLEM, PROGRESS, run_cell
-from killick.experiments.jobs import Cell
+from killick.experiments.job_runner import PROBLEM, PROGRESS, run_job
+from killick.experiments.jobs import Job
 from killick.experiments.local_jobs import LocalJobs
-from killick.results.run_folder import find_runs, read_cell
+from killick.results.run_folder import find_runs, read_job
 from killick.training import loop
 
 
@@ -25,7 +25,7 @@ def recipe(pictures, tmp_path) -> Path:
     return write_recipe(pictures, tmp_path, epochs=2)
 
 
-def local(cells: list[Cell], folder: Path, jobs: int = 2) -> LocalJobs:
+def local(cells: list[Job], folder: Path, jobs: int = 2) -> LocalJobs:
     return LocalJobs(
         cells, jobs=jobs, threads=1, devices=["cpu"], command=["killick"], logs=folder / "logs"
     )
@@ -43,13 +43,13 @@ def collect_all(engine: LocalJobs, count: int) -> dict[str, dict]:
 def test_a_cell_is_trained_evaluated_and_known_as_finished(recipe, tmp_path):
     (cell,) = cells_of(recipe, tmp_path, "finetuned", seeds=(2,))
     assert not cell.finished
-    assert run_cell(cell, threads=1, command=["killick", "compare"])["status"] == "finished"
+    assert run_job(cell, threads=1, command=["killick", "compare"])["status"] == "finished"
     assert cell.finished
     assert not (cell.folder / PROGRESS).exists()
     (run,) = find_runs([tmp_path])
-    assert run.cell["arm"] == "finetuned"
-    assert run.cell["seed"] == 2
-    assert run.cell["command"] == ["killick", "compare"]
+    assert run.job["arm"] == "finetuned"
+    assert run.job["seed"] == 2
+    assert run.job["command"] == ["killick", "compare"]
     assert {row["suite"] for row in run.rows} == {"clean", "corruptions"}
     assert {row["start"] for row in run.rows} == {str(cell.folder / "first")}
     assert len(run.answers) == 2
@@ -57,24 +57,24 @@ def test_a_cell_is_trained_evaluated_and_known_as_finished(recipe, tmp_path):
 
 def test_a_finished_cell_is_never_run_again(recipe, tmp_path, monkeypatch):
     (cell,) = cells_of(recipe, tmp_path, "standard")
-    run_cell(cell, threads=1)
+    run_job(cell, threads=1)
 
     def refuse(*values, **more):
         raise AssertionError("run again")
 
     monkeypatch.setattr(running, "train", refuse)
     monkeypatch.setattr(running, "evaluate", refuse)
-    assert run_cell(cell, threads=1) == {"status": "finished", "seconds": 0.0}
+    assert run_job(cell, threads=1) == {"status": "finished", "seconds": 0.0}
 
 
 def test_other_questions_to_a_trained_cell_train_nothing(recipe, tmp_path, monkeypatch):
     (cell,) = cells_of(recipe, tmp_path, "anchored")
-    run_cell(cell, threads=1)
+    run_job(cell, threads=1)
     before = weights_of(cell.folder)
     (asked,) = cells_of(recipe, tmp_path, "anchored", shown={**SHOWN, "severities": [3, 5]})
     assert not asked.finished
     monkeypatch.setattr(running, "train", None)
-    assert run_cell(asked, threads=1)["status"] == "finished"
+    assert run_job(asked, threads=1)["status"] == "finished"
     assert_same(before, weights_of(cell.folder))
     (run,) = find_runs([tmp_path])
     assert {row["severity"] for row in run.rows if row["corruption"] == "fog"} == {3, 5}
@@ -91,11 +91,11 @@ def test_an_interrupted_cell_goes_on_and_ends_as_one_that_was_not(recipe, tmp_pa
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(loop.Run, "take_step", interrupted)
-    assert run_cell(cell, threads=1) == {"status": "interrupted"}
+    assert run_job(cell, threads=1) == {"status": "interrupted"}
     assert not cell.finished
     monkeypatch.setattr(loop.Run, "take_step", take)
-    assert run_cell(cell, threads=1)["status"] == "finished"
-    run_cell(straight, threads=1)
+    assert run_job(cell, threads=1)["status"] == "finished"
+    run_job(straight, threads=1)
     assert_same(weights_of(cell.folder), weights_of(straight.folder))
 
 
@@ -107,10 +107,10 @@ def test_an_interrupt_while_evaluating_is_one_too(recipe, tmp_path, monkeypatch)
 
     evaluate = running.evaluate
     monkeypatch.setattr(running, "evaluate", interrupt)
-    assert run_cell(cell, threads=1) == {"status": "interrupted"}
+    assert run_job(cell, threads=1) == {"status": "interrupted"}
     monkeypatch.setattr(running, "evaluate", evaluate)
     monkeypatch.setattr(running, "train", None)  # it is trained
-    assert run_cell(cell, threads=1)["status"] == "finished"
+    assert run_job(cell, threads=1)["status"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_what_goes_wrong_is_a_line_and_a_file(recipe, tmp_path, monkeypatch, rai
 
     with monkeypatch.context() as patch:
         patch.setattr(running, "train", fail)
-        assert run_cell(cell, threads=1) == {"status": "failed", "problem": told}
+        assert run_job(cell, threads=1) == {"status": "failed", "problem": told}
     assert (cell.folder / PROBLEM).read_text().strip()
-    assert read_cell(cell.folder)["finished"] is False
-    assert run_cell(cell, threads=1)["status"] == "finished"
+    assert read_job(cell.folder)["finished"] is False
+    assert run_job(cell, threads=1)["status"] == "finished"
     assert not (cell.folder / PROBLEM).exists()
 
 
@@ -146,7 +146,7 @@ def test_cells_side_by_side_are_as_one_after_another_and_a_failure_stops_no_othe
     assert "NaN" in ended["bad, seed 0"]["problem"]
     alone = cells_of(recipe, tmp_path / "alone", "standard", "masked-label")
     for cell in alone:
-        run_cell(cell, threads=1)
+        run_job(cell, threads=1)
     assert results_of([cells[0], cells[2]]) == results_of(alone)
 
 
@@ -227,25 +227,25 @@ def test_a_process_that_cannot_be_started_is_told_and_nothing_waits(recipe, tmp_
 
 def test_a_finished_cell_stays_finished_while_it_is_asked_more(recipe, tmp_path, monkeypatch):
     (cell,) = cells_of(recipe, tmp_path, "standard")
-    run_cell(cell, threads=1)
+    run_job(cell, threads=1)
     (asked,) = cells_of(recipe, tmp_path, "standard", shown={**SHOWN, "severities": [5]})
 
     def interrupt(*values, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(running, "evaluate", interrupt)
-    assert run_cell(asked, threads=1) == {"status": "interrupted"}
+    assert run_job(asked, threads=1) == {"status": "interrupted"}
     assert cell.finished
     assert not asked.finished
 
 
 def test_a_renamed_cell_says_so_in_its_folder(recipe, tmp_path):
     (cell,) = cells_of(recipe, tmp_path, "standard")
-    run_cell(cell, threads=1)
+    run_job(cell, threads=1)
     (renamed,) = cells_of(recipe, tmp_path, "mine:protocol=standard")
-    running.rename_cell(renamed)
+    running.rename_job(renamed)
     (run,) = find_runs([tmp_path])
-    assert run.cell["arm"] == "mine"
+    assert run.job["arm"] == "mine"
     assert renamed.finished
 
 
@@ -262,5 +262,5 @@ def test_what_goes_on_sees_the_samples_in_another_order(recipe, tmp_path, monkey
 
         monkeypatch.setattr(kind, "begin", noted)
     (cell,) = cells_of(recipe, tmp_path, "finetuned", epochs=4)
-    run_cell(cell, threads=1)
+    run_job(cell, threads=1)
     assert seen == [0, 1, 2, 3]

@@ -8,7 +8,7 @@ import torch
 from killick.cli import main
 from killick.errors import OptionError
 from killick.experiments.arms import parse_arms
-from killick.experiments.jobs import make_cells
+from killick.experiments.jobs import make_jobs
 from killick.training import train
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe, settings, shipped
@@ -157,8 +157,8 @@ def test_commands_refuse_them_and_leave_nothing(tmp_path, monkeypatch, capsys, w
 
 def test_what_acts_in_one_arm_is_taken_and_changes_no_other(tmp_path):
     arms = parse_arms(["standard", "masked-label"])
-    plain, masked = make_cells("shapes-compare", {}, arms, [0], tmp_path, {})
-    same, other = make_cells("shapes-compare", {"protocol.alpha": 0.5}, arms, [0], tmp_path, {})
+    plain, masked = make_jobs("shapes-compare", {}, arms, [0], tmp_path, {})
+    same, other = make_jobs("shapes-compare", {"protocol.alpha": 0.5}, arms, [0], tmp_path, {})
     assert same.folder == plain.folder
     assert same.phases == plain.phases
     assert other.folder != masked.folder

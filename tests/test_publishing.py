@@ -39,7 +39,7 @@ from killick.deploy.private_paths import without_folders
 from killick.deploy.reference_replacement import describe_cost
 from killick.errors import DataError, InstallError, OptionError, StorageError
 from killick.experiments.arms import parse_arms
-from killick.experiments.jobs import make_cells
+from killick.experiments.jobs import make_jobs
 from killick.results.rows import make_row, members_of, read_rows
 from killick.storage import hub
 from killick.storage.model_files import PLAIN_NAMES
@@ -1028,7 +1028,7 @@ def test_a_model_on_the_hub_is_trained_on_by_its_name(
     (row,) = [r for r in read_rows(tmp_path / "tuned") if r["metric"] == "top1"][:1]
     assert row["start"] == str(client.cache)
     arms = parse_arms(["mine:protocol=masked,target=label,from=me/mine@v1"])
-    (cell,) = make_cells("finetune", {}, arms, (0,), tmp_path / "grid", {})
+    (cell,) = make_jobs("finetune", {}, arms, (0,), tmp_path / "grid", {})
     assert cell.phases[0].start == str(client.cache)
 
 

@@ -208,7 +208,7 @@ def test_a_file_with_the_rows_of_several_models_is_several_runs(tmp_path):
 def test_rows_of_another_model_in_a_folder_do_not_get_its_recipe(tmp_path):
     run = make_run(tmp_path, "s", cell={"arm": "mine", "seed": 5}, **SMALL)
     other = make_run(tmp_path, "l", LABEL, **SMALL)
-    mixed = Run("s", run.folder, [*other.rows, *run.rows], cell=run.cell)
+    mixed = Run("s", run.folder, [*other.rows, *run.rows], job=run.job)
     found = make_comparison([mixed])
     assert {arm.name: arm.seeds for arm in found.arms} == {"mine": (5,), "masked-label": (0,)}
     assert {row["model"] for row in rows_of(mixed)} == {"s"}

@@ -56,7 +56,7 @@ def answers_by(scene, suite: str):
         for run in arm.runs:
             for answers in run.answers:
                 if answers.about["suite"] == suite:
-                    yield arm.name, int(run.cell["seed"]), answers
+                    yield arm.name, int(run.job["seed"]), answers
 
 
 def accuracies(scene) -> dict[tuple[str, str, int, int], float]:

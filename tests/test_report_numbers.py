@@ -193,7 +193,7 @@ def test_another_baseline_turns_the_signs(comparison, table):
 def test_models_that_answer_alike_differ_by_nothing(tmp_path):
     same = {"corruptions": ("fog",), "severities": (1, 2, 3, 4, 5)}
     one = make_run(tmp_path, "one", **same)
-    twin = Run("twin", one.folder, one.rows, cell={"arm": "twin", "seed": 0})
+    twin = Run("twin", one.folder, one.rows, job={"arm": "twin", "seed": 0})
     found = summarise(make_comparison([one, twin]))["twin"]
     assert found.keys() == KEYS - {"cbar_top1"}
     for key, number in found.items():

@@ -401,7 +401,7 @@ def test_cells_without_results_are_named_on_the_page(tmp_path):
     folder = make_grid(tmp_path / "grid", ARMS, (0,), n=20, limit=20)
     broken = folder / "anchored-seed7-fedcba"
     broken.mkdir()
-    (broken / "cell.json").write_text(json.dumps({"arm": "anchored", "seed": 7}))
+    (broken / "job.json").write_text(json.dumps({"arm": "anchored", "seed": 7}))
     reporting.run(*options_of(str(folder), "--quiet"))
     assert "anchored, seed 7, has no results yet" in (folder / "report.html").read_text()
 

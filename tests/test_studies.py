@@ -12,7 +12,6 @@ import torch
 import killick
 from killick.cli import main
 from killick.errors import OptionError
-from killick.experiments import estimating
 from killick.experiments.arms import Arm
 from killick.results.rows import read_rows
 from killick.settings import read_options, setting
@@ -108,18 +107,12 @@ def test_a_dry_run_shows_cells_and_time_and_makes_nothing(tmp_path, capsys):
     assert main(words) == 0
     told = capsys.readouterr().out
     assert "masked-uniform-alpha1, seed 0" in told
-    assert "3 cells, 3 to run" in told
-    assert "estimated time: " in told
+    assert "3 jobs, 3 to run" in told
     assert not (tmp_path / "out").exists()
 
 
 def test_that_few_pictures_are_looked_at_is_told_unless_asked_for(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def refuse(cells, **options):
-        raise OptionError("no time for times")
-
-    monkeypatch.setattr("killick.experiments.estimating.estimate", refuse)
     words = ["study", "alpha", "--dry-run"]
     for more, told in (([], True), (["--limit", "50"], False), (["--size", "paper"], False)):
         assert main([*words, *more]) == 0
@@ -127,14 +120,6 @@ def test_that_few_pictures_are_looked_at_is_told_unless_asked_for(tmp_path, caps
         line = "size small: models are evaluated on at most 400 pictures of each set"
         assert (line in shown) == told
         assert ("models are evaluated on" in shown) == told
-
-
-def test_the_time_of_data_that_are_elsewhere_is_not_known(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["study", "alpha", "--size", "paper", "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "27 cells, 27 to run" in told
-    assert "estimated time: not known (expected cifar100 in" in told
 
 
 def test_reference_sets_are_nested_balanced_and_hold_what_is_stored(ran):
@@ -257,8 +242,6 @@ def test_sizes_that_the_paper_lacks_get_none_of_its_values():
 
 
 def test_what_was_changed_goes_to_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
-    guess = estimating.Estimate({}, 60.0, "guessed")
-    monkeypatch.setattr(estimating, "estimate", lambda cells, **options: guess)
     monkeypatch.chdir(tmp_path)
     places = set()
     for more in (
@@ -270,7 +253,7 @@ def test_what_was_changed_goes_to_a_folder_of_its_own(tmp_path, monkeypatch, cap
     ):
         assert main(["study", "alpha", "--size", "smoke", "--dry-run", *more]) == 0
         told = capsys.readouterr().out
-        places.add(re.search(r"the report would be (\S+)", told)[1])
+        places.add(re.search(r"report: (\S+)", told)[1])
     assert "studies/alpha-smoke/report.html" in places
     assert len(places) == 4  # more seeds are more of the same
 
@@ -503,7 +486,7 @@ def test_protocols_are_crossed_with_levels_under_names_that_folders_can_have():
 
 def test_arms_that_start_from_another_share_its_run(tmp_path, monkeypatch):
     from killick.experiments import job_runner as running
-    from killick.experiments.jobs import Cell, make_cells
+    from killick.experiments.jobs import Job, make_jobs
 
     base = Arm("base", {"protocol.name": "standard", "epochs": 1})
     tuned = [
@@ -512,11 +495,11 @@ def test_arms_that_start_from_another_share_its_run(tmp_path, monkeypatch):
     ]
     settings = {"data.limit": 64, "data.validation": 0}
     shown = {"suites": ["clean"], "limit": 20}
-    cells = make_cells("shapes-small", settings, [*tuned, base], [0], tmp_path, shown)
+    cells = make_jobs("shapes-small", settings, [*tuned, base], [0], tmp_path, shown)
     assert [len(cell.phases) for cell in cells] == [2, 2, 1]
     assert len({cell.phases[0].folder for cell in cells}) == 1
     assert len({cell.folder for cell in cells}) == 3
-    assert Cell.from_json(json.loads(json.dumps(cells[0].to_json()))) == cells[0]
+    assert Job.from_json(json.loads(json.dumps(cells[0].to_json()))) == cells[0]
     trained = []
     train = running.train
 
@@ -526,19 +509,19 @@ def test_arms_that_start_from_another_share_its_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(running, "train", noted)
     for cell in cells:
-        assert running.run_cell(cell, device="cpu")["status"] == "finished"
+        assert running.run_job(cell, device="cpu")["status"] == "finished"
     assert trained == [cells[2].folder, cells[0].folder, cells[1].folder]
     model = killick.load(cells[0].folder / "model")
     assert isinstance(model, killick.Anchored)
-    other = make_cells("shapes-small", {**settings, "batch": 16}, tuned, [0], tmp_path, shown)
+    other = make_jobs("shapes-small", {**settings, "batch": 16}, tuned, [0], tmp_path, shown)
     assert other[0].folder != cells[0].folder  # another base is another cell
 
 
 def test_a_failing_measure_is_told_and_the_cell_is_not_finished(tmp_path):
-    from killick.experiments.job_runner import run_cell
-    from killick.experiments.jobs import make_cells
+    from killick.experiments.job_runner import run_job
+    from killick.experiments.jobs import make_jobs
 
-    cells = make_cells(
+    cells = make_jobs(
         "shapes-small",
         {"data.limit": 64, "data.validation": 0, "epochs": 1},
         [Arm("standard", {"protocol.name": "standard"})],
@@ -548,7 +531,7 @@ def test_a_failing_measure_is_told_and_the_cell_is_not_finished(tmp_path):
         measure="test_studies:broken",
         options={"x": 1},
     )
-    result = run_cell(cells[0], device="cpu")
+    result = run_job(cells[0], device="cpu")
     assert result["status"] == "failed"
     assert "nothing to measure" in result["problem"]
     assert not cells[0].finished

@@ -10,7 +10,7 @@ from PIL import Image
 
 from killick.data.sources import load_sets
 from killick.errors import DataError, OptionError
-from killick.experiments.job_runner import run_cell
+from killick.experiments.job_runner import run_job
 from killick.report.figures import Style
 from killick.results.measurements import Measured
 from killick.runtime.progress import Silent
@@ -469,7 +469,7 @@ def test_the_smoke_size_runs_to_its_page(tmp_path):
     cells = plan_cells(plan, tmp_path)
     assert len(cells) == 3
     for each in cells:
-        assert run_cell(each, threads=1, device="cpu")["status"] == "finished"
+        assert run_job(each, threads=1, device="cpu")["status"] == "finished"
     ran = run_study(plan, tmp_path, device="cpu", quiet=True)
     assert ran.failed == []
     assert ran.report is not None

@@ -3,9 +3,9 @@ import torch
 
 import killick
 from killick.errors import OptionError
-from killick.experiments.job_runner import run_cell
+from killick.experiments.job_runner import run_job
 from killick.experiments.scheduler import Worked
-from killick.results.run_folder import read_cell, read_run
+from killick.results.run_folder import read_job, read_run
 from killick.runtime.progress import chosen
 from killick.studies import running, soups
 from killick.studies.finetune import STUDY, Options, treat
@@ -22,7 +22,7 @@ SOUPS = {"soup-standard", "soup-masked-label"}
 def run_here(cells, output, **options) -> Worked:
     """Run cells in this process: it has torch already."""
     for cell in cells:
-        assert cell.finished or run_cell(cell, threads=1, device="cpu")["status"] == "finished"
+        assert cell.finished or run_job(cell, threads=1, device="cpu")["status"] == "finished"
     return Worked()
 
 
@@ -127,7 +127,7 @@ def test_sentences_claim_nothing_that_one_seed_of_60_pictures_does_not_carry(ran
 def test_a_soup_is_the_mean_of_its_runs_and_says_so(ran):
     output, _ = ran
     folder = runs_of(output)["soup-masked-label"]
-    about = read_cell(folder)
+    about = read_job(folder)
     assert about["factors"] == {"way": "soup", "protocol": "masked-label"}
     names = [f"tuned-masked-label-lr{rate}" for rate in ("0.02", "0.04")]
     assert [name.rpartition("-seed")[0] for name in about["ingredients"]] == names
@@ -151,15 +151,15 @@ def test_finished_soups_are_kept_and_an_interrupted_one_goes_on(ran, monkeypatch
     monkeypatch.setattr(soups, "evaluate", lambda *args, **options: pytest.fail("evaluated again"))
     assert set(finish()) == set(folders.values())
     cut = folders["soup-standard"]
-    before = read_cell(cut)
-    (cut / "cell.json").unlink()
+    before = read_job(cut)
+    (cut / "job.json").unlink()
     monkeypatch.setattr(soups, "_cook", lambda *args: pytest.fail("made again"))
     with pytest.raises(pytest.fail.Exception, match="evaluated again"):
         finish()
-    assert read_cell(cut) == {}
+    assert read_job(cut) == {}
     monkeypatch.setattr(soups, "evaluate", killick.evaluate)
     finish()
-    after = read_cell(cut)
+    after = read_job(cut)
     assert after["asked"] == before["asked"]
     assert after["finished"] is True
 
@@ -198,7 +198,7 @@ def test_greedy_soups_are_made_where_they_are_asked_for(ran):
     cells = plan_cells(plan, output)
     assert all(cell.finished for cell in cells)
     found = soups.finish(plan, cells, output, device="cpu", show=chosen(None, True))
-    about = {read_cell(folder)["arm"]: read_cell(folder)["factors"]["way"] for folder in found}
+    about = {read_job(folder)["arm"]: read_job(folder)["factors"]["way"] for folder in found}
     assert about == {
         "soup-standard": "soup",
         "greedy-soup-standard": "greedy-soup",
@@ -207,8 +207,8 @@ def test_greedy_soups_are_made_where_they_are_asked_for(ran):
     }
     for folder in found:
         said = killick.load(folder / "model").provenance["soup"]
-        assert set(said["of"]) <= set(read_cell(folder)["ingredients"])
-        assert said["way"] == read_cell(folder)["factors"]["way"]
+        assert set(said["of"]) <= set(read_job(folder)["ingredients"])
+        assert said["way"] == read_job(folder)["factors"]["way"]
 
 
 def test_half_a_study_is_shown_without_what_is_missing(ran):

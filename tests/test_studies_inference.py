@@ -8,7 +8,7 @@ import torch
 import killick
 from killick.core.anchored import anchored_in
 from killick.errors import KillickError, OptionError
-from killick.experiments.job_runner import run_cell
+from killick.experiments.job_runner import run_job
 from killick.results.measurements import Measured
 from killick.runtime.progress import Silent
 from killick.studies import asked, asking
@@ -366,7 +366,7 @@ def test_the_smoke_size_runs_to_its_page(tmp_path):
     plan = make_plan(STUDY, "smoke")
     cells = plan_cells(plan, tmp_path)
     assert len(cells) == 2
-    assert [run_cell(each, threads=1, device="cpu") for each in cells]
+    assert [run_job(each, threads=1, device="cpu") for each in cells]
     ran = run_study(plan, tmp_path, device="cpu", quiet=True)
     assert ran.failed == []
     assert ran.report is not None

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from killick.errors import KillickError
-from killick.experiments.job_runner import run_cell
+from killick.experiments.job_runner import run_job
 from killick.results.measurements import Measured
 from killick.runtime.progress import Silent
 from killick.studies import memorising
@@ -162,7 +162,7 @@ def test_the_smoke_size_runs_to_its_page(tmp_path):
     cells = plan_cells(plan, tmp_path)
     assert len(cells) == 4
     for each in cells:
-        assert run_cell(each, threads=1, device="cpu")["status"] == "finished"
+        assert run_job(each, threads=1, device="cpu")["status"] == "finished"
     ran = run_study(plan, tmp_path, device="cpu", quiet=True)
     assert ran.failed == []
     assert ran.report.exists()

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from killick.experiments.job_runner import run_cell
+from killick.experiments.job_runner import run_job
 from killick.results.rows import read_rows
 from killick.results.run_folder import read_run
 from killick.studies.results import make_results
@@ -21,7 +21,7 @@ def finish(plan, output: Path):
     """All cells, in this process: what is shown, the results, and the rows of each arm."""
     cells = plan_cells(plan, output)
     for each in cells:
-        assert run_cell(each, threads=1, device="cpu")["status"] == "finished"
+        assert run_job(each, threads=1, device="cpu")["status"] == "finished"
     results = make_results(plan, [read_run(each.folder) for each in cells])
     return STUDY.show(results), results, {each.arm: read_rows(each.folder) for each in cells}
 

@@ -12,7 +12,7 @@ from killick.cli.job_options import (
     add_place,
     read_evaluation,
     read_place,
-    show_cells,
+    show_jobs,
     tell_failed,
 )
 from killick.errors import OptionError
@@ -104,13 +104,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     evaluation = _evaluation(options, recipe, settings)
     output = options.output or Path("comparisons") / _name(recipe, settings)
     if options.dry_run:
-        from killick.experiments.experiment import check_baseline, check_cells
-        from killick.experiments.jobs import make_cells
+        from killick.experiments.experiment import check_baseline, check_jobs
+        from killick.experiments.jobs import make_jobs
 
         check_baseline(options.baseline, arms)
-        cells = make_cells(recipe, settings, arms, seeds, output, evaluation)
-        check_cells(cells)
-        show_cells(cells, output / "report.html", options)
+        cells = make_jobs(recipe, settings, arms, seeds, output, evaluation)
+        check_jobs(cells)
+        show_jobs(cells, output / "report.html", options)
         return 0
     command = ["killick", *options.words]
     found = compare(

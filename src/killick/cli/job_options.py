@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from killick.cli.arguments import name_sets, read_names, read_numbers, read_pair
-from killick.errors import KillickError
 
 SHOWN = 3  # titles of cells that failed alike
 PLACE = ("jobs", "engine", "cpus", "gpus", "address", "device", "quiet")
@@ -95,9 +94,7 @@ def add_place(parser: argparse.ArgumentParser) -> None:
         "--address", metavar="ADDRESS", help="with ray: of the cluster; default: the one found"
     )
     add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
-    add_argument(
-        "--dry-run", action="store_true", help="show the cells and the time they would take"
-    )
+    add_argument("--dry-run", action="store_true", help="list the jobs and stop")
     add_argument("--quiet", action="store_true", help="show nothing but errors")
 
 
@@ -106,28 +103,16 @@ def read_place(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in PLACE}
 
 
-def show_cells(cells: Any, report: Path, options: argparse.Namespace, passes: int = 0) -> None:
-    """Print what would be run, and how long it would take."""
-    from killick.experiments.estimating import describe, estimate
-    from killick.experiments.scheduler import check_work, find_devices, usual_jobs
-    from killick.results.run_folder import read_cell
+def show_jobs(jobs: Any, report: Path, options: argparse.Namespace) -> None:
+    """Print the jobs that would run."""
+    from killick.experiments.scheduler import check_work
+    from killick.results.run_folder import read_job
 
     place = (options.jobs, options.engine, options.cpus, options.gpus, options.address)
     check_work(report.parent, *place)
-    for cell in cells:
-        state = "finished" if cell.finished else "begun" if read_cell(cell.folder) else "new"
-        epochs = " + ".join(str(phase.recipe.epochs) for phase in cell.phases)
-        print(f"{state:9} {cell.title:28} {epochs} epochs  {cell.folder}")
-    left = [cell for cell in cells if not cell.finished]
-    count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-    print(f"{count}, {len(left)} to run; the report would be {report}")
-    if not left:
-        return
-    jobs = min(options.jobs or usual_jobs(find_devices(options.device)), len(left))
-    at_once = f"{jobs} at a time" if jobs > 1 else "one after the other"
-    try:
-        found = estimate(cells, jobs=jobs, device=options.device, passes=passes)
-    except KillickError as problem:  # the data may be elsewhere
-        print(f"estimated time: not known ({problem})")
-        return
-    print(f"estimated time: {describe(found.total)}, {at_once} ({found.found})")
+    for job in jobs:
+        state = "finished" if job.finished else "begun" if read_job(job.folder) else "new"
+        epochs = " + ".join(str(phase.recipe.epochs) for phase in job.phases)
+        print(f"{state:9} {job.title:28} {epochs} epochs  {job.folder}")
+    left = sum(not job.finished for job in jobs)
+    print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}, {left} to run; report: {report}")

@@ -91,14 +91,14 @@ def _default_output(places: list[Path]) -> Path:
 
 def _find_unfinished(places: Iterable[Path]) -> Iterable[str]:
     """A line for each cell of a comparison that has no results."""
-    from killick.results.run_folder import read_cell
+    from killick.results.run_folder import read_job
 
     for place in places:
-        for file in sorted(place.glob("*/cell.json")):
+        for file in sorted(place.glob("*/job.json")):
             folder = file.parent
             if any((folder / name).exists() for name in ("rows.jsonl", "rows.csv")):
                 continue
-            cell = read_cell(folder)
+            cell = read_job(folder)
             named = {"arm", "seed"} <= cell.keys()
             name = f"{cell['arm']}, seed {cell['seed']}," if named else "a cell"
             problem = folder / "problem.txt"

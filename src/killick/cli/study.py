@@ -15,7 +15,7 @@ from killick.cli.job_options import (
     add_place,
     read_evaluation,
     read_place,
-    show_cells,
+    show_jobs,
     tell_failed,
 )
 from killick.cli.parser import suggest
@@ -28,7 +28,7 @@ EXAMPLES = """\
 examples:
   killick study                                  what there is, a line each
   killick study alpha                            on embedded pictures, minutes
-  killick study alpha --dry-run                  what would be trained, and for how long
+  killick study alpha --dry-run                  what would be trained
   killick study reference-size --recipe cifar10-resnet18 --data pack:cifar10.npz --seeds 0,1,2
   killick study label-noise --size paper --data cifar100 --data.root DATA --jobs 4
   killick study landscape --points 25 --epochs 20
@@ -135,8 +135,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.dry_run:
         from killick.studies.running import plan_cells
 
-        passes = 0 if study.passes is None else study.passes(plan.options)
-        show_cells(plan_cells(plan, output), output / "report.html", options, passes)
+        show_jobs(plan_cells(plan, output), output / "report.html", options)
         return 0
     from killick.studies.running import run_study
 

@@ -10,8 +10,8 @@ from killick.data.sources import load_sets
 from killick.errors import DataError, OptionError, check_option
 from killick.evaluation.plan import Choices
 from killick.experiments.arms import Arm, parse_arms
-from killick.experiments.job_runner import rename_cell
-from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.job_runner import rename_job
+from killick.experiments.jobs import Job, make_jobs
 from killick.experiments.scheduler import check_work, work
 from killick.results.run_folder import read_run
 
@@ -30,7 +30,7 @@ class Compared:
     """
 
     report: Path | None
-    cells: list[Cell]
+    cells: list[Job]
     failed: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -81,8 +81,8 @@ def compare(
     check_work(output, jobs, engine, cpus, gpus, address)
     chosen = parse_arms(arms)
     check_baseline(baseline, chosen)
-    cells = make_cells(recipe, settings or {}, chosen, seeds, output, evaluation or {})
-    check_cells(cells)
+    cells = make_jobs(recipe, settings or {}, chosen, seeds, output, evaluation or {})
+    check_jobs(cells)
     worked = work(
         cells,
         output,
@@ -101,7 +101,7 @@ def compare(
     from killick.report.writer import write_report  # draws: cells' own processes need not
 
     for cell in there:
-        rename_cell(cell)
+        rename_job(cell)
     report = write_report(
         [read_run(cell.folder) for cell in there],
         output,
@@ -119,7 +119,7 @@ def check_baseline(baseline: str | None, arms: Sequence[Arm]) -> None:
         check_option("the baseline", baseline, [arm.name for arm in arms])
 
 
-def check_cells(cells: Sequence[Cell]) -> None:
+def check_jobs(cells: Sequence[Job]) -> None:
     """Refuse what would only be found after training: unknown names, data that are not there."""
     asked = cells[0].evaluation
     references = asked.get("references", 1)
@@ -136,7 +136,7 @@ def check_cells(cells: Sequence[Cell]) -> None:
     check_places(sorted(used))
 
 
-def check_data(cells: Sequence[Cell]) -> None:
+def check_data(cells: Sequence[Job]) -> None:
     """Refuse folders and CIFAR that lack what every cell needs; cells tell of other data."""
     recipes = [phase.recipe.data for cell in cells for phase in cell.phases]
     for name, root in dict.fromkeys(

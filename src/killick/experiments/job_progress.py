@@ -11,9 +11,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
 from killick.experiments.job_runner import PROGRESS, Result
-from killick.experiments.jobs import Cell
+from killick.experiments.jobs import Job
 from killick.results.rows import read_rows
-from killick.results.run_folder import read_cell
+from killick.results.run_folder import read_job
 
 SECONDS_BETWEEN_LINES = 30
 # Share of a cell's time that training takes, until one has shown it.
@@ -32,7 +32,7 @@ class Watch:
 
     def __init__(
         self,
-        cells: Sequence[Cell],
+        cells: Sequence[Job],
         *,
         jobs: int | None,
         quiet: bool = False,
@@ -76,7 +76,7 @@ class Watch:
         """A line, above the bars if there are some."""
         self._console.print(text, soft_wrap=True, markup=False)
 
-    def end(self, cell: Cell, result: Result) -> None:
+    def end(self, cell: Job, result: Result) -> None:
         """A cell ended."""
         seen = time.monotonic() - self._begun.get(cell.folder, (self._began, 0.0))[0]
         # It knows better: until it first says how far it is, it has read its data.
@@ -139,7 +139,7 @@ class Watch:
 
     def _training_share(self) -> float:
         """Of a cell's time, as those that ended have shown."""
-        taken = [read_cell(folder).get("seconds", {}) for folder in self._ended]
+        taken = [read_job(folder).get("seconds", {}) for folder in self._ended]
         train = sum(float(each.get("train", 0)) for each in taken)
         whole = train + sum(float(each.get("evaluate", 0)) for each in taken)
         return train / whole if whole else _USUAL_SHARE
@@ -168,7 +168,7 @@ class Watch:
         return left / max(1, min(self._jobs or len(shares) or 1, waiting))
 
 
-def in_short(cell: Cell) -> str:
+def in_short(cell: Job) -> str:
     """The first numbers of a cell."""
     found = {}
     for row in read_rows(cell.folder):

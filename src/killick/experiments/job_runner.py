@@ -14,9 +14,9 @@ import torch
 
 from killick.errors import KillickError
 from killick.evaluation.evaluator import evaluate
-from killick.experiments.jobs import Cell, Phase
+from killick.experiments.jobs import Job, Phase
 from killick.results.measurements import Measured
-from killick.results.run_folder import CELL, read_cell
+from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import locked, write_whole
 from killick.runtime.processes import choose_device
 from killick.runtime.progress import Display
@@ -30,8 +30,8 @@ _SECONDS_BETWEEN_NOTES = 0.5
 Result = dict[str, Any]
 
 
-def run_cell(
-    cell: Cell,
+def run_job(
+    cell: Job,
     *,
     threads: int | None = None,
     device: str = "auto",
@@ -69,9 +69,9 @@ def run_cell(
         return _failed(cell, line, traceback.format_exc())
 
 
-def _run(cell: Cell, device: str, command: list[str] | None, began: float) -> Result:
+def _run(cell: Job, device: str, command: list[str] | None, began: float) -> Result:
     (cell.folder / PROBLEM).unlink(missing_ok=True)
-    before = read_cell(cell.folder)
+    before = read_job(cell.folder)
     seconds = {"train": 0.0, "evaluate": 0.0, **before.get("seconds", {})}
     stages = len(cell.phases) + 1 + (cell.measure is not None)
     # One that is finished and asked more now stays finished, whatever happens to what is asked.
@@ -106,14 +106,14 @@ def _run(cell: Cell, device: str, command: list[str] | None, began: float) -> Re
     return {"status": "finished", "seconds": round(time.monotonic() - began, 1)}
 
 
-def rename_cell(cell: Cell) -> None:
+def rename_job(cell: Job) -> None:
     """Have the folder of a finished cell say which arm it is now."""
-    there = read_cell(cell.folder)
+    there = read_job(cell.folder)
     if there.get("arm") != cell.arm:
-        write_whole(cell.folder / CELL, json.dumps({**there, "arm": cell.arm}, indent=2) + "\n")
+        write_whole(cell.folder / JOB, json.dumps({**there, "arm": cell.arm}, indent=2) + "\n")
 
 
-def _measure(cell: Cell, notes: "_Notes", device: str) -> None:
+def _measure(cell: Job, notes: "_Notes", device: str) -> None:
     """Call the function that measures a cell: `(folder, options, kept, *, device, show)`."""
     assert cell.measure is not None
     module, _, name = cell.measure.partition(":")
@@ -122,7 +122,7 @@ def _measure(cell: Cell, notes: "_Notes", device: str) -> None:
     measure(cell.folder, cell.options, kept, device=choose_device(device), show=notes.begin)
 
 
-def _train(cell: Cell, phase: Phase, notes: "_Notes", device: str) -> bool:
+def _train(cell: Job, phase: Phase, notes: "_Notes", device: str) -> bool:
     """The run of a phase: used as it is, resumed, or begun; False if it was interrupted."""
     folder = phase.folder
     if (folder / "model" / "config.json").exists():
@@ -145,7 +145,7 @@ def _train_alone(phase: Phase, notes: "_Notes", device: str) -> bool:
 
 
 def _note_cell(
-    cell: Cell, command: list[str] | None, seconds: dict[str, float], *, finished: bool
+    cell: Job, command: list[str] | None, seconds: dict[str, float], *, finished: bool
 ) -> None:
     values = {
         "arm": cell.arm,
@@ -155,10 +155,10 @@ def _note_cell(
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
         "command": command or [],
     }
-    write_whole(cell.folder / CELL, json.dumps(values, indent=2) + "\n")
+    write_whole(cell.folder / JOB, json.dumps(values, indent=2) + "\n")
 
 
-def _failed(cell: Cell, problem: str, trace: str | None = None) -> Result:
+def _failed(cell: Job, problem: str, trace: str | None = None) -> Result:
     """A line for the report, and in the folder all that is known."""
     result = {"status": "failed", "problem": problem}
     with suppress(OSError, KillickError):  # the disk may be what failed

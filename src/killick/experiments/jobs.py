@@ -9,7 +9,7 @@ from typing import Any
 
 from killick.errors import OptionError
 from killick.experiments.arms import Arm
-from killick.results.run_folder import LATER, read_cell
+from killick.results.run_folder import LATER, read_job
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe, make_recipe
 from killick.training.unused_settings import find_idle
@@ -34,7 +34,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Job:
     """What has to be done for one arm and seed.
 
     Attributes:
@@ -43,7 +43,7 @@ class Cell:
         folder: Of its last run, where the results are.
         phases: Its runs, in their order.
         evaluation: Options of `killick.evaluate`, as plain values.
-        measure: `module:function` that is called when it is evaluated, by `run_cell`.
+        measure: `module:function` that is called when it is evaluated, by `run_job`.
         options: Of that function, as plain values.
     """
 
@@ -75,7 +75,7 @@ class Cell:
     @property
     def finished(self) -> bool:
         """Whether its folder holds all that is asked for."""
-        there = read_cell(self.folder)
+        there = read_job(self.folder)
         return there.get("finished") is True and there.get("asked") == self.asked
 
     def to_json(self) -> dict[str, Any]:
@@ -95,13 +95,13 @@ class Cell:
         }
 
     @staticmethod
-    def from_json(values: Mapping[str, Any]) -> "Cell":
+    def from_json(values: Mapping[str, Any]) -> "Job":
         """The cell that `to_json` was asked of."""
         phases = tuple(
             Phase(make_recipe(each["recipe"]), Path(each["folder"]), each["start"])
             for each in values["phases"]
         )
-        return Cell(
+        return Job(
             values["arm"],
             values["seed"],
             Path(values["folder"]),
@@ -112,7 +112,7 @@ class Cell:
         )
 
 
-def make_cells(
+def make_jobs(
     source: str | Path,
     settings: Mapping[str, Any],
     arms: Sequence[Arm],
@@ -122,7 +122,7 @@ def make_cells(
     *,
     measure: str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> list[Cell]:
+) -> list[Job]:
     """The cells of a comparison, seed by seed, so that early results are of all arms.
 
     A cell's folder is named after all that decides its weights: other settings are another folder,
@@ -135,7 +135,7 @@ def make_cells(
         seeds: Of each arm.
         output: Where the folders are.
         evaluation: Options of `killick.evaluate`.
-        measure: What is measured of each beside, see `Cell`.
+        measure: What is measured of each beside, see `Job`.
         options: Of that.
     """
     if not seeds:
@@ -151,7 +151,7 @@ def make_cells(
         for seed in seeds
         for arm in arms
     ]
-    alike: dict[str, Cell] = {}
+    alike: dict[str, Job] = {}
     for cell in cells:
         other = alike.setdefault(f"{cell.seed} {cell.folder.name.rpartition('-')[2]}", cell)
         if other is not cell:
@@ -169,7 +169,7 @@ def _make_cell(
     seed: int,
     output: Path,
     evaluation: Mapping[str, Any],
-) -> Cell:
+) -> Job:
     recipe = load_recipe(source, {**settings, **arm.settings, "seed": seed})
     idle = find_idle(recipe, settings)
     if idle:  # an alpha for all makes no other standard network, which is not trained again
@@ -193,7 +193,7 @@ def _make_cell(
     if arm.first:
         before = folder / "first"
         phases = [Phase(recipes[0], before, None), Phase(recipes[1], folder, str(before))]
-    return Cell(arm.name, seed, folder, tuple(phases), evaluation)
+    return Job(arm.name, seed, folder, tuple(phases), evaluation)
 
 
 def _halves(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:

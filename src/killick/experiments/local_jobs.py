@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from killick.experiments.job_runner import Result
-from killick.experiments.jobs import Cell
+from killick.experiments.jobs import Job
 
-Ended = list[tuple[Cell, Result]]
+Ended = list[tuple[Job, Result]]
 SECONDS_TO_SAVE = 60  # after an interrupt, before a process is killed
 
 
@@ -52,7 +52,7 @@ class LocalJobs:
 
     def __init__(
         self,
-        cells: Sequence[Cell],
+        cells: Sequence[Job],
         *,
         jobs: int,
         threads: int,
@@ -60,10 +60,10 @@ class LocalJobs:
         command: list[str],
         logs: Path,
     ) -> None:
-        self._waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
         for cell in cells:
             self._waiting.put(cell)
-        self._ended: queue.SimpleQueue[tuple[Cell, Result]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[Job, Result]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._logs, self._threads, self._command = logs, threads, command
         self._processes: dict[int, subprocess.Popen[str]] = {}
@@ -161,7 +161,7 @@ class LocalJobs:
 
 
 def _ask(
-    process: "subprocess.Popen[str]", cell: Cell, threads: int, device: str, command: list[str]
+    process: "subprocess.Popen[str]", cell: Job, threads: int, device: str, command: list[str]
 ) -> Result | None:
     """Have a process run a cell; None if it died."""
     assert process.stdin is not None

@@ -13,7 +13,7 @@ from uuid import uuid4
 from killick import __version__
 from killick.errors import InstallError, OptionError, check_option
 from killick.experiments.job_runner import Result
-from killick.experiments.jobs import Cell
+from killick.experiments.jobs import Job
 from killick.experiments.local_jobs import SECONDS_TO_SAVE, Ended
 
 RETRIES = 3  # of a cell whose process or machine was lost; one that failed is not tried again
@@ -45,7 +45,7 @@ class RayTasks:
 
     def __init__(
         self,
-        cells: Sequence[Cell],
+        cells: Sequence[Job],
         *,
         jobs: int | None,
         cpus: int,
@@ -58,7 +58,7 @@ class RayTasks:
         self._ray = _import_ray()
         self._closing = ExitStack()
         self._ended: Ended = []
-        self._running: dict[Any, Cell] = {}
+        self._running: dict[Any, Job] = {}
         self._waiting = deque(cells)
         self._jobs = jobs or len(cells)
         self._stopping = False
@@ -155,8 +155,8 @@ def _make_task(ray: Any, cpus: int, gpus: float) -> Any:
                     f"expected killick {asked['version']} as here, found {killick.__version__}. Install"
                     " the same on all machines of the cluster."
                 )
-            from killick.experiments.job_runner import run_cell
-            from killick.experiments.jobs import Cell
+            from killick.experiments.job_runner import run_job
+            from killick.experiments.jobs import Job
         except ImportError as problem:
             return failed(
                 f"expected killick {asked['version']} as here, found none that works ({problem})."
@@ -173,8 +173,8 @@ def _make_task(ray: Any, cpus: int, gpus: float) -> Any:
             time.sleep(0.2)
         if os.path.isdir(asked["place"]):
             os.chdir(asked["place"])  # data may be given by a relative path
-        result = run_cell(
-            Cell.from_json(asked["cell"]),
+        result = run_job(
+            Job.from_json(asked["cell"]),
             threads=asked["threads"],
             device=asked["device"],
             command=asked["command"],

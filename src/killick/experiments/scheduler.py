@@ -10,7 +10,7 @@ import torch
 from killick.errors import OptionError, check_option
 from killick.experiments.job_progress import Watch
 from killick.experiments.job_runner import PROGRESS, Result
-from killick.experiments.jobs import Cell
+from killick.experiments.jobs import Job
 from killick.experiments.local_jobs import Engine, LocalJobs
 
 ENGINES = ("local", "ray")
@@ -55,7 +55,7 @@ def check_work(
 
 
 def work(
-    cells: Sequence[Cell],
+    cells: Sequence[Job],
     output: Path,
     *,
     jobs: int | None = None,
@@ -127,7 +127,7 @@ def work(
 
 
 def _follow(
-    engine: Engine, cells: Sequence[Cell], watch: Watch, results: dict[Path, Result]
+    engine: Engine, cells: Sequence[Job], watch: Watch, results: dict[Path, Result]
 ) -> bool:
     """Watch until all cells ended; True if somebody interrupted."""
     for cell in cells:

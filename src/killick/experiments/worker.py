@@ -6,8 +6,8 @@ import queue
 import signal
 import threading
 
-from killick.experiments.job_runner import run_cell
-from killick.experiments.jobs import Cell
+from killick.experiments.job_runner import run_job
+from killick.experiments.jobs import Job
 
 
 def main() -> None:
@@ -25,8 +25,8 @@ def main() -> None:
     while (line := _next(asked)) is not None:
         busy.set()
         task = json.loads(line)
-        result = run_cell(
-            Cell.from_json(task["cell"]),
+        result = run_job(
+            Job.from_json(task["cell"]),
             threads=task["threads"],
             device=task["device"],
             command=task["command"],

@@ -113,7 +113,7 @@ def _leave_out(runs: Iterable[Run], notes: list[str]) -> list[Run]:
     """Runs with numbers to show."""
     kept = []
     for run in runs:
-        if run.cell.get("finished") is False:
+        if run.job.get("finished") is False:
             notes.append(f"{run.name} is left out: it was not finished.")
         elif not any(cell_of(row) is not None for row in run.rows):
             notes.append(f"{run.name} is left out: it has no results yet.")

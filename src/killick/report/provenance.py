@@ -76,7 +76,7 @@ def find_provenance(comparison: Comparison, command: str | None = None) -> Prove
         tuple((name, value) for name, value in facts.items() if value),
         _find_differing(comparison),
         tuple((arm.title, text) for arm in comparison.arms if (text := _to_yaml(arm.runs[0]))),
-        command or next((text for run in newest if (text := _join(run.cell.get("command")))), ""),
+        command or next((text for run in newest if (text := _join(run.job.get("command")))), ""),
         tuple((run.name, text) for run in runs if (text := _join(run.environment.get("command")))),
     )
 
@@ -197,7 +197,7 @@ def _describe_time(runs: list[Run]) -> str:
     """Seconds of the parts, summed over runs."""
     sums: dict[str, float] = {}
     for run in runs:
-        seconds = run.cell.get("seconds")
+        seconds = run.job.get("seconds")
         for part, value in seconds.items() if isinstance(seconds, Mapping) else ():
             if isinstance(value, int | float):
                 sums[str(part)] = sums.get(str(part), 0.0) + value

@@ -64,7 +64,7 @@ def seed_of(run: Run) -> int:
 
 
 def _known_seed(run: Run) -> int | None:
-    for found in (run.cell.get("seed"), _first(run).get("seed"), run.recipe.get("seed")):
+    for found in (run.job.get("seed"), _first(run).get("seed"), run.recipe.get("seed")):
         if isinstance(found, int | float) and not isinstance(found, bool):
             return int(found)
     return None
@@ -135,7 +135,7 @@ def _seedless(policy: str) -> str:
 
 
 def _base_name(run: Run) -> str:
-    arm = run.cell.get("arm")
+    arm = run.job.get("arm")
     if isinstance(arm, str) and arm:
         return arm
     row = _first(run)

@@ -16,7 +16,7 @@ from killick.errors import DataError
 from killick.results.predictions import Answers, current, files_in, read_answers
 from killick.results.rows import Row, read_rows
 
-CELL = "cell.json"  # which arm and seed of a comparison the run is
+JOB = "job.json"  # which arm and seed of a comparison the run is
 
 # Settings of recipes that came later than the first run folders, and what they were before: so
 # set, a run is the same as one whose recipe does not name them.
@@ -38,7 +38,7 @@ class Run:
         metrics: The lines of `metrics.jsonl`.
         recipe: `recipe.yaml`; empty if it is not there, as the next two.
         environment: `environment.json`.
-        cell: `cell.json`, with `arm` and `seed`, if it is part of a comparison.
+        job: `job.json`, with `arm` and `seed`, if it is part of a comparison.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Run:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     recipe: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
-    cell: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)
 
     @property
     def epochs_before(self) -> int:
@@ -81,7 +81,7 @@ def read_run(where: Path) -> Run:
         metrics=read_metrics(where / "metrics.jsonl"),
         recipe=_read_yaml(where / "recipe.yaml"),
         environment=_read_json(where / "environment.json"),
-        cell=read_cell(where),
+        job=read_job(where),
     )
 
 
@@ -124,9 +124,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def read_cell(folder: Path) -> dict[str, Any]:
+def read_job(folder: Path) -> dict[str, Any]:
     """Which arm and seed of a comparison a run is, and whether it is finished; empty if of none."""
-    return _read_json(folder / CELL)
+    return _read_json(folder / JOB)
 
 
 def _has_rows(place: Path) -> bool:

@@ -107,17 +107,17 @@ class Results:
 
 
 def make_results(plan: Plan, runs: Sequence[Run]) -> Results:
-    """The results in finished runs; each says in `cell.json` which arm it is."""
+    """The results in finished runs; each says in `job.json` which arm it is."""
     planned = {each.arm.name: dict(each.factors) for each in plan.treatments}
     extra = {
-        str(run.cell["arm"]): dict(run.cell["factors"])
+        str(run.job["arm"]): dict(run.job["factors"])
         for run in runs
-        if isinstance(run.cell.get("factors"), dict)
+        if isinstance(run.job.get("factors"), dict)
     }
-    names = {str(run.cell.get("arm")) for run in runs}
+    names = {str(run.job.get("arm")) for run in runs}
     factors = {name: own for name, own in {**planned, **extra}.items() if name in names}
     measured = [
-        {**factors.get(str(run.cell["arm"]), {}), **record, **_whose(run)}
+        {**factors.get(str(run.job["arm"]), {}), **record, **_whose(run)}
         for run in runs
         for record in read_measured(run.folder, plan.measuring)
     ]
@@ -132,4 +132,4 @@ def _fits(own: Mapping[str, Any], key: str, value: Any) -> bool:
 
 
 def _whose(run: Run) -> Record:
-    return {"arm": str(run.cell["arm"]), "seed": int(run.cell["seed"])}
+    return {"arm": str(run.job["arm"]), "seed": int(run.job["seed"])}

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from killick.errors import KillickError
-from killick.experiments.experiment import check_cells, check_data, check_places
-from killick.experiments.job_runner import rename_cell
-from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.experiment import check_data, check_jobs, check_places
+from killick.experiments.job_runner import rename_job
+from killick.experiments.jobs import Job, make_jobs
 from killick.experiments.scheduler import check_work, work
 from killick.report.formatting import capitalise, count_words
 from killick.report.page import Section
@@ -51,10 +51,10 @@ class Ran:
     interrupted: bool = False
 
 
-def plan_cells(plan: Plan, output: Path) -> list[Cell]:
+def plan_cells(plan: Plan, output: Path) -> list[Job]:
     """The cells of a study, checked as far as that goes before anything is trained."""
     study = plan.study
-    cells = make_cells(
+    cells = make_jobs(
         plan.recipe,
         plan.settings,
         plan.arms,
@@ -64,7 +64,7 @@ def plan_cells(plan: Plan, output: Path) -> list[Cell]:
         measure=study.measure,
         options=plan.measured_with,
     )
-    check_cells(cells)
+    check_jobs(cells)
     if study.needs is not None:
         check_places(study.needs(plan.options))
     if study.check is not None:
@@ -112,7 +112,7 @@ def run_study(
     if not there:
         return Ran(None, None, equality, failed, interrupted)
     for cell in there:
-        rename_cell(cell)
+        rename_job(cell)
     folders = [cell.folder for cell in there]
     if plan.study.finish is not None and not interrupted:
         try:
@@ -158,9 +158,7 @@ def _as_asked(run: Run, asked: Mapping[str, Any]) -> Run:
     return replace(run, rows=[row for row in run.rows if is_asked(row)])
 
 
-def _finish(
-    plan: Plan, cells: Sequence[Cell], output: Path, device: str, quiet: bool
-) -> list[Path]:
+def _finish(plan: Plan, cells: Sequence[Job], output: Path, device: str, quiet: bool) -> list[Path]:
     assert plan.study.finish is not None
     module, _, name = plan.study.finish.partition(":")
     finish = getattr(importlib.import_module(module), name)

@@ -26,8 +26,8 @@ from killick.core.standard import Standard
 from killick.data.batches import Batches
 from killick.errors import DataError, OptionError
 from killick.evaluation.evaluator import evaluate
-from killick.experiments.jobs import Cell
-from killick.results.run_folder import CELL, read_cell
+from killick.experiments.jobs import Job
+from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import write_whole
 from killick.runtime.processes import Processes, choose_device
 from killick.runtime.progress import Showing
@@ -139,7 +139,7 @@ def average_greedily(
 
 
 def finish(
-    plan: Plan, cells: Sequence[Cell], output: Path, *, device: str, show: Showing
+    plan: Plan, cells: Sequence[Job], output: Path, *, device: str, show: Showing
 ) -> list[Path]:
     """The soups of a study, each evaluated in a run folder of its own; what is there is kept.
 
@@ -147,7 +147,7 @@ def finish(
     protocol and seed; where there are fewer than two, there is no soup.
     """
     factors = {each.arm.name: each.factors for each in plan.treatments}
-    pots: dict[tuple[str, int], list[Cell]] = {}
+    pots: dict[tuple[str, int], list[Job]] = {}
     for cell in cells:
         own = factors.get(cell.arm, {})
         if own.get("soup"):
@@ -164,7 +164,7 @@ def finish(
 def _serve(
     factors: Mapping[str, str],
     seed: int,
-    ingredients: Sequence[Cell],
+    ingredients: Sequence[Job],
     plan: Plan,
     output: Path,
     device: str,
@@ -175,7 +175,7 @@ def _serve(
     names = [cell.folder.name for cell in ingredients]
     asked = _digest([arm, names, dict(plan.evaluation)])
     folder = output.absolute() / f"{arm}-seed{seed}-{_digest([arm, names])[:6]}"
-    there = read_cell(folder)
+    there = read_job(folder)
     if there.get("finished") is True and there.get("asked") == asked:
         return folder
     began = time.monotonic()
@@ -194,7 +194,7 @@ def _serve(
         "seconds": {stage: round(seconds, 1) for stage, seconds in taken.items()},
         "ingredients": names,
     }
-    write_whole(folder / CELL, json.dumps(about, indent=2) + "\n")
+    write_whole(folder / JOB, json.dumps(about, indent=2) + "\n")
     return folder
 
 

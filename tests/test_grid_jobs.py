@@ -7,7 +7,7 @@ from grids import SHOWN, cells_of, write_recipe
 
 from killick.errors import OptionError, RecipeError
 from killick.experiments.arms import parse_arms
-from killick.experiments.jobs import Cell, make_cells
+from killick.experiments.jobs import Job, make_jobs
 from killick.training.initial_weights import make_model
 from killick.training.schedule import learning_rate
 
@@ -84,16 +84,14 @@ def test_a_folder_is_known_by_what_decides_the_weights(recipe, tmp_path):
 
 
 def test_a_setting_that_came_later_leaves_the_folders_that_are_there_where_they_are(tmp_path):
-    (cell,) = make_cells("shapes-compare", {}, parse_arms(("masked-label",)), (0,), tmp_path, {})
+    (cell,) = make_jobs("shapes-compare", {}, parse_arms(("masked-label",)), (0,), tmp_path, {})
     assert cell.folder.name == "masked-label-seed0-93fac7"  # as before there was protocol.stored_as
     before = {
         "protocol.stored_as": "images",
         "protocol.alpha_end": None,
         "protocol.batchnorm": "settled",
     }
-    (said,) = make_cells(
-        "shapes-compare", before, parse_arms(("masked-label",)), (0,), tmp_path, {}
-    )
+    (said,) = make_jobs("shapes-compare", before, parse_arms(("masked-label",)), (0,), tmp_path, {})
     assert said.folder == cell.folder
 
 
@@ -101,9 +99,7 @@ def test_another_value_of_a_setting_that_came_later_is_another_folder(tmp_path):
     said = ["stored_as=mean", "alpha_end=0.0", "alpha_end=0.25", "alpha_end=1.0"]
     said += ["batchnorm=running", "batchnorm=running,protocol.alpha_end=1.0"]
     arms = [f"arm{i}:protocol=masked,target=label,protocol.{each}" for i, each in enumerate(said)]
-    cells = make_cells(
-        "shapes-compare", {}, parse_arms(["masked-label", *arms]), (0,), tmp_path, {}
-    )
+    cells = make_jobs("shapes-compare", {}, parse_arms(["masked-label", *arms]), (0,), tmp_path, {})
     digests = [cell.folder.name.rpartition("-")[2] for cell in cells]
     assert digests[0] == "93fac7"
     assert len(set(digests)) == 7
@@ -119,7 +115,7 @@ def test_an_arm_that_is_renamed_is_found_again(recipe, tmp_path):
 
 def test_a_cell_travels_as_json(recipe, tmp_path):
     for cell in cells_of(recipe, tmp_path, *ARMS):
-        again = Cell.from_json(json.loads(json.dumps(cell.to_json())))
+        again = Job.from_json(json.loads(json.dumps(cell.to_json())))
         assert again == cell
         assert again.asked == cell.asked
 
@@ -141,7 +137,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(recipe, tmp_pat
     with pytest.raises(OptionError, match="a whole schedule"):
         cells_of(recipe, tmp_path, "finetuned", **{"schedule.end": 0.5})
     with pytest.raises(OptionError, match="different seeds"):
-        make_cells(recipe, {}, parse_arms(["standard"]), (1, 1), tmp_path, {})
+        make_jobs(recipe, {}, parse_arms(["standard"]), (1, 1), tmp_path, {})
     with pytest.raises(RecipeError, match="alpha"):
         cells_of(recipe, tmp_path, "x:alpha=2")
 
