@@ -281,9 +281,9 @@ def test_the_lists_are_what_the_code_has(capsys):
     from killick.corruptions.registry import MAKERS, list_corruptions
     from killick.data.sources import PLAIN, WITH_PATH
     from killick.data.synthetic_ood import SYNTHETIC
-    from killick.evaluation.measured_values import DISTANCE, MARGINAL_SCORES, SCORES
     from killick.evaluation.plan import SUITES
     from killick.experiments.arms import KNOWN
+    from killick.metrics import SCORES
     from killick.nets import OWN
     from killick.training.recipe_files import settings
 
@@ -292,7 +292,7 @@ def test_the_lists_are_what_the_code_has(capsys):
 
     assert names("recipes") == list(shipped())
     assert tuple(names("suites")) == SUITES
-    assert tuple(names("scores")) == (*SCORES, DISTANCE, *MARGINAL_SCORES)
+    assert tuple(names("scores")) == SCORES.names()
     assert tuple(OWN) == listing.NETWORKS
     assert tuple(SYNTHETIC) == listing.SYNTHETIC
     kinds = [name.partition(":")[0] for name in names("data")]
@@ -331,7 +331,7 @@ def test_every_metric_that_an_evaluation_writes_is_listed(pictures, tmp_path, ca
     known = {entry["name"] for entry in listed("metrics", capsys)}
     assert written <= known
     # Those need more classes, a baseline, or both right and wrong answers.
-    assert known - written <= {"top5", "mce", "auroc of errors"}
+    assert known - written <= {"top5", "mce", "error_auroc"}
 
 
 def test_the_suites_in_the_help_of_evaluate_are_those_listed():

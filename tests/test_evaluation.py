@@ -237,7 +237,7 @@ def test_the_references_suite_tells_what_the_choice_decides():
     rows = evaluate(model, data, ("clean", "references"))
     for number in range(3):
         logits = model(data.images(), model.references[number].expand(600, -1, -1, -1))
-        row = find(rows, "top1 of one reference", reference=number, inference="marginal")
+        row = find(rows, "top1", suite="references", reference=number)
         assert row["value"] == pytest.approx(
             float((logits.argmax(1) == data.labels).double().mean())
         )

@@ -155,7 +155,7 @@ def test_labels_that_do_not_fit_are_refused():
         top_k(logits, labels.clamp_min(6) + 1)
     with pytest.raises(DataError, match=r"labels from 0 to 6, found -1\."):
         top_k(logits, labels.clamp_max(-1))
-    with pytest.raises(OptionError, match=r"k between 1 and the 7 classes, found 8\."):
+    with pytest.raises(OptionError, match="k is 8"):
         top_k(logits, labels, 8)
 
 

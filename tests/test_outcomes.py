@@ -67,8 +67,8 @@ def test_every_value_is_that_of_a_loop():
     assert torch.allclose(marginal["confidence@temperature"][0], mean.amax(-1))
 
 
-def test_a_tie_for_the_fifth_place_counts_against_the_model():
+def test_of_tied_classes_the_lower_index_ranks_higher():
     logits = torch.tensor([[[5.0, 4, 3, 2, 1, 1, 0]]])
-    for label, hit in ((3, 1.0), (4, 0.0), (5, 0.0), (6, 0.0)):
+    for label, hit in ((3, 1.0), (4, 1.0), (5, 0.0), (6, 0.0)):
         single, _ = observe(logits, torch.tensor([label]))
         assert float(single["top5"]) == hit

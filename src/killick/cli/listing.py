@@ -92,12 +92,9 @@ METRICS = {
     "threshold": "the energy up to which 95 % (--accept) of the validation data lie",
     "accepted": "share of a set below it",
     "mce": "mean corruption error, relative to a --baseline",
-    "top1 of one reference": "each reference on its own (suite references)",
-    "nll of one reference": "likewise",
-    "brier of one reference": "likewise",
     "disagreement": "answers from one reference that differ from those from all",
     "mutual_information": "between prediction and reference, in the mean",
-    "auroc of errors": "chance that a wrong answer has the higher score",
+    "error_auroc": "chance that a wrong answer has the higher score",
 }
 
 Entry = dict[str, Any]

@@ -15,7 +15,7 @@ from killick import metrics
 from killick.corruptions.registry import ROWS, SEVERITIES, list_corruptions
 from killick.errors import DataError, OptionError
 from killick.evaluation.classifier import Subject
-from killick.evaluation.measured_values import Measure
+from killick.evaluation.metric_values import MetricValue
 from killick.evaluation.plan import Unit
 from killick.results.rows import Row, identify, make_row, members_of, read_rows
 
@@ -151,7 +151,7 @@ def _means(suite: str, names: list[str]) -> list[tuple[str, list[str]]]:
 def _mean(rows: list[Row], title: str, severity: "int | str") -> Row:
     """The mean over rows, for each reference apart."""
     members = [sum(column) / len(column) for column in _columns(rows)]
-    measure = Measure(
+    measure = MetricValue(
         rows[0]["metric"],
         members,
         rows[0]["estimator"],
@@ -184,6 +184,6 @@ def _relative(cells: Mapping[tuple[str, int], Row], baseline: tuple[str, Errors]
     for column in _columns([cells[cell] for cell in wanted]):
         ours = {cell: 1 - value for cell, value in zip(wanted, column, strict=True)}
         members.append(float(metrics.mce(ours, {cell: theirs[cell] for cell in wanted})))
-    measure = Measure("mce", members, f"15 corruptions, relative to {name}")
+    measure = MetricValue("mce", members, f"15 corruptions, relative to {name}")
     about = {**cells[wanted[0]], "corruption": "mean of 15", "severity": "all"}
     return [make_row(**{**about, **measure.columns()})]

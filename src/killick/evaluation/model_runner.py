@@ -11,7 +11,7 @@ from killick.core.anchored import evaluating
 from killick.errors import OutputError
 from killick.evaluation.classifier import Subject
 from killick.evaluation.image_blocks import Block, Pictures
-from killick.evaluation.measured_values import DISTANCE
+from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outcomes, Values, collect, observe
 from killick.evaluation.plan import Unit
 from killick.runtime.processes import Processes
@@ -67,7 +67,7 @@ class Asking:
                     part = observe(logits, labels, self.temperatures, aligned)
                 if unit.suite in ("clean", "ood"):
                     distance = self.subject.measure_distance(images)
-                    part[0].update({} if distance is None else {DISTANCE: distance})
+                    part[0].update({} if distance is None else {RESIDUAL: distance})
                 parts.append(part)
                 self._count(len(images))
         return collect(parts, pictures.numbers, pictures.count, self.processes, unit.title, kept)

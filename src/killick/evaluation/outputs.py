@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, distributed
 
 from killick.errors import OutputError
+from killick.metrics import METRICS, SCORES
 from killick.runtime.processes import Processes
 
 Values = dict[str, Tensor]
@@ -50,62 +51,45 @@ def observe(
     """
     own = members if aligned is None else aligned
     first, second = (None, None) if temperatures is None else temperatures
-    single = {**_scores(members), **_answers(own, labels, first)}
+    single = {**_scores(members), **_predictions(own, labels, first)}
     if len(members) == 1:
         return single, None
     mean, own = members.mean(0, keepdim=True), own.mean(0, keepdim=True)
-    marginal = {**_scores(mean), **_answers(own, labels, second)}
-    probs = members.softmax(-1)
-    average = probs.mean(0)
-    marginal["spread"] = probs.std(0).mean(-1)[None]
-    surplus = _entropy(average) - _entropy(probs).mean(0)
-    marginal["mutual_information"] = surplus.clamp_min(0)[None]
+    marginal = {**_scores(mean), **_predictions(own, labels, second)}
+    for key, score in SCORES.items():
+        if score.input == "members" and score.compute is not None:
+            marginal[key] = score.compute(members)[None]
     return single, marginal
 
 
 def _scores(logits: Tensor) -> Values:
-    """How far from the data each image seems to be, by each score."""
-    probs = logits.softmax(-1)
+    """The OOD scores of each image."""
     return {
-        "energy": -logits.logsumexp(-1),
-        "max_logit": -logits.amax(-1),
-        "max_softmax": -probs.amax(-1),
-        "entropy": _entropy(probs),
+        key: score.compute(logits)
+        for key, score in SCORES.items()
+        if score.input == "logits" and score.compute is not None
     }
 
 
-def _answers(logits: Tensor, labels: Tensor | None, temperature: float | None) -> Values:
-    """What it says, how sure it is, and whether it is right."""
-    prediction = logits.argmax(-1)
-    values = {"prediction": prediction, **_confidence(logits, labels)}
+def _predictions(logits: Tensor, labels: Tensor | None, temperature: float | None) -> Values:
+    """Predicted class and confidence; with labels, also the per-image metrics."""
+    values = {"prediction": logits.argmax(-1), "confidence": _confidence(logits)}
     if labels is not None:
-        own = logits.gather(-1, labels.expand(len(logits), -1)[..., None])
-        # Ties count against the model: another class with the same logit comes first.
-        before = (logits > own).sum(-1) + ((logits == own).sum(-1) - 1)
         values["label"] = labels.expand(len(logits), -1)
-        values["top1"] = (prediction == labels).float()
-        values["top5"] = (before < 5).float()
-        if temperature is not None:
-            scaled = _confidence(logits / temperature, labels)
-            values |= {f"{name}@temperature": value for name, value in scaled.items()}
+        scaled = None if temperature is None else logits / temperature
+        if scaled is not None:
+            values["confidence@temperature"] = _confidence(scaled)
+        for key, metric in METRICS.items():
+            if metric.input != "logits" or metric.compute is None:
+                continue
+            values[key] = metric.compute(logits, labels)
+            if scaled is not None and metric.scaled:
+                values[f"{key}@temperature"] = metric.compute(scaled, labels)
     return values
 
 
-def _confidence(logits: Tensor, labels: Tensor | None) -> Values:
-    logs = logits.log_softmax(-1)
-    probs = logs.exp()
-    values = {"confidence": probs.amax(-1).clamp_max(1)}
-    if labels is not None:
-        place = labels.expand(len(logits), -1)[..., None]
-        values["nll"] = -logs.gather(-1, place)[..., 0]
-        own = probs.gather(-1, place)[..., 0]
-        values["brier"] = probs.square().sum(-1) - 2 * own + 1
-    return values
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    surprise: Tensor = torch.special.xlogy(probs, probs)
-    return -surprise.sum(-1)
+def _confidence(logits: Tensor) -> Tensor:
+    return logits.log_softmax(-1).exp().amax(-1).clamp_max(1)
 
 
 def collect(

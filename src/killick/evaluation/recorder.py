@@ -8,25 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from killick import metrics
 from killick.errors import CheckpointError, OptionError
 from killick.evaluation.classifier import Subject
 from killick.evaluation.corruption_means import Errors, summarise
-from killick.evaluation.measured_values import (
-    DETECTION,
-    DISTANCE,
-    MARGINAL_SCORES,
-    SCORES,
-    SMOOTH,
-    Measure,
-    measure_accuracy,
-    measure_calibration,
-    measure_detection,
-    measure_references,
+from killick.evaluation.metric_values import (
+    MEMBER_SCORES,
+    RESIDUAL,
+    MetricValue,
+    compare_references,
+    compute_detection,
+    compute_metrics,
+    compute_scaled,
+    metrics_for,
 )
 from killick.evaluation.outputs import Outcomes, Values
 from killick.evaluation.plan import Choices, Unit
 from killick.evaluation.prediction_files import make_answers
+from killick.metrics import METRICS, SCORES, threshold
 from killick.results.predictions import FOLDER, file_of, read_about, write_answers
 from killick.results.rows import MODEL, Row, identify, make_row, merge, read_rows, write_rows
 from killick.runtime.atomic_files import locked
@@ -125,7 +123,7 @@ class Recording:
 
     def fitted(self, energies: Tensor) -> None:
         """Take the threshold from the energies of the validation set."""
-        self._threshold = float(metrics.threshold(energies, self._acceptance))
+        self._threshold = float(threshold(energies, self._acceptance))
 
     def add(
         self,
@@ -161,12 +159,14 @@ class Recording:
                     unit, outcomes, values, inference, temperatures is not None
                 )
                 if temperatures is not None and unit.suite == "clean" and self.calibrates:
-                    measures.append(Measure("temperature", [temperatures[number]]))
+                    measures.append(MetricValue("temperature", [temperatures[number]]))
             about = {**self._common, **unit.columns(), "count": outcomes.count}
-            found += [
-                make_row(**about, inference=inference, k=k, **measure.columns())
-                for measure in measures
-            ]
+            asked = {"inference": inference, "k": k}
+            found += [make_row(**about, **asked, **each.columns()) for each in measures]
+            if unit.suite == "clean" and inference == "marginal" and self._examines:
+                about["suite"] = "references"
+                compared = compare_references(outcomes.single, values)
+                found += [make_row(**about, **asked, **each.columns()) for each in compared]
         if self._answers_in is not None and self._writes:
             k, names = self._inferences()[-1][1], self._subject.class_names
             write_answers(self._answers_in, make_answers(unit, outcomes, self._common, k, names))
@@ -200,14 +200,14 @@ class Recording:
         return [("single", 1), ("marginal", self._subject.members)]
 
     def _wanted(self, unit: Unit, inference: str) -> list[tuple[str, str, str]]:
-        """Metric, scaling and estimator by which it is known that all of a kind is there."""
+        """Metric, scaling and estimator of the rows by which a finished unit is known."""
         wanted = []
         if unit.suite == "ood":
-            wanted.append(("auroc", "", DETECTION))
+            wanted += [(m.key, "", m.estimator) for _, m in METRICS.items() if m.input == "scores"]
         else:
-            wanted.append(("top1", "", ""))
-            if self.calibrates:
-                wanted.append(("smooth_ece", "", SMOOTH))
+            assert unit.alignment is not None
+            suites, classes = self._choices.suites, len(unit.alignment.kept)
+            wanted += [(m.key, "", m.estimator) for m in metrics_for(suites, classes)]
             if self.calibrates and self._fitted_on is not None:
                 wanted.append(("nll", "temperature", f"fitted on {self._fitted_on}"))
         if unit.suite in ("clean", "ood") and inference == "single":
@@ -218,36 +218,37 @@ class Recording:
 
     def _labelled(
         self, unit: Unit, outcomes: Outcomes, values: Values, inference: str, scaled: bool
-    ) -> list[Measure]:
+    ) -> list[MetricValue]:
         assert unit.alignment is not None
-        found = list(measure_accuracy(values, len(unit.alignment.kept)))
-        if self.calibrates:
-            interval = None
-            if unit.suite in ("clean", "shift"):
-                interval = torch.Generator().manual_seed(self._choices.seed)
-            found += measure_calibration(values, interval)
-            if scaled:
-                found += measure_calibration(values, fitted_on=self._fitted_on)
+        suites, classes = self._choices.suites, len(unit.alignment.kept)
+        interval = None
+        if unit.suite in ("clean", "shift"):
+            interval = torch.Generator().manual_seed(self._choices.seed)
+        found = list(compute_metrics(values, metrics_for(suites, classes), interval))
+        if scaled and self.calibrates:
+            assert self._fitted_on is not None
+            scaled_metrics = metrics_for(suites, classes, scaled=True)
+            found += compute_scaled(values, scaled_metrics, self._fitted_on)
         if unit.suite == "clean":
             found += self._accepted(values, inference)
             if self._threshold is not None and inference == "single":
-                found.append(Measure("threshold", [self._threshold], self._rule(), score="energy"))
-            if inference == "marginal" and self._examines:
-                found += measure_references(outcomes.single, values)
+                rule = self._rule()
+                found.append(MetricValue("threshold", [self._threshold], rule, score="energy"))
         return found
 
-    def _outside(self, values: Values, inside: Values, inference: str) -> list[Measure]:
-        own = (DISTANCE,) if inference == "single" else MARGINAL_SCORES
-        scores = (*SCORES, *(score for score in own if score in values))
-        found = list(measure_detection(inside, values, scores))
+    def _outside(self, values: Values, inside: Values, inference: str) -> list[MetricValue]:
+        own = (RESIDUAL,) if inference == "single" else MEMBER_SCORES
+        scores = [key for key, score in SCORES.items() if score.input == "logits"]
+        scores += [score for score in own if score in values]
+        found = list(compute_detection(inside, values, scores))
         return found + self._accepted(values, inference)
 
-    def _accepted(self, values: Values, inference: str) -> list[Measure]:
+    def _accepted(self, values: Values, inference: str) -> list[MetricValue]:
         """The share under the threshold, and on the clean set the threshold itself."""
         if self._threshold is None or inference != "single":
             return []
         shares = (values["energy"] <= self._threshold).double().mean(1).tolist()
-        return [Measure("accepted", shares, self._rule(), score="energy")]
+        return [MetricValue("accepted", shares, self._rule(), score="energy")]
 
     def _rule(self) -> str:
         source = self._fitted_on or "the test set itself"
@@ -306,7 +307,9 @@ def _scope(row: Row) -> tuple[str, ...]:
 
 
 def _mark_unit(columns: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(columns[name]) for name in _UNIT)
+    """What was shown. References are compared on the clean set."""
+    suite = "clean" if columns["suite"] == "references" else str(columns["suite"])
+    return (suite, *(str(columns[name]) for name in _UNIT[1:]))
 
 
 def _stamp(folder: Path) -> int:
@@ -315,8 +318,8 @@ def _stamp(folder: Path) -> int:
 
 
 def _mark(row: Row) -> tuple[str, ...]:
-    names = (*_UNIT, "inference", "k", "metric", "scaling", "estimator")
-    return tuple(str(row[name]) for name in names)
+    names = ("inference", "k", "metric", "scaling", "estimator")
+    return (*_mark_unit(row), *(str(row[name]) for name in names))
 
 
 def _headline(unit: Unit, rows: list[Row]) -> str:

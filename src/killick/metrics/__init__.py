@@ -1,7 +1,8 @@
-"""Numbers that say how good predictions are: functions of whole sets of tensors, without state.
+"""Metrics: functions of whole sets of tensors, without state, and the registry of them.
 
 They work where the tensors are, CPU or GPU, and sum in float64. Higher scores are more out of
 distribution throughout; a confidence is the probability of the predicted class.
+`killick.metrics.metric_registry` shows how to add a metric.
 """
 
 from killick.metrics.accuracy import brier as brier
@@ -27,6 +28,12 @@ from killick.metrics.detection import fpr_at_tpr_in as fpr_at_tpr_in
 from killick.metrics.detection import fpr_at_tpr_out as fpr_at_tpr_out
 from killick.metrics.detection import roc as roc
 from killick.metrics.detection import threshold as threshold
+from killick.metrics.metric_registry import METRICS as METRICS
+from killick.metrics.metric_registry import SCORES as SCORES
+from killick.metrics.metric_registry import Metric as Metric
+from killick.metrics.metric_registry import Score as Score
+from killick.metrics.metric_registry import register_metric as register_metric
+from killick.metrics.metric_registry import register_score as register_score
 from killick.metrics.ood_scores import energy as energy
 from killick.metrics.ood_scores import entropy as entropy
 from killick.metrics.ood_scores import max_logit as max_logit

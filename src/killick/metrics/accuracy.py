@@ -1,21 +1,17 @@
-"""How often the prediction is right, and how much probability the truth was given.
-
-Each comes as a mean over images and as a number for each image, which can be kept while images
-stream by and averaged at the end.
-"""
+"""Accuracy, log-likelihood and Brier score: for each image, and as means over images."""
 
 import torch
 from torch import Tensor
 
 from killick.errors import OptionError
 from killick.metrics.input_checks import blocks, check_logits, check_probs
+from killick.metrics.metric_registry import Metric, register_metric
 
 
 def hits(logits: Tensor, labels: Tensor, k: int = 1) -> Tensor:
     """Whether the label is among the `k` highest classes, for each image.
 
-    Among equal logits the class with the lower index ranks higher, as in `argmax`, so that the
-    result never depends on how a sort treats ties.
+    Among equal logits the class with the lower index ranks higher, as in `argmax`.
 
     Args:
         logits: Or probabilities, `(n, classes)`.
@@ -23,15 +19,9 @@ def hits(logits: Tensor, labels: Tensor, k: int = 1) -> Tensor:
         k: How many classes are looked at.
     """
     check_logits(logits, labels)
-    classes = logits.shape[1]
-    if not 1 <= k <= classes:
-        raise OptionError(f"expected k between 1 and the {classes} classes, found {k}.")
-    labels = labels.to(logits.device, torch.long)
-    if k == 1:
-        return logits.argmax(1) == labels
-    own = logits.gather(1, labels[:, None])
-    first = torch.arange(classes, device=logits.device) < labels[:, None]
-    return ((logits > own) | ((logits == own) & first)).sum(1) < k
+    if not 1 <= k <= logits.shape[1]:
+        raise OptionError(f"k is {k}, but must be from 1 to {logits.shape[1]}, the classes.")
+    return _hits(logits, labels.to(logits.device, torch.long), k)
 
 
 def top_k(logits: Tensor, labels: Tensor, k: int = 1) -> float:
@@ -45,15 +35,12 @@ def top_k(logits: Tensor, labels: Tensor, k: int = 1) -> float:
 
 
 def surprise(logits: Tensor, labels: Tensor) -> Tensor:
-    """The negative logarithm of the label's probability, for each image, in float64."""
+    """The negative log-likelihood of the label, for each image, in float64."""
     check_logits(logits, labels)
-    columns = labels.to(logits.device, torch.long)[:, None]
-    starts, found = 0, []
-    for block in blocks(logits):
-        own = block.gather(1, columns[starts : starts + len(block)])[:, 0]
-        found.append(block.logsumexp(1) - own)
-        starts += len(block)
-    return torch.cat(found)
+    labels = labels.to(logits.device, torch.long)
+    parts = list(blocks(logits))
+    pairs = zip(parts, labels.split([len(part) for part in parts]), strict=True)
+    return torch.cat([_surprise(part, own) for part, own in pairs])
 
 
 def nll(logits: Tensor, labels: Tensor) -> float:
@@ -71,14 +58,10 @@ def nll(logits: Tensor, labels: Tensor) -> float:
 def squared_error(probs: Tensor, labels: Tensor) -> Tensor:
     """The sum over classes of (probability - truth) squared, for each image, in float64."""
     check_probs(probs, labels)
-    columns = labels.to(probs.device, torch.long)[:, None]
-    starts, found = 0, []
-    for block in blocks(probs):
-        own = columns[starts : starts + len(block)]
-        truth = torch.zeros_like(block).scatter_(1, own, 1.0)
-        found.append((block - truth).square().sum(1))
-        starts += len(block)
-    return torch.cat(found)
+    labels = labels.to(probs.device, torch.long)
+    parts = list(blocks(probs))
+    pairs = zip(parts, labels.split([len(part) for part in parts]), strict=True)
+    return torch.cat([_squared_error(part, own) for part, own in pairs])
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:
@@ -89,3 +72,83 @@ def brier(probs: Tensor, labels: Tensor) -> float:
         0.5
     """
     return float(squared_error(probs, labels).mean())
+
+
+# The formulas, for inputs that are known to be good: logits `(..., n, classes)`, labels `(n,)`.
+
+
+def _own(values: Tensor, labels: Tensor) -> Tensor:
+    """The label's column, with an axis of one class."""
+    return values.gather(-1, labels.expand(values.shape[:-1])[..., None])
+
+
+def _hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
+    if k == 1:
+        return logits.argmax(-1) == labels
+    own = _own(logits, labels)
+    lower = torch.arange(logits.shape[-1], device=logits.device) < labels[:, None]
+    return ((logits > own) | ((logits == own) & lower)).sum(-1) < k
+
+
+def _surprise(logits: Tensor, labels: Tensor) -> Tensor:
+    logits = logits.double()
+    return logits.logsumexp(-1) - _own(logits, labels)[..., 0]
+
+
+def _squared_error(probs: Tensor, labels: Tensor) -> Tensor:
+    return probs.square().sum(-1) - 2 * _own(probs, labels)[..., 0] + 1
+
+
+register_metric(
+    Metric(
+        "top1",
+        "accuracy",
+        "share of images whose predicted class is right",
+        +1,
+        "%",
+        "logits",
+        lambda logits, labels: _hits(logits, labels, 1),
+        short="top-1",
+        scaled=False,
+    )
+)
+register_metric(
+    Metric(
+        "top5",
+        "top-5 accuracy",
+        "share of images whose label is among the five highest classes (six classes or more)",
+        +1,
+        "%",
+        "logits",
+        lambda logits, labels: _hits(logits, labels, 5),
+        short="top-5",
+        scaled=False,
+        min_classes=6,
+        summary=False,
+    )
+)
+register_metric(
+    Metric(
+        "nll",
+        "negative log-likelihood",
+        "mean negative log-likelihood of the label",
+        -1,
+        "nats",
+        "logits",
+        _surprise,
+        short="NLL",
+    )
+)
+register_metric(
+    Metric(
+        "brier",
+        "Brier score",
+        "squared distance of the probabilities from the one-hot label, from 0 to 2",
+        -1,
+        "",
+        "logits",
+        lambda logits, labels: _squared_error(logits.log_softmax(-1).exp(), labels),
+        short="Brier",
+        summary=False,
+    )
+)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from killick.errors import OptionError, check_option
 from killick.metrics.input_checks import check_pairs
+from killick.metrics.metric_registry import Metric, register_metric
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,24 @@ def ece(
 def rms_ece(confidence: Tensor, correct: Tensor, bins: int = 15, binning: str = "width") -> float:
     """The root mean squared calibration error: `ece` with `norm="l2"`."""
     return ece(confidence, correct, bins, "l2", binning)
+
+
+for _compute, _key, _title, _short, _about, _summary in (
+    (ece, "ece", "calibration error (15 bins)", "ECE", "expected calibration error", True),
+    (rms_ece, "rms_ece", "RMS calibration error", "RMS ECE", "root mean squared ECE", False),
+):
+    register_metric(
+        Metric(
+            _key,
+            _title,
+            f"{_about} of the top label, 15 bins of equal width",
+            -1,
+            "",
+            "confidence",
+            _compute,
+            short=_short,
+            suite="calibration",
+            estimator="top label, 15 equal-width bins",
+            summary=_summary,
+        )
+    )

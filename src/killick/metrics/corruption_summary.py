@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from killick.corruptions.severity_table import COMMON, EXTRA
 from killick.errors import DataError
+from killick.metrics.metric_registry import Metric, register_metric
 
 Cells = Mapping[tuple[str, int], float]
 
@@ -116,3 +117,15 @@ def _check_complete(
                     f" for {name!r} at severity {severity}. Measure it, or leave the corruption out"
                     " by names=."
                 )
+
+
+register_metric(
+    Metric(
+        "mce",
+        "mean corruption error",
+        "mean over the 15 corruptions of the error relative to a --baseline",
+        -1,
+        "%",
+        short="mCE",
+    )
+)

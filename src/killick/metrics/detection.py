@@ -8,6 +8,7 @@ exact, but there are few different ones and so many ties.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from killick.errors import OptionError, check_option
 from killick.metrics.input_checks import check_scores, check_share
+from killick.metrics.metric_registry import Metric, register_metric
 
 
 @dataclass(frozen=True)
@@ -185,3 +187,55 @@ def _count_below(ordered: Tensor, values: Tensor, *, or_equal: bool = False) -> 
         side = "right" if or_equal else "left"
         return torch.from_numpy(np.searchsorted(ordered.numpy(), values.numpy(), side=side))  # type: ignore[call-overload]
     return torch.searchsorted(ordered, values, right=or_equal)
+
+
+for _compute, _key, _title, _about, _direction, _summary in (
+    (
+        auroc,
+        "auroc",
+        "AUROC",
+        "probability that an OOD image scores higher than a test image",
+        1,
+        1,
+    ),
+    (aupr, "aupr_out", "AUPR, OOD", "average precision, OOD images positive", 1, 0),
+    (
+        *(partial(aupr, positive="in"), "aupr_in", "AUPR, in-distribution"),
+        *("average precision, in-distribution images positive", 1, 0),
+    ),
+    (
+        *(fpr_at_tpr_in, "fpr_at_95_tpr_in", "OOD accepted at 95 % TPR"),
+        *("share of OOD images accepted where 95 % of the test images are", -1, 1),
+    ),
+    (
+        *(fpr_at_tpr_out, "fpr_at_95_tpr_out", "in-distribution rejected at 95 % TPR"),
+        *("share of test images rejected where 95 % of the OOD images are", -1, 0),
+    ),
+):
+    register_metric(
+        Metric(
+            _key,
+            _title,
+            _about,
+            _direction,
+            "%",
+            "scores",
+            _compute,
+            estimator="out-of-distribution positive, raw scores",
+            summary=bool(_summary),
+        )
+    )
+register_metric(
+    Metric(
+        "threshold",
+        "energy threshold",
+        "energy at or below which 95 % (--accept) of the validation images are",
+        0,
+        summary=False,
+    )
+)
+register_metric(
+    Metric(
+        "accepted", "accepted", "share of images at or below the threshold", 0, "%", summary=False
+    )
+)

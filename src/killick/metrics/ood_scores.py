@@ -1,7 +1,7 @@
-"""Scores of how far out of distribution an image is: higher is farther, for all of them.
+"""OOD scores: higher is farther from the training data, for all of them.
 
-Each gives float64 of shape `(n,)`, computed in float64 from whatever came in. What saturated before
-stays so: a softmax in float32 is exactly 1 for many images, and those are tied.
+The public functions give float64 of shape `(n,)`, computed in float64 from whatever came in. What
+saturated before stays so: a softmax in float32 is exactly 1 for many images, and those are tied.
 """
 
 import math
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from killick.errors import OptionError
 from killick.metrics.input_checks import blocks, check_logits, check_probs
+from killick.metrics.metric_registry import Metric, Score, register_metric, register_score
 
 
 def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -23,7 +24,7 @@ def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     check_logits(logits)
     if not (temperature > 0 and math.isfinite(temperature)):
         raise OptionError(f"expected a temperature above 0, found {temperature}.")
-    return torch.cat([-temperature * (b / temperature).logsumexp(1) for b in blocks(logits)])
+    return torch.cat([temperature * _energy(b / temperature) for b in blocks(logits)])
 
 
 def max_softmax(probs: Tensor) -> Tensor:
@@ -41,4 +42,83 @@ def max_logit(logits: Tensor) -> Tensor:
 def entropy(probs: Tensor) -> Tensor:
     """The entropy of the predicted distribution, in nats; a class of probability 0 adds nothing."""
     check_probs(probs)
-    return torch.cat([torch.special.entr(block).sum(1) for block in blocks(probs)])
+    return torch.cat([_entropy(block) for block in blocks(probs)])
+
+
+# The formulas, in the precision of their input: logits `(..., n, classes)`.
+
+
+def _energy(logits: Tensor) -> Tensor:
+    return -logits.logsumexp(-1)
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return torch.special.entr(probs).sum(-1)
+
+
+def _spread(members: Tensor) -> Tensor:
+    return members.softmax(-1).std(0).mean(-1)
+
+
+def _mutual_information(members: Tensor) -> Tensor:
+    """Entropy of the mean prediction minus the mean entropy, over references."""
+    probs = members.softmax(-1)
+    return (_entropy(probs.mean(0)) - _entropy(probs).mean(0)).clamp_min(0)
+
+
+register_score(Score("energy", "energy", "minus the logsumexp of the logits", compute=_energy))
+register_score(
+    Score(
+        "max_softmax",
+        "max softmax",
+        "minus the probability of the predicted class",
+        compute=lambda logits: -logits.softmax(-1).amax(-1),
+    )
+)
+register_score(
+    Score(
+        "max_logit", "max logit", "minus the highest logit", compute=lambda logits: -logits.amax(-1)
+    )
+)
+register_score(
+    Score(
+        "entropy",
+        "entropy",
+        "entropy of the predicted distribution",
+        compute=lambda logits: _entropy(logits.softmax(-1)),
+    )
+)
+register_score(
+    Score(
+        "residual_distance",
+        "residual",
+        "distance to the nearest residual of training (anchored models)",
+        "images",
+    )
+)
+register_score(
+    Score(
+        "spread",
+        "spread",
+        "mean standard deviation of the probabilities over references (anchored models)",
+        "members",
+        _spread,
+    )
+)
+register_score(
+    Score(
+        "mutual_information",
+        "mutual inf.",
+        "mutual information of prediction and reference (anchored models)",
+        "members",
+        _mutual_information,
+    )
+)
+
+# What the suite `references` reports.
+for _key, _title, _about, _unit in (
+    ("disagreement", "disagreement", "predictions of one reference that differ from all's", "%"),
+    ("mutual_information", "mutual information", "mean over images, of the score", ""),
+    ("error_auroc", "error AUROC", "probability that a wrong prediction has a higher score", "%"),
+):
+    register_metric(Metric(_key, _title, _about, 0, _unit, summary=False))

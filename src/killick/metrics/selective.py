@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from killick.metrics.input_checks import check_ranked
+from killick.metrics.metric_registry import Metric, register_metric
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,18 @@ def e_aurc(confidence: Tensor, correct: Tensor) -> float:
     covered = torch.arange(1, n + 1, device=found.risk.device).double()
     best = (covered - (n - errors)).clamp_min(0) / covered
     return float((found.risk - best).mean())
+
+
+register_metric(
+    Metric(
+        "aurc",
+        "area under risk-coverage",
+        "area under the curve of risk against coverage",
+        -1,
+        "",
+        "confidence",
+        aurc,
+        short="AURC",
+        summary=False,
+    )
+)

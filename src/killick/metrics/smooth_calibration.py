@@ -21,6 +21,7 @@ from killick.errors import OptionError, check_option
 from killick.metrics import cosine_series as cosines
 from killick.metrics import relplot_versions as legacy
 from killick.metrics.input_checks import check_pairs
+from killick.metrics.metric_registry import Metric, register_metric
 
 ESTIMATORS = ("exact", "relplot-1.0.3", "relplot-1.0")
 
@@ -236,3 +237,20 @@ def _check_bandwidth(bandwidth: float | None) -> None:
     """Refuse a bandwidth that is not positive, or too small for any grid."""
     if bandwidth is not None and not 1e-5 <= bandwidth < math.inf:
         raise OptionError(f"expected a bandwidth of at least 0.00001, found {bandwidth}.")
+
+
+register_metric(
+    Metric(
+        "smooth_ece",
+        "calibration error",
+        "smooth calibration error of the top label: a kernel instead of bins",
+        -1,
+        "",
+        "confidence",
+        smooth_ece,
+        short="smooth ECE",
+        suite="calibration",
+        estimator="top label, reflected kernel, bandwidth as in relplot 1.0.3",
+        interval=smooth_ece_interval,
+    )
+)

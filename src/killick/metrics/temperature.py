@@ -7,6 +7,7 @@ from torch import Tensor
 
 from killick.errors import OptionError
 from killick.metrics.input_checks import blocks, check_logits
+from killick.metrics.metric_registry import Metric, register_metric
 
 _PRECISION = 1e-10
 
@@ -69,3 +70,14 @@ def _slope(logits: Tensor, labels: Tensor, inverse: float) -> tuple[float, float
         second += ((weights * ahead.square()).sum(1) - mean.square()).clamp_min(0).sum()
         start += len(block)
     return float(first), float(second)
+
+
+register_metric(
+    Metric(
+        "temperature",
+        "temperature",
+        "temperature that logits are divided by, fitted on validation images",
+        0,
+        summary=False,
+    )
+)
