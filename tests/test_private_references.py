@@ -1,6 +1,8 @@
 """References that are nobody's: made of statistics, stored, trained with, saved."""
 
+import copy
 import io
+import json
 import re
 
 import numpy as np
@@ -15,11 +17,13 @@ from killick import ReferencePool
 from killick.core.image_model import Threshold
 from killick.core.synthetic_references import (
     FEWEST,
-    are_private,
     make_references,
     replace_references,
 )
+from killick.deploy.exporter import describe_references
+from killick.deploy.publisher import publish
 from killick.errors import DtypeError, KillickError, OptionError, ReferencesError
+from killick.storage.model_folder import NOTE, PRIVATE_NOTES, note_on_references
 from killick.training import make_recipe, train
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
 from killick.training.recipe_files import to_yaml
@@ -157,10 +161,43 @@ def test_what_cannot_be_done_is_said_in_a_line(change, error, words):
     assert "\n" not in str(found.value)
 
 
-def test_policies_tell_whether_references_are_training_images():
-    for kind in ("mean", "synthetic"):
-        assert are_private(make_references(kind, pictures())[1])
-    assert not any(map(are_private, (None, "", "chosen", "random by class, clean, seed 0")))
+@pytest.mark.parametrize("policy", ["mean of two photos", "synthetic, seed 0"])
+def test_words_of_a_policy_never_make_references_private(policy, tmp_path):
+    model = small_model().set_references(pictures(2), policy=policy)
+    assert model.reference_kind == "images"
+    killick.save(model, tmp_path / "model")
+    note = json.loads((tmp_path / "model" / "config.json").read_text())["references"]["note"]
+    assert note == NOTE
+    publish(model, tmp_path / "card")
+    assert "whoever has the file can see them" in (tmp_path / "card" / "README.md").read_text()
+    assert "no training image is in the file" not in describe_references(model, 1)
+
+
+@pytest.mark.parametrize("kind", ["mean", "synthetic"])
+def test_the_kind_of_references_is_kept_until_others_come(kind, tmp_path):
+    model = small_model()
+    replace_references(model, kind, pictures())
+    killick.save(model, tmp_path / "model")
+    again = killick.load(tmp_path / "model", net=small_net())
+    assert model.reference_kind == again.reference_kind == kind
+    assert copy.deepcopy(again).reference_kind == kind
+    assert note_on_references(again) == PRIVATE_NOTES[kind]
+    assert "no training image is in the file" in describe_references(again, 1)
+    again.load_state_dict(model.state_dict())
+    assert again.reference_kind == kind
+    again.load_state_dict(small_model().state_dict())
+    assert again.reference_kind == "images"
+    model.set_references(pictures(1))
+    assert model.reference_kind == "images"
+
+
+def test_a_config_with_an_unknown_kind_of_references_is_refused(tmp_path):
+    killick.save(small_model(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["references"]["kind"] = "nothing"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(killick.errors.StorageError, match="references"):
+        killick.load(tmp_path, net=small_net())
 
 
 SIZE = 16
@@ -256,6 +293,7 @@ def test_a_run_keeps_what_its_recipe_says_in_the_place_of_images(pack, kind, run
     for model in (outcome.model, killick.load(outcome.folder)):
         assert torch.equal(model.references, expected)
         assert model.reference_policy == words
+        assert model.reference_kind == kind
     assert {row["reference_policy"] for row in outcome.rows} == {words}
 
 
@@ -304,7 +342,7 @@ def test_a_run_that_is_gone_on_with_ends_where_it_would_have(pack, runs, tmp_pat
     train_and_stop(plan, tmp_path / "run", 2, monkeypatch)
     outcome = train(None, tmp_path / "run", resume=True, quiet=True)
     assert_same(weights_of(tmp_path / "run"), weights_of(runs["synthetic"][0].folder))
-    assert outcome.model.reference_policy.startswith("synthetic, 3 images")
+    assert outcome.model.reference_kind == "synthetic"
 
 
 def test_a_run_from_before_the_setting_goes_on(pack, runs, tmp_path, monkeypatch):

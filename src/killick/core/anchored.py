@@ -8,7 +8,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ from killick.errors import (
     StemError,
     check_option,
 )
+
+ReferenceKind = Literal["images", "mean", "synthetic"]
 
 
 def pair(x: Tensor, references: Tensor, masked: Tensor | bool | None = None) -> Tensor:
@@ -60,6 +62,10 @@ def pair(x: Tensor, references: Tensor, masked: Tensor | bool | None = None) -> 
     return torch.cat([first, x - references], dim=1)
 
 
+def _same(here: Tensor, other: Tensor) -> bool:
+    return not (here.is_meta or other.is_meta) and torch.equal(here.cpu(), other.cpu())
+
+
 def _check_paired(x: Tensor, references: Tensor) -> None:
     if x.shape != references.shape:
         raise ShapeError(
@@ -85,6 +91,8 @@ class Anchored(ImageModel):
         counts: Where it keeps its channel count, which was doubled.
         references: The stored references, `(k, …)`, empty until `set_references`.
         reference_policy: How they were chosen, in words; recorded with every result.
+        reference_kind: "images", or "mean" or "synthetic" where `replace_references` or training made
+            them of statistics, so that no training image travels with the model.
         class_names: In the order of the logits, if known.
         provenance: How the model was trained, if known; saved with it.
         residuals: The bank of training residuals for transductive prediction, empty until set.
@@ -110,6 +118,7 @@ class Anchored(ImageModel):
         self.stems = tuple(stems)
         self.counts = tuple(counts)
         self.reference_policy: str | None = None
+        self.reference_kind: ReferenceKind = "images"
         self.recent: RecentPairs | None = RecentPairs() if tracked_norms(net) else None
         self._token = object()  # stands for this model and none of its copies
         self._settled = (0, 0)  # versions of the weights, pairs written: when last settled
@@ -160,7 +169,7 @@ class Anchored(ImageModel):
             policy: How they were chosen, in words, such as "random, seed 0".
         """
         self.references = self.check_references(images)
-        self.reference_policy = policy
+        self.reference_policy, self.reference_kind = policy, "images"
         # From here on the model is one for images of their size.
         self.image_shape = tuple(self.references.shape[1:])
         return self
@@ -289,6 +298,8 @@ class Anchored(ImageModel):
         for name in ("references", "residuals"):  # of any number: take the shape that comes
             if (stored := state_dict.get(prefix + name)) is not None:
                 here = getattr(self, name)
+                if name == "references" and not _same(here, stored):
+                    self.reference_kind = "images"  # unless whoever loads them knows better
                 setattr(self, name, torch.empty_like(stored, device=here.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 

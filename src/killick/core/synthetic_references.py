@@ -55,6 +55,7 @@ def replace_references(
         k = max(len(model.references), 1)
     references, policy = make_references(kind, images, k=k, seed=seed)
     model.set_references(references, policy=policy)
+    model.reference_kind = kind
     forget_old_references(model)
 
 
@@ -89,11 +90,6 @@ def forget_old_references(model: Anchored) -> None:
     """Drop what was made with other references: the threshold, and the bank of residuals."""
     model.threshold = None
     model.residuals = torch.empty(0, device=model.residuals.device)
-
-
-def are_private(policy: str | None) -> bool:
-    """Whether a `reference_policy` is one of those made here, so that none is a training image."""
-    return policy is not None and policy.startswith(("mean of ", "synthetic, "))
 
 
 def _check_many(images: Tensor) -> None:

@@ -23,7 +23,7 @@ from killick import metrics
 from killick.core.anchored import Anchored, evaluating
 from killick.core.image_model import Threshold
 from killick.core.standard import Standard, model_in
-from killick.core.synthetic_references import are_private, replace_references
+from killick.core.synthetic_references import replace_references
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import view_for
 from killick.deploy import check_export as check
@@ -278,7 +278,7 @@ def describe_references(model: Anchored | Standard, k: int) -> str:
     if isinstance(model, Standard):
         return "none: a standard model"
     policy = model.reference_policy or "images that were given"
-    if are_private(policy):
+    if model.reference_kind != "images":
         return f"{policy}; no training image is in the file"
     what = "one reference" if k == 1 else f"{k} references"
     return (

@@ -11,7 +11,6 @@ import yaml
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
-from killick.core.synthetic_references import are_private
 from killick.data.preprocessing import view_for
 from killick.deploy.card_metadata import make_front_matter
 from killick.deploy.card_results import Corruptions, Evaluation, Line, Number
@@ -350,10 +349,10 @@ def _say_what_travels(model: Anchored | Standard) -> Iterable[str]:
         yield "A standard model has no references: no training image travels with it."
         return
     count = len(model.references)
-    if not count or are_private(model.reference_policy):
+    if not count or model.reference_kind != "images":
         yield note_on_references(model)
         cost = model.provenance.get(COST)
-        if isinstance(cost, dict) and are_private(model.reference_policy):
+        if isinstance(cost, dict) and model.reference_kind != "images":
             yield f"What that costs: {text(describe_cost(cost))}"
         return
     what = "One reference image is" if count == 1 else f"{count} reference images are"

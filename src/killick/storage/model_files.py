@@ -15,11 +15,12 @@ import os
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import safetensors.torch
 from torch import Tensor
 
+from killick.core.anchored import ReferenceKind
 from killick.core.image_model import Threshold
 from killick.errors import OptionError, StorageError, show
 from killick.nets import Architecture
@@ -259,7 +260,8 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
             and isinstance(made.get("name"), str)
             and isinstance(made.get("arguments"), dict)
         ),
-        "references": isinstance(config.get("references", {}), dict),
+        "references": isinstance(config.get("references", {}), dict)
+        and config.get("references", {}).get("kind", "images") in get_args(ReferenceKind),
         "class_names": config.get("class_names") is None or names(config["class_names"]),
         "provenance": isinstance(config.get("provenance", {}), dict),
         "threshold": cut is None

@@ -30,7 +30,6 @@ from killick.core.folding import Folded
 from killick.core.image_model import Threshold
 from killick.core.inspection import relative_error
 from killick.core.standard import Standard, model_in, standard
-from killick.core.synthetic_references import are_private
 from killick.errors import OptionError, StorageError, show
 from killick.nets import Architecture, create, remembered
 from killick.storage.model_files import (
@@ -46,7 +45,7 @@ from killick.storage.model_files import (
 NOTE = (
     "References are usually training images. They are stored in the weights file and travel along."
 )
-# What is said instead where they were made of statistics, by the word their policy begins with.
+# Instead, where they were made of statistics, by `reference_kind`.
 PRIVATE_NOTES = {
     "mean": "The reference is a mean of many training images. None of them travels along.",
     "synthetic": "References are synthetic, made of statistics of many training images. None of"
@@ -137,6 +136,7 @@ def gather(
     if isinstance(model, Anchored):
         config["references"] = {
             "count": len(model.references),
+            "kind": model.reference_kind,
             "policy": model.reference_policy,
             "note": note_on_references(model),
         }
@@ -158,14 +158,11 @@ def _check_names(names: Sequence[str] | None, logits: Tensor) -> None:
 
 
 def note_on_references(model: Anchored) -> str:
-    """What travels with a model of the images it was trained on, by its reference policy."""
-    policy = model.reference_policy or ""
+    """What travels with a model of the images it was trained on, by its `reference_kind`."""
     if not len(model.references):
         note = "No references are stored."
-    elif are_private(policy):
-        note = PRIVATE_NOTES["mean" if policy.startswith("mean") else "synthetic"]
     else:
-        note = NOTE
+        note = PRIVATE_NOTES.get(model.reference_kind, NOTE)
     return f"{note} {RESIDUALS_NOTE}" if len(model.residuals) else note
 
 
@@ -316,7 +313,9 @@ def _rebuild(
             model.check_references(model.references)
         if model.residuals.numel():
             model.set_residuals(model.residuals)
-        model.reference_policy = (config.get("references") or {}).get("policy")
+        known = config.get("references") or {}
+        model.reference_policy = known.get("policy")
+        model.reference_kind = known.get("kind", "images")
     names = config.get("class_names")
     model.class_names = None if names is None else tuple(names)
     model.provenance = config.get("provenance") or {}

@@ -52,6 +52,7 @@ class Run:
         if isinstance(self.model, Anchored):
             assert material.stored is not None
             self.model.set_references(material.stored, policy=material.stored_policy)
+            self.model.reference_kind = recipe.protocol.stored_as  # type: ignore[assignment]
             if recipe.protocol.batchnorm == "running":
                 self.model.recent = None
             if recipe.protocol.stored_as != "images":  # one that is gone on from may hold some
