@@ -36,7 +36,6 @@ from killick.deploy.card_results import gather_evaluations
 from killick.deploy.export_images import read_some
 from killick.deploy.markdown import code, fenced, table, text
 from killick.deploy.private_paths import without_folders
-from killick.deploy.publisher import publish
 from killick.deploy.reference_replacement import describe_cost
 from killick.errors import DataError, InstallError, OptionError, StorageError
 from killick.experiments.arms import parse_arms
