@@ -6,6 +6,7 @@ import math
 import torch
 from torch import Tensor
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.filters import Mixture, merge, mirror, mix, smooth
 from killick.corruptions.pixels import to_bytes
 
@@ -17,19 +18,27 @@ _NEGLIGIBLE = 1e-8
 _TABLE = 1 << 21
 
 
+@corruption(
+    cifar=(0.4, 0.6, 0.7, 0.8, 1),
+    imagenet=(1, 2, 3, 4, 6),
+    chunk=2,
+)
 def gaussian_blur(images: Tensor, sigma: float, *, generator: torch.Generator | None) -> Tensor:
     """The images convolved with a Gaussian that ends at 4 sigma, the edges repeated outwards.
 
     The original calculates with float64, this with float32.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         sigma: In pixels.
-        generator: Not used: nothing is random.
     """
     return smooth(images, sigma)
 
 
+@corruption(
+    cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+    imagenet=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+    chunk=0.5,
+)
 def defocus_blur(
     images: Tensor, radius: float, alias: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -37,11 +46,9 @@ def defocus_blur(
 
     The original calculates with float64, this with float32.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         radius: Of the disc, in pixels.
         alias: Sigma of the Gaussian that softens it.
-        generator: Not used: nothing is random.
     """
     height, width = images.shape[2:]
     kernel = disc(radius, alias)
@@ -128,6 +135,11 @@ def good_size(size: int) -> int:
         size += 1
 
 
+@corruption(
+    cifar=((0.01, 7), (0.01, 12), (0.01, 16), (0.01, 21), (0.01, 26)),
+    imagenet=((0.01, 12), (0.01, 16), (0.02, 11), (0.02, 13), (0.03, 11)),
+    chunk=4,
+)
 def zoom_blur(
     images: Tensor, step: float, count: int, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -135,11 +147,9 @@ def zoom_blur(
 
     Heights and widths are enlarged each about their own middle; the original is for squares.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         step: Between the factors.
         count: How many factors.
-        generator: Not used: nothing is random.
     """
     mixture = _zoom_mixture(step, int(count), *images.shape[2:], images.device)
     return to_bytes(mix(images, mixture)).contiguous()

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from killick.corruptions.cbar_warps import places_of, sample
+from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _TURN = 6.28318530718  # as the authors write 2 pi
@@ -21,6 +22,9 @@ _STRENGTH = 0.005
 _STEEPEST_FLAT = 0.999  # upward part of a normal from which on nothing is refracted
 
 
+@corruption(
+    imagenet=(2.35, 3.2, 4.9, 6.6, 9.15),
+)
 def caustic_refraction(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:

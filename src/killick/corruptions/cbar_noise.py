@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _HASHES = 256  # entries in the table that gives each lattice point its gradient
@@ -19,6 +20,10 @@ _OCTAVES = (1, 2, 4, 8, 16)
 _CELLS = 7  # lattice cells along a side in the first octave: 32 px each at 224
 
 
+@corruption(
+    cifar=(0.7, 1.4, 2.1, 3.5, 4.2),
+    imagenet=(0.8, 1.6, 2.4, 4, 5.6),
+)
 def blue_noise_sample(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -27,11 +32,6 @@ def blue_noise_sample(
     The threshold is `severity * 3 / 10 - 2.5`. The amplitude of each frequency is its distance from
     zero frequency, in cycles per image; one field of noise serves all three channels. See
     `_make_noise` for the phases.
-
-    Args:
-        images: uint8, `(n, 3, height, width)`.
-        severity: From the table.
-        generator: On the images' device.
     """
     n, _, height, width = images.shape
     phases = _draw_phases(n, height, width, images.device, generator)
@@ -46,6 +46,10 @@ def _apply_blue_noise(images: Tensor, severity: float, phases: Tensor) -> Tensor
     return images * kept[:, None]
 
 
+@corruption(
+    cifar=(2.5, 4, 5.5, 6.5, 7),
+    imagenet=(1, 2, 3, 4, 5),
+)
 def brownish_noise(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
     """The images plus low-frequency noise with a standard deviation of `severity * 64 / 10` levels.
 
@@ -53,11 +57,6 @@ def brownish_noise(images: Tensor, severity: float, *, generator: torch.Generato
     `1 / (r ** 2 + 1)`; each channel has noise of its own. Zero frequency is kept, so that an image
     also becomes lighter or darker, but is left out of the standard deviation. See `_make_noise` for
     the phases.
-
-    Args:
-        images: uint8, `(n, 3, height, width)`.
-        severity: From the table.
-        generator: On the images' device.
     """
     n, channels, height, width = images.shape
     phases = _draw_phases(n * channels, height, width, images.device, generator)
@@ -132,6 +131,9 @@ def _deviation(noise: Tensor) -> Tensor:
     return variance.clamp_min(1e-24).sqrt()
 
 
+@corruption(
+    imagenet=(4.6, 5.2, 5.8, 7.6, 8.8),
+)
 def perlin_noise(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
     """The images blended with bright, cloudy noise, whose weight is `severity * 0.5 / 10`.
 
@@ -143,11 +145,6 @@ def perlin_noise(images: Tensor, severity: float, *, generator: torch.Generator 
 
     A gradient of zero length, which one image in a thousand has, is NaN in the original and
     blackens the pixels around; here it stays zero.
-
-    Args:
-        images: uint8, `(n, 3, height, width)`.
-        severity: From the table.
-        generator: On the images' device.
     """
     draw = _draw_lattice(len(images), images.device, generator)
     return _apply_perlin_noise(images, severity, draw)

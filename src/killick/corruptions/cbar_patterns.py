@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _GREY = 128
@@ -41,6 +42,9 @@ class _PlaneWave(NamedTuple):
     phase: Tensor
 
 
+@corruption(
+    imagenet=(1, 1.5, 2, 4.5, 5),
+)
 def single_frequency_greyscale(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -49,11 +53,6 @@ def single_frequency_greyscale(
     The wave is `sin(x * across + y * down + phase)`. One of the two frequencies, either with equal
     chance, is uniform between -pi and pi, the other uniform between minus and plus that; the phase
     is uniform.
-
-    Args:
-        images: uint8, `(n, 3, height, width)`.
-        severity: From the table.
-        generator: On the images' device.
     """
     draw = _draw_plane_wave(len(images), images.device, generator)
     return _apply_plane_wave(images, severity, draw)
@@ -82,6 +81,9 @@ class _Rings(NamedTuple):
     breadth: Tensor  # of a ring, in pixels
 
 
+@corruption(
+    imagenet=(3, 5, 8, 9, 10),
+)
 def cocentric_sine_waves(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -92,11 +94,6 @@ def cocentric_sine_waves(
     image, the frequency uniform to 10 (seldom whole: the rings break where the angle jumps),
     amplitude and breadth uniform to a tenth of the side. All channels get the same, as in the
     published generator.
-
-    Args:
-        images: uint8, `(n, 3, height, width)`.
-        severity: From the table.
-        generator: On the images' device.
     """
     n, _, height, width = images.shape
     draw = _draw_rings(n, height, width, images.device, generator)
@@ -129,6 +126,9 @@ class _Plasma(NamedTuple):
     scale: Tensor  # pixels for each unit of the pattern
 
 
+@corruption(
+    imagenet=(4.75, 7, 8.5, 9.25, 10),
+)
 def plasma_noise(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
     """The images, faded, plus coloured plasma of `severity * 64 / 10` levels.
 
@@ -137,11 +137,6 @@ def plasma_noise(images: Tensor, severity: float, *, generator: torch.Generator 
     1.93 and with pushes shrinking by `2.25 - sharpness`; red, green and blue are sines of where x,
     their mean and y end up. Uniform: time to 6 pi, sharpness from 0.5 to 1, scale from 0.075 to 0.2
     of the side. (The original has a further term, of which the factor starts at zero and stays.)
-
-    Args:
-        images: uint8, `(n, 3, height, width)`.
-        severity: From the table.
-        generator: On the images' device.
     """
     n, _, height, width = images.shape
     draw = _draw_plasma(n, height, width, images.device, generator)
@@ -186,6 +181,10 @@ class _Board(NamedTuple):
     chance: Tensor  # uniform, for each square, the first pixel's in the middle
 
 
+@corruption(
+    cifar=(1, 2, 3, 4, 5),
+    imagenet=(2, 3, 4, 5, 6),
+)
 def checkerboard_cutout(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -194,11 +193,6 @@ def checkerboard_cutout(
     The board is turned about the first pixel by a uniform angle; its squares are from 0.1 to 0.25
     of the side, uniform, and at least one pixel. Each square of the one colour becomes grey (128)
     with that chance, independently.
-
-    Args:
-        images: uint8, `(n, 3, height, width)`.
-        severity: From the table.
-        generator: On the images' device.
     """
     n, _, height, width = images.shape
     draw = _draw_board(n, height, width, images.device, generator)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _SPARKLES = 5
@@ -51,6 +52,10 @@ class Lines(NamedTuple):
     places: Tensor
 
 
+@corruption(
+    cifar=(0.7, 3.5, 5.6, 6.3, 7),
+    imagenet=(1, 2, 3, 5, 6),
+)
 def sparkles(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
     """Pictures with five white sparkles each, larger with the severity s.
 
@@ -64,6 +69,10 @@ def sparkles(images: Tensor, severity: float, *, generator: torch.Generator | No
     return _add_sparkles(images, severity, bursts)
 
 
+@corruption(
+    cifar=(1, 1.5, 2.5, 4.5, 5),
+    imagenet=(1, 2, 4, 9, 10),
+)
 def inverse_sparkles(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -78,6 +87,9 @@ def inverse_sparkles(
     return _surround(images, severity, bursts)
 
 
+@corruption(
+    cifar=(0.5, 1, 1.5, 2, 2.5),
+)
 def lines(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
     """Pictures crossed by `int((s / 10) side)` anti-aliased lines of grey 128.
 

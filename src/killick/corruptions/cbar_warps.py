@@ -14,11 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, grid_sample
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _ROTATIONS = 21
 
 
+@corruption(
+    cifar=(5.5, 6, 6.5, 8.5, 10),
+)
 def pinch_and_twirl(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -33,6 +37,9 @@ def pinch_and_twirl(
     return _twirl(images, severity, _draw_signs(images, generator))
 
 
+@corruption(
+    cifar=(5.5, 6, 6.5, 7.5, 8),
+)
 def ripple(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
     """Pictures with rows and columns displaced by a sine each.
 
@@ -44,6 +51,9 @@ def ripple(images: Tensor, severity: float, *, generator: torch.Generator | None
     return _displace(images, severity, wavelengths, phases)
 
 
+@corruption(
+    cifar=(2.8, 3.6, 4.4, 5.2, 6),
+)
 def circular_motion_blur(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -65,6 +75,9 @@ def circular_motion_blur(
     return to_bytes(blurred.T.reshape(images.shape))
 
 
+@corruption(
+    cifar=(1, 2, 5, 9, 10),
+)
 def transverse_chromatic_abberation(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.jpeg import recode
 from killick.corruptions.pixels import to_bytes, to_floats
 
@@ -18,29 +19,33 @@ _BITS = 22
 _UNIT = 1 << _BITS
 
 
+@corruption(
+    cifar=(0.75, 0.5, 0.4, 0.3, 0.15),
+    imagenet=(0.4, 0.3, 0.2, 0.1, 0.05),
+)
 def contrast(images: Tensor, factor: float, *, generator: torch.Generator | None) -> Tensor:
     """The images with every channel drawn towards its own mean over the picture.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         factor: What is left of the distance to the mean.
-        generator: Not used.
     """
     levels = to_floats(images)
     mean = levels.mean((2, 3), keepdim=True)
     return to_bytes(levels.mul_(factor).add_(mean.mul_(1 - factor)))
 
 
+@corruption(
+    cifar=(0.05, 0.1, 0.15, 0.2, 0.3),
+    imagenet=(0.1, 0.2, 0.3, 0.4, 0.5),
+)
 def brightness(images: Tensor, added: float, *, generator: torch.Generator | None) -> Tensor:
     """The images with the value of HSV raised, hue and saturation kept.
 
     The value is the largest of the three channels, and to change it scales all three; black, which
     has no hue, becomes grey. The original goes to HSV and back, to the same effect.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         added: To the value, as a share of full scale.
-        generator: Not used.
     """
     value = to_floats(_highest(images))
     raised = (value + 255 * added).clamp_(0, 255)
@@ -48,6 +53,10 @@ def brightness(images: Tensor, added: float, *, generator: torch.Generator | Non
     return to_bytes(torch.addcmul(of_black, to_floats(images), raised.div_(value.clamp_(min=1))))
 
 
+@corruption(
+    cifar=((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+    imagenet=((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
+)
 def saturate(
     images: Tensor, factor: float, offset: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -57,11 +66,9 @@ def saturate(
     lies below it, as a share of it: to change it stretches the distances of all three to the
     largest. Greys have the hue of red in HSV, so that an offset turns them red, as in the original.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         factor: Not negative.
         offset: Not negative.
-        generator: Not used.
     """
     value = to_floats(_highest(images))
     spread = value - _lowest(images)
@@ -73,16 +80,18 @@ def saturate(
     return to_bytes(levels)
 
 
+@corruption(
+    cifar=(0.95, 0.9, 0.85, 0.75, 0.65),
+    imagenet=(0.6, 0.5, 0.4, 0.3, 0.25),
+)
 def pixelate(images: Tensor, scale: float, *, generator: torch.Generator | None) -> Tensor:
     """The images made smaller by the means of boxes, and large again by repetition.
 
     Equal to Pillow's BOX filter, down and up, which rounds the means along x, then those along y.
     (Since version 13 it begins with y in images twice as tall as wide: a grey level there.)
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         scale: Of the small image, in (0, 1]; its sides are cut to whole pixels, at least 1.
-        generator: Not used.
     """
     height, width = images.shape[2:]
     low, narrow = max(1, int(height * scale)), max(1, int(width * scale))
@@ -91,6 +100,10 @@ def pixelate(images: Tensor, scale: float, *, generator: torch.Generator | None)
     return _resize(_turn(_resize(small, width)), height)
 
 
+@corruption(
+    cifar=(80, 65, 58, 50, 40),
+    imagenet=(25, 18, 15, 10, 7),
+)
 def jpeg_compression(
     images: Tensor, quality: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -98,10 +111,8 @@ def jpeg_compression(
 
     Colours have half the resolution, Pillow's default.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         quality: Of libjpeg, 1 to 100; cut to a whole number.
-        generator: Not used.
     """
     return recode(images, int(quality))
 

@@ -6,12 +6,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _TRUNCATE = 3  # standard deviations, where the smoothing ends
+_SLIP = 244 / 224  # of the original, for ImageNet; kept
 _FLAT = 1e-4  # an area, as a share of what it was, that counts as none
 
 
+@corruption(
+    cifar=(
+        *((0, 0, 0.08, 1), (0.05, 0.2, 0.07, 1), (0.08, 0.06, 0.06, 1)),
+        *((0.1, 0.04, 0.05, 1), (0.1, 0.03, 0.03, 1)),
+    ),
+    imagenet=(
+        *((2, 0.7, 0.1, _SLIP), (2, 0.08, 0.2, _SLIP), (0.05, 0.01, 0.02, _SLIP)),
+        *((0.07, 0.01, 0.02, _SLIP), (0.12, 0.01, 0.02, _SLIP)),
+    ),
+)
 def elastic_transform(
     images: Tensor,
     alpha: float,
@@ -30,13 +42,11 @@ def elastic_transform(
     pixel in the first step, by OpenCV before version 5; images under 3 pixels, where its three
     points are one.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         alpha: Scale of the displacement; without any, there is only the affine map.
         sigma: Of the Gaussian that smooths the noise.
         affine: How far the three points may move along either axis.
         side: The unit of these three, as a share of the image's shorter side.
-        generator: On the images' device; its default generator without it.
     """
     n, _, height, width = images.shape
     unit = side * min(height, width)

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.ice import make_ice
 from killick.corruptions.pixels import to_bytes, to_floats
 from killick.errors import DataError, DtypeError, ShapeError
@@ -22,6 +23,10 @@ _KINDS = {".png", ".jpg", ".jpeg"}
 _SPARE = 1.1  # how much larger than the image a texture is made that was too small for it
 
 
+@corruption(
+    cifar=((1, 0.2, 0.2), (1, 0.3, 0.2), (0.9, 0.4, 0.2), (0.85, 0.4, 0.2), (0.75, 0.45, 0.2)),
+    imagenet=((1, 0.4, 1), (0.8, 0.6, 1), (0.7, 0.7, 1), (0.65, 0.7, 1), (0.6, 0.75, 1)),
+)
 def frost(
     images: Tensor,
     image_weight: float,
@@ -36,12 +41,10 @@ def frost(
     The textures are those of `ice.make_ice`; the originals have photographs. A texture that is not
     larger than the images is enlarged until it is, with a tenth to spare; the originals fail there.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         image_weight: How much of the image is left.
         frost_weight: How much of the texture is added.
         scale: By which the texture is resized before it is cropped.
-        generator: On the device of the images.
         textures: uint8 `(3, height, width)` each, such as `load_photographs` finds; ice by default.
     """
     n, _, height, width = images.shape

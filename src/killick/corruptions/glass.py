@@ -3,9 +3,15 @@
 import torch
 from torch import Tensor
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.filters import smooth
 
 
+@corruption(
+    cifar=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+    imagenet=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    chunk=2,
+)
 def glass_blur(
     images: Tensor,
     sigma: float,
@@ -21,12 +27,10 @@ def glass_blur(
     copies). `reach + 1` rows and columns before the first and `reach - 1` after the last are not
     visited. The original calculates with float64, this with float32, and draws other numbers.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         sigma: Of both blurs, in pixels.
         reach: How far off a neighbour may be: `-reach` to `reach - 1` in each direction.
         passes: How often the pixels are shuffled.
-        generator: Draws the neighbours; on the device of the images.
     """
     n, channels, height, width = images.shape
     reach = int(reach)

@@ -80,10 +80,6 @@ def grow_ferns(width: int, generator: torch.Generator) -> Tensor:
 
     In every cell of a grid one crystal begins, in a random direction. Each pixel belongs to the
     nearest, nearness being measured in ellipses along it; near two of them lies a dark gap.
-
-    Args:
-        width: Of a cell, in pixels; a divisor of 512.
-        generator: On the CPU.
     """
     cells = _SIZE // width + 2 * _REACH
     corners = (torch.arange(cells) - _REACH) * float(width)

@@ -47,12 +47,7 @@ _COLOUR_STEPS = (
 
 
 def recode(images: Tensor, quality: int) -> Tensor:
-    """The images as they come back from a JPEG file, with the pixels of libjpeg.
-
-    Args:
-        images: uint8, `(n, 3, height, width)`.
-        quality: 1 to 100.
-    """
+    """The images as they come back from a JPEG file of quality 1 to 100, as libjpeg gives them."""
     height, width = images.shape[2:]
     luma, colours = _to_planes(images)
     luma_blocks, colour_blocks = _to_blocks(luma), _to_blocks(colours)

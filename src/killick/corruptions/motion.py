@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
 # Numbers that are fetched at a time: longer runs need fewer fetches, but a larger table of them.
@@ -81,6 +82,11 @@ def _offsets(angles: Tensor, taps: int) -> tuple[Tensor, Tensor]:
     return down.int(), right.int()
 
 
+@corruption(
+    cifar=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+    imagenet=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+    chunk=0.5,
+)
 def motion_blur(
     images: Tensor, radius: float, sigma: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -90,11 +96,9 @@ def motion_blur(
     nearest grey level; this calculates with float32 and rounds as well. The angles come from
     another stream of random numbers.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         radius: Half of the line's length, in pixels.
         sigma: How the weights fall off along it, in pixels.
-        generator: Draws the angles; on the device of the images.
     """
     angles = torch.empty(len(images), device=images.device).uniform_(-45, 45, generator=generator)
     smeared = smear(to_floats(images), angles, radius, sigma)

@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _LEVELS = 256
@@ -18,39 +19,45 @@ _UNITS = 2**23
 _SIGN = -(2**31)
 
 
+@corruption(
+    cifar=(0.04, 0.06, 0.08, 0.09, 0.1),
+    imagenet=(0.08, 0.12, 0.18, 0.26, 0.38),
+)
 def gaussian_noise(images: Tensor, std: float, *, generator: torch.Generator | None) -> Tensor:
     """The images with independent normal noise added to every value.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         std: As a share of full scale.
-        generator: On the images' device; its default generator without it.
     """
     noise = torch.randn(images.shape, device=images.device, generator=generator)
     return to_bytes(to_floats(images).add_(noise, alpha=255 * std))
 
 
+@corruption(
+    cifar=(0.06, 0.1, 0.12, 0.16, 0.2),
+    imagenet=(0.15, 0.2, 0.35, 0.45, 0.6),
+)
 def speckle_noise(images: Tensor, std: float, *, generator: torch.Generator | None) -> Tensor:
     """The images with normal noise added that is proportional to the value: bright is noisier.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         std: As a share of the value.
-        generator: On the images' device; its default generator without it.
     """
     noise = torch.randn(images.shape, device=images.device, generator=generator)
     return to_bytes(noise.mul_(std).add_(1).mul_(images))
 
 
+@corruption(
+    cifar=(0.01, 0.02, 0.03, 0.05, 0.07),
+    imagenet=(0.03, 0.06, 0.09, 0.17, 0.27),
+)
 def impulse_noise(images: Tensor, share: float, *, generator: torch.Generator | None) -> Tensor:
     """The images with some values replaced by 0 or 255, equally often: salt and pepper.
 
     Values are hit, not pixels, so the specks are coloured.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         share: Of the values that are replaced.
-        generator: On the images' device; its default generator without it.
     """
     noise = _random_bits(images, generator).bitwise_and_(-_LEVELS)
     # What lies between the bounds becomes 0; what is beyond them, by at least a step of 256, goes
@@ -60,6 +67,10 @@ def impulse_noise(images: Tensor, share: float, *, generator: torch.Generator | 
     return noise.add_(images).clamp_(0, 255).to(torch.uint8)
 
 
+@corruption(
+    cifar=(500, 250, 100, 75, 50),
+    imagenet=(60, 25, 12, 5, 3),
+)
 def shot_noise(images: Tensor, photons: float, *, generator: torch.Generator | None) -> Tensor:
     """The images as if counted in photons: every value is a Poisson count, brought back to scale.
 
@@ -67,10 +78,8 @@ def shot_noise(images: Tensor, photons: float, *, generator: torch.Generator | N
     for each grey level that goes in. No probability is further than 2^-24 from that of the Poisson
     distribution, and levels that it never gives are never drawn.
 
-    Args:
-        images: uint8, `(n, 3, height, width)`.
+    Constants:
         photons: Expected count at full scale.
-        generator: On the images' device; its default generator without it.
     """
     table = _shot_table(photons, images.device)
     return _look_up(images, _random_bits(images, generator), table)

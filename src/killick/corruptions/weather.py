@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold as cut_below
 
+from killick.corruptions.corruption import corruption
 from killick.corruptions.edges import (
     UNIT,
     add_neighbours,
@@ -28,6 +29,11 @@ _COARSE = 16  # pixels
 _BLOCK = 56
 
 
+@corruption(
+    cifar=((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+    imagenet=((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
+    chunk=2,
+)
 def fog(
     images: Tensor, amount: float, decay: float, *, generator: torch.Generator | None
 ) -> Tensor:
@@ -37,11 +43,9 @@ def fog(
     originals); its upper left part is used. A black image stays black. Besides other random numbers
     the originals have float64.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         amount: Of fog, in multiples of full scale.
         decay: By which the roughness falls from one scale to the next finer one.
-        generator: On the device of the images.
     """
     n, _, height, width = images.shape
     size = 1 << (max(height, width) - 1).bit_length()
@@ -123,6 +127,23 @@ def _lay_fog(images: Tensor, land: Tensor, amount: float) -> Tensor:
     return to_bytes(levels.add_(clouds[:, None]))
 
 
+@corruption(
+    cifar=(
+        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+    ),
+    imagenet=(
+        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+    ),
+    chunk=0.5,
+)
 def snow(
     images: Tensor,
     mean: float,
@@ -141,8 +162,7 @@ def snow(
     original, which sends them through ImageMagick. That has 16 bits in between, this has float32.
     The original draws noise for the whole image, but zooms into the middle of it and uses no more.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         mean: Of the noise that flakes are made of, full scale being 1.
         std: Of that noise.
         zoom: Size of the flakes, in pixels.
@@ -150,7 +170,6 @@ def snow(
         radius: Half the length of the streaks, in pixels.
         sigma: How the streaks fade, in pixels.
         mix: Share of the image; the rest is whitened.
-        generator: On the device of the images.
     """
     n, _, height, width = images.shape
     # What the zoom leaves outside is not drawn.
@@ -179,6 +198,23 @@ def _let_snow(images: Tensor, streaks: Tensor, mix: float) -> Tensor:
     return to_bytes(levels.add_(streaks + streaks.flip(2, 3)))
 
 
+@corruption(
+    cifar=(
+        (0.62, 0.1, 0.7, 0.7, 0.5, 0),
+        (0.65, 0.1, 0.8, 0.7, 0.5, 0),
+        (0.65, 0.3, 1, 0.69, 0.5, 0),
+        (0.65, 0.1, 0.7, 0.69, 0.6, 1),
+        (0.65, 0.1, 0.5, 0.68, 0.6, 1),
+    ),
+    imagenet=(
+        (0.65, 0.3, 4, 0.69, 0.6, 0),
+        (0.65, 0.3, 3, 0.68, 0.6, 0),
+        (0.65, 0.3, 2, 0.68, 0.5, 0),
+        (0.65, 0.3, 1, 0.65, 1.5, 1),
+        (0.67, 0.4, 1, 0.65, 1.5, 1),
+    ),
+    chunk=4,
+)
 def spatter(
     images: Tensor,
     mean: float,
@@ -195,15 +231,13 @@ def spatter(
     OpenCV's part in the original is done without it, to the same result. An image on which no drop
     falls stays as it is; the original divides by zero there. The smoothing is done in float32.
 
-    Args:
-        images: uint8 `(n, 3, h, w)`.
+    Constants:
         mean: Of the noise that drops are made of, full scale being 1.
         std: Of that noise.
         sigma: By which it is smoothed, in pixels.
         threshold: Smoothed noise below it is no drop.
         strength: Of the water; of the mud, the sigma by which its rims are smoothed, in pixels.
         mud: 1 for mud, 0 for water.
-        generator: On the device of the images.
     """
     n, _, height, width = images.shape
     noise = torch.randn(n, height, width, device=images.device, generator=generator)

@@ -1,0 +1,228 @@
+"""A corruption, the registry of all of them, and `corrupt`, which applies one."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from killick.corruptions.suites import TABLES, check_severity
+from killick.errors import DtypeError, OptionError, ShapeError, check_option
+from killick.registry import Registry
+
+Arguments = tuple[float, ...]
+SMALL = 64  # images up to this side have CIFAR's constants by default
+# Pixels to work on at once: on a CPU what stays near the caches, on a GPU what fills it.
+_PIXELS = {"cpu": 2**17, "cuda": 2**24}
+
+Photographs = Sequence[Tensor] | str | os.PathLike[str] | None
+CorruptionFunction = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """A corruption at five severities.
+
+    Args:
+        name: As `corrupt` and result rows have it.
+        apply: Called as `apply(images, *arguments, generator=generator)`, with uint8 images
+            `(n, 3, height, width)`; returns the same shape and type.
+        description: One line.
+        cifar: The arguments of `apply` at each severity, for images of 32 px.
+        imagenet: The same for 224 px. Without either, `apply` gets the severity itself.
+        chunk: Images at once, in multiples of the usual number. Part of the definition: it decides
+            which random numbers an image gets.
+    """
+
+    name: str
+    apply: CorruptionFunction
+    description: str = ""
+    cifar: tuple[Arguments, ...] | None = None
+    imagenet: tuple[Arguments, ...] | None = None
+    chunk: float = 1
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that have constants for it; both if it needs none."""
+        if self.cifar is None and self.imagenet is None:
+            return TABLES
+        return tuple(table for table in TABLES if getattr(self, table) is not None)
+
+    def arguments(self, severity: int, table: str) -> Arguments:
+        """What the function is called with."""
+        check_severity(severity)
+        if table not in self.tables:
+            raise OptionError(
+                f"{self.name} has no constants for table={table!r}. Choose"
+                f" table={self.tables[0]!r}."
+            )
+        rows: tuple[Arguments, ...] | None = getattr(self, table)
+        return (severity,) if rows is None else rows[severity - 1]
+
+
+CORRUPTIONS: Registry[Corruption] = Registry("corruptions", "corruption", "killick.corruptions")
+
+
+def corruption(
+    *,
+    cifar: Sequence[float | Arguments] | None = None,
+    imagenet: Sequence[float | Arguments] | None = None,
+    chunk: float = 1,
+) -> Callable[[CorruptionFunction], CorruptionFunction]:
+    """Register a function as the corruption of its name; see `Corruption` for the arguments."""
+
+    def register(function: CorruptionFunction) -> CorruptionFunction:
+        entry = describe(function.__name__, function, _rows(cifar), _rows(imagenet), chunk)
+        CORRUPTIONS.register(entry.name, entry)
+        return function
+
+    return register
+
+
+def describe(
+    name: str,
+    function: CorruptionFunction,
+    cifar: tuple[Arguments, ...] | None = None,
+    imagenet: tuple[Arguments, ...] | None = None,
+    chunk: float = 1,
+) -> Corruption:
+    """The corruption of a function, with the first line of its docstring as the description."""
+    description = next(iter((function.__doc__ or "").strip().splitlines()), "")
+    return Corruption(name, function, description, cifar, imagenet, chunk)
+
+
+def _rows(values: Sequence[float | Arguments] | None) -> tuple[Arguments, ...] | None:
+    if values is None:
+        return None
+    return tuple(value if isinstance(value, tuple) else (value,) for value in values)
+
+
+def corrupt(
+    images: Tensor,
+    name: str,
+    severity: int,
+    *,
+    table: str | None = None,
+    generator: torch.Generator | None = None,
+    frost: Photographs = None,
+) -> Tensor:
+    """Corrupted copies of `images`, each with its own randomness; the images stay as they are.
+
+    `killick list corruptions` shows the names: the 19 of ImageNet-C (Hendrycks and Dietterich 2019)
+    and those of C-bar (Mintun et al. 2021). The same call with a generator in the same state gives
+    the same pixels; another device, or another number of images, gives other ones.
+
+    Args:
+        images: uint8 `(n, 3, height, width)`, of any size, on any device; work is done there.
+        name: Of the corruption.
+        severity: 1 to 5.
+        table: Whose constants: "cifar" (made for 32 px) or "imagenet" (for 224 px). They differ.
+            By default "cifar" up to 64 px, "imagenet" above.
+        generator: On the images' device; torch's own of that device by default.
+        frost: For "frost": the original photographs, instead of procedural ice: a folder, the name
+            of an installed package that has one, or tensors. See `frost.load_photographs`.
+
+    Returns:
+        uint8 of the same shape, on the same device.
+
+    Example:
+        >>> images = torch.full((4, 3, 32, 32), 128, dtype=torch.uint8)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> corrupt(images, "gaussian_noise", 3, table="cifar", generator=generator).shape
+        torch.Size([4, 3, 32, 32])
+    """
+    check_images(images)
+    entry = CORRUPTIONS.find(name)
+    return apply_corruption(images, entry, severity, table=table, generator=generator, frost=frost)
+
+
+def apply_corruption(
+    images: Tensor,
+    entry: Corruption,
+    severity: int,
+    *,
+    table: str | None = None,
+    generator: torch.Generator | None = None,
+    frost: Photographs = None,
+) -> Tensor:
+    """`corrupt`, with a corruption that need not be registered."""
+    check_images(images)
+    arguments = entry.arguments(severity, choose_table(images.shape[-2:], table))
+    _check_generator(generator, images.device)
+    options = {} if frost is None or entry.name != "frost" else {"textures": _photographs(frost)}
+    if not len(images):
+        return images.clone()
+    pixels = _PIXELS.get(images.device.type, _PIXELS["cuda"]) * entry.chunk
+    chunk = max(1, int(pixels // (images.shape[-2] * images.shape[-1])))
+    # Autocast around this is meant for the network, not for the images.
+    with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+        parts = [
+            entry.apply(part, *arguments, generator=generator, **options)
+            for part in images.split(chunk)
+        ]
+    corrupted = parts[0] if len(parts) == 1 else torch.cat(parts)
+    if corrupted.shape != images.shape or corrupted.dtype != torch.uint8:
+        raise ShapeError(
+            f"the corruption {entry.name} must return uint8 images of shape {tuple(images.shape)},"
+            f" found {corrupted.dtype} {tuple(corrupted.shape)}."
+        )
+    return corrupted
+
+
+def check_images(images: Tensor) -> None:
+    """Refuse what is not a batch of uint8 RGB images."""
+    if not isinstance(images, Tensor):
+        raise DtypeError(
+            f"expected a torch tensor of uint8 images, found {type(images).__name__}. Of an array:"
+            " torch.from_numpy(images)."
+        )
+    if images.dtype != torch.uint8:
+        raise DtypeError(
+            f"expected uint8 images, found {images.dtype}. Corrupt before normalizing; for images"
+            " in 0 to 1: (images * 255).round().to(torch.uint8)."
+        )
+    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
+        channels_last = images.ndim == 4 and images.shape[-1] == 3
+        raise ShapeError(
+            f"expected images of shape (n, 3, height, width), found {tuple(images.shape)}."
+            + (" For a single one: images[None]." if images.ndim == 3 else "")
+            + (" Channels come second: images.permute(0, 3, 1, 2)." if channels_last else "")
+        )
+
+
+def _check_generator(generator: torch.Generator | None, device: torch.device) -> None:
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
+        raise OptionError(
+            f"expected a torch.Generator, found {generator!r}. Of a seed:"
+            " torch.Generator().manual_seed(seed)."
+        )
+    if generator.device.type != device.type:
+        raise OptionError(
+            f"the generator is on {generator.device.type}, the images on {device.type}. Make it"
+            f" there: torch.Generator({device.type!r})."
+        )
+
+
+def choose_table(size: Sequence[int], table: str | None = None) -> str:
+    """The table given, or the one for images of this height and width."""
+    if table is None:
+        return "cifar" if max(size) <= SMALL else "imagenet"
+    check_option("table", table, TABLES)
+    return table
+
+
+def _photographs(given: Sequence[Tensor] | str | os.PathLike[str]) -> Sequence[Tensor]:
+    if isinstance(given, str | os.PathLike):
+        return _load_once(os.fspath(given))
+    return given
+
+
+@lru_cache(maxsize=4)
+def _load_once(where: str) -> Sequence[Tensor]:
+    from killick.corruptions.frost import load_photographs
+
+    return tuple(load_photographs(where))
