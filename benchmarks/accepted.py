@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluated import CBAR, CORRUPTIONS, FOREIGN, MADE, RunCell, whole_or_one
 
-from killick.corruptions.registry import SEVERITIES
+from killick.corruptions.suites import SEVERITIES
 
 LABELLED = ("top1", "nll", "ece", "smooth_ece")
 TEMPERED = ("nll", "ece", "smooth_ece")  # also of logits with a temperature, where one is fitted

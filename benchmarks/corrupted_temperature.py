@@ -30,7 +30,7 @@ from torch import Tensor
 
 import killick
 from killick.cli import main as killick_command
-from killick.corruptions.registry import SEVERITIES, list_corruptions
+from killick.corruptions.suites import SEVERITIES, list_corruptions
 from killick.data.image_set import ImageSet
 from killick.evaluation.classifier import Subject, make_subject
 from killick.metrics.accuracy import nll

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 import killick
-from killick.corruptions.registry import SEVERITIES, list_corruptions
+from killick.corruptions.suites import SEVERITIES, list_corruptions
 
 RESULTS = Path(__file__).parent / "results"
 SEVERITY = 3

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from killick.corruptions.registry import list_corruptions
+from killick.corruptions.suites import list_corruptions
 from killick.results.rows import Row
 from killick.results.run_folder import Run
 

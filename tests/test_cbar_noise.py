@@ -8,7 +8,7 @@ import torch
 
 from killick.corruptions import cbar_noise
 from killick.corruptions.cbar_noise import blue_noise_sample, brownish_noise, perlin_noise
-from killick.corruptions.severity_table import CBAR
+from killick.corruptions.corruption import CORRUPTIONS
 
 CPU = torch.device("cpu")
 ALL = [blue_noise_sample, brownish_noise, perlin_noise]
@@ -16,7 +16,7 @@ ALL = [blue_noise_sample, brownish_noise, perlin_noise]
 
 def severities(name: str) -> list[float]:
     """Of both lists, each number once."""
-    rows = (CBAR[name].cifar or ()) + (CBAR[name].imagenet or ())
+    rows = (CORRUPTIONS.find(name).cifar or ()) + (CORRUPTIONS.find(name).imagenet or ())
     return sorted({severity for (severity,) in rows})
 
 

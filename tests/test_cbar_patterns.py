@@ -13,7 +13,7 @@ from killick.corruptions.cbar_patterns import (
     plasma_noise,
     single_frequency_greyscale,
 )
-from killick.corruptions.severity_table import CBAR
+from killick.corruptions.corruption import CORRUPTIONS
 
 CPU = torch.device("cpu")
 ALL = [checkerboard_cutout, cocentric_sine_waves, plasma_noise, single_frequency_greyscale]
@@ -22,7 +22,7 @@ MANY = 20_000
 
 def severities(name: str) -> list[float]:
     """Of both lists, each number once."""
-    rows = (CBAR[name].cifar or ()) + (CBAR[name].imagenet or ())
+    rows = (CORRUPTIONS.find(name).cifar or ()) + (CORRUPTIONS.find(name).imagenet or ())
     return sorted({severity for (severity,) in rows})
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from killick.corruptions import cbar_sparkles as cbar
-from killick.corruptions.severity_table import CBAR
+from killick.corruptions.corruption import CORRUPTIONS
 
 NAMES = ("sparkles", "inverse_sparkles", "lines")
 SIZES = ((32, 32), (11, 18))
@@ -25,7 +25,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def severities(name: str) -> list[float]:
-    rows = (CBAR[name].cifar, CBAR[name].imagenet)
+    rows = (CORRUPTIONS.find(name).cifar, CORRUPTIONS.find(name).imagenet)
     return sorted({severity for row in rows if row is not None for (severity,) in row})
 
 
@@ -231,7 +231,7 @@ def test_a_higher_severity_changes_more(name):
     images = pictures(64)
     changes = [
         (getattr(cbar, name)(images, *row, generator=seeded()).float() - images).abs().mean()
-        for row in CBAR[name].cifar
+        for row in CORRUPTIONS.find(name).cifar
     ]
     assert changes == sorted(changes)
     assert changes[0] > 0

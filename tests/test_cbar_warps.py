@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 
 from killick.corruptions import cbar_caustics as caustics
 from killick.corruptions import cbar_warps as warps
-from killick.corruptions.severity_table import CBAR
+from killick.corruptions.corruption import CORRUPTIONS
 
 MODULES: dict[str, ModuleType] = {
     "pinch_and_twirl": warps,
@@ -36,7 +36,10 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def severities(name: str) -> list[float]:
-    return [severity for (severity,) in CBAR[name].cifar or CBAR[name].imagenet or ()]
+    return [
+        severity
+        for (severity,) in CORRUPTIONS.find(name).cifar or CORRUPTIONS.find(name).imagenet or ()
+    ]
 
 
 def pictures(n: int, height: int = 32, width: int = 32) -> Tensor:

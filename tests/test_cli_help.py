@@ -278,7 +278,8 @@ def test_lists_are_wrapped_on_a_terminal(monkeypatch, capsys):
 
 
 def test_the_lists_are_what_the_code_has(capsys):
-    from killick.corruptions.registry import MAKERS, list_corruptions
+    from killick.corruptions.corruption import CORRUPTIONS
+    from killick.corruptions.suites import PUBLISHED, list_corruptions
     from killick.data.sources import PLAIN, WITH_PATH
     from killick.data.synthetic_ood import SYNTHETIC
     from killick.evaluation.plan import SUITES
@@ -297,10 +298,10 @@ def test_the_lists_are_what_the_code_has(capsys):
     assert tuple(SYNTHETIC) == listing.SYNTHETIC
     kinds = [name.partition(":")[0] for name in names("data")]
     assert sorted(kinds) == sorted([*PLAIN, *WITH_PATH, "pictures"])
-    assert names("corruptions") == list(MAKERS)
+    assert names("corruptions") == list(PUBLISHED)
     for entry in listed("corruptions", capsys):
-        make = MAKERS[entry["name"]]
-        assert entry["about"] == make.__doc__.splitlines()[0].rstrip(".")
+        about = CORRUPTIONS.find(entry["name"]).description
+        assert entry["about"] == about.rstrip(".")
         for table in ("cifar", "imagenet"):
             lists = {k: entry["name"] in list_corruptions(k, table) for k in ("c15", "c", "cbar")}
             inside = lists["c"] or lists["cbar"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from killick.corruptions import blur, filters, glass, motion
-from killick.corruptions.severity_table import COMMON
+from killick.corruptions.corruption import CORRUPTIONS
 
 NAMES = ("gaussian_blur", "defocus_blur", "zoom_blur", "motion_blur", "glass_blur")
 RANDOM = ("motion_blur", "glass_blur")
@@ -29,7 +29,7 @@ TABLES = ("cifar", "imagenet")
 
 def rows(name: str) -> list[tuple[float, ...]]:
     """The arguments at all severities of both tables."""
-    return [*(COMMON[name].cifar or ()), *(COMMON[name].imagenet or ())]
+    return [*(CORRUPTIONS.find(name).cifar or ()), *(CORRUPTIONS.find(name).imagenet or ())]
 
 
 def every(*names: str) -> list[object]:
@@ -341,7 +341,7 @@ def test_defocus_blur_is_that_of_opencv(name, arguments, size):
 
 
 @pytest.mark.parametrize("side", [32, 224])
-@pytest.mark.parametrize("arguments", COMMON["zoom_blur"].imagenet, ids=str)
+@pytest.mark.parametrize("arguments", CORRUPTIONS.find("zoom_blur").imagenet, ids=str)
 def test_zoom_blur_is_that_of_scipy(arguments, side):
     zoom = quietly("scipy.ndimage").zoom
     step, count = arguments
@@ -397,7 +397,7 @@ def spectrum(images: Tensor) -> Tensor:
 def test_statistics_are_those_of_the_peer(name, severity, peer):
     images = pictures(40, 64)
     theirs = peer(images, name, severity).double()
-    ours = run(name, images, COMMON[name].imagenet[severity - 1]).double()
+    ours = run(name, images, CORRUPTIONS.find(name).imagenet[severity - 1]).double()
     if name == "motion_blur":
         theirs += 0.5  # which rounds down
     change = (ours - images).abs().mean() / (theirs - images).abs().mean()
@@ -441,7 +441,7 @@ def test_small_images_keep_their_shape_and_colour(name, arguments, size):
 def test_images_are_left_alone_however_they_lie_in_memory(name, table):
     images = noise(4, 32, 24)
     copy = images.clone()
-    for row in getattr(COMMON[name], table):
+    for row in getattr(CORRUPTIONS.find(name), table):
         result = run(name, images, row)
         last = run(name, images.contiguous(memory_format=torch.channels_last), row)
         assert torch.equal(images, copy)
@@ -496,7 +496,7 @@ def test_the_change_grows_with_severity(name, table):
     images = pictures(60, 64)
     changes = [
         float((run(name, images, row).double() - images).abs().mean())
-        for row in getattr(COMMON[name], table)
+        for row in getattr(CORRUPTIONS.find(name), table)
     ]
     assert changes == sorted(changes)
     assert changes[0] > 0.2

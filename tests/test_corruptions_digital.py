@@ -17,7 +17,7 @@ from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 
 from killick.corruptions import digital, elastic
-from killick.corruptions.severity_table import COMMON
+from killick.corruptions.corruption import CORRUPTIONS
 
 STILL = ["contrast", "brightness", "saturate", "pixelate", "jpeg_compression"]
 NAMES = [*STILL, "elastic_transform"]
@@ -26,7 +26,11 @@ SIZES = [(32, 32), (23, 37)]
 
 def rows(name: str) -> list[tuple[tuple[float, ...], ...]]:
     """The arguments at the five severities, for CIFAR and for ImageNet."""
-    return [row for row in (COMMON[name].cifar, COMMON[name].imagenet) if row is not None]
+    return [
+        row
+        for row in (CORRUPTIONS.find(name).cifar, CORRUPTIONS.find(name).imagenet)
+        if row is not None
+    ]
 
 
 def settings_of(name: str) -> list[tuple[float, ...]]:

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from killick.corruptions import frost as module
+from killick.corruptions.corruption import CORRUPTIONS
 from killick.corruptions.frost import frost, load_photographs
 from killick.corruptions.ice import PANES, make_ice
-from killick.corruptions.severity_table import COMMON
 from killick.errors import DataError, DtypeError, ShapeError
 
-CIFAR, IMAGENET = COMMON["frost"].cifar or (), COMMON["frost"].imagenet or ()
+CIFAR, IMAGENET = CORRUPTIONS.find("frost").cifar or (), CORRUPTIONS.find("frost").imagenet or ()
 PEER = "imagecorruptions"
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from killick.corruptions import noise
-from killick.corruptions.severity_table import COMMON
+from killick.corruptions.corruption import CORRUPTIONS
 
 NAMES = ["gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"]
 SIZES = [(32, 32), (9, 14)]
@@ -24,7 +24,11 @@ Row = tuple[tuple[float, ...], ...]
 
 def rows(name: str) -> list[Row]:
     """The arguments at the five severities, for CIFAR and for ImageNet."""
-    return [row for row in (COMMON[name].cifar, COMMON[name].imagenet) if row is not None]
+    return [
+        row
+        for row in (CORRUPTIONS.find(name).cifar, CORRUPTIONS.find(name).imagenet)
+        if row is not None
+    ]
 
 
 def numbers(name: str) -> list[float]:

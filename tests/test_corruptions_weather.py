@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from killick.corruptions import edges, weather
-from killick.corruptions.severity_table import COMMON
+from killick.corruptions.corruption import CORRUPTIONS
 
 FUNCTIONS = {"fog": weather.fog, "snow": weather.snow, "spatter": weather.spatter}
 TABLES = ("cifar", "imagenet")
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def rows(name: str, table: str) -> tuple[tuple[float, ...], ...]:
-    found = getattr(COMMON[name], table)
+    found = getattr(CORRUPTIONS.find(name), table)
     assert found is not None
     return found
 

@@ -17,7 +17,7 @@ from torch import nn
 import killick
 from killick.cli import main as killick_command
 from killick.cli import make_parser
-from killick.corruptions.registry import list_corruptions
+from killick.corruptions.suites import list_corruptions
 from killick.experiments.arms import parse_arms
 from killick.experiments.jobs import make_jobs
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from scipy import stats
 
-from killick.corruptions.registry import list_corruptions
+from killick.corruptions.suites import list_corruptions
 from killick.results.rows import make_row, read_rows, write_rows
 
 ROOT = Path(__file__).parent.parent

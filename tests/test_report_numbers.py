@@ -10,7 +10,7 @@ import pytest
 from report_runs import ANCHORED, LABEL, STANDARD, UNIFORM, make_run
 from scipy import stats
 
-from killick.corruptions.registry import list_corruptions
+from killick.corruptions.suites import list_corruptions
 from killick.report.bootstrap import Draws
 from killick.report.comparison import Comparison, answers_of, make_comparison
 from killick.report.headline import choose_subject, headline

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from killick.core.standard import standard as standard
     from killick.core.synthetic_references import replace_references as replace_references
     from killick.core.transduction import residual_bank as residual_bank
-    from killick.corruptions.registry import corrupt as corrupt
+    from killick.corruptions.corruption import corrupt as corrupt
     from killick.deploy.exporter import export as export
     from killick.deploy.publisher import publish as publish
     from killick.evaluation.evaluator import evaluate as evaluate
@@ -80,7 +80,7 @@ _HOMES = {
     "ReferencePool": "killick.core.references",
     "Standard": "killick.core.standard",
     "anchor": "killick.core.anchored",
-    "corrupt": "killick.corruptions.registry",
+    "corrupt": "killick.corruptions.corruption",
     "evaluate": "killick.evaluation.evaluator",
     "export": "killick.deploy.exporter",
     "fit_threshold": "killick.evaluation.threshold",

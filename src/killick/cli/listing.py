@@ -11,7 +11,8 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from killick.corruptions.severity_table import CBAR, COMMON, EXTRA
+from killick.corruptions.suites import PUBLISHED
+from killick.corruptions.suites import SUITES as CORRUPTION_SUITES
 from killick.nets.custom import VARIABLE, own_libraries
 from killick.training.recipe_files import load_recipe, shipped
 
@@ -36,7 +37,7 @@ DATA = {
     "pictures:PATH": "any pictures below a folder, without classes; for evaluate --ood",
     "hf:NAME": "of the datasets library, by name or folder (killick[hf])",
 }
-CORRUPTIONS = (*COMMON, *CBAR)
+CORRUPTIONS = PUBLISHED
 SYNTHETIC = ("noise", "blobs", "scrambled")
 NETWORKS = ("resnet18", "resnet_small", "wrn40_2")
 OTHER_NETWORKS = {
@@ -162,22 +163,23 @@ def _networks() -> list[Entry]:
 
 
 def _corruptions() -> list[Entry]:
-    about = _summaries("corruptions")
-    return [
-        {"name": name, "list": where, "tables": tables, "about": about[name].rstrip(".")}
-        for name, where, tables in _places_of_corruptions()
-    ]
+    from killick.corruptions.corruption import CORRUPTIONS as REGISTERED
 
-
-def _places_of_corruptions() -> list[tuple[str, str, list[str]]]:
-    """Each name, the list it is in, and the tables that have constants for it."""
+    rest = [name for name in REGISTERED.names() if name not in PUBLISHED]
     found = []
-    for name, row in {**COMMON, **CBAR}.items():
-        tables = [table for table in ("cifar", "imagenet") if getattr(row, table) is not None]
-        common = "C, extra" if name in EXTRA else "C"
-        where = common if name in COMMON else f"C-bar, {' and '.join(tables)}"
-        found.append((name, where, tables))
+    for name in (*PUBLISHED, *rest):
+        entry = REGISTERED.find(name)
+        where = next(
+            (title for kind, title in _LISTS.items() if name in CORRUPTION_SUITES[kind]), ""
+        )
+        if where == "C-bar":
+            where += ", " + " and ".join(entry.tables)
+        about = {"name": name, "list": where or "registered", "tables": list(entry.tables)}
+        found.append({**about, "about": entry.description.rstrip(".")})
     return found
+
+
+_LISTS = {"c15": "C", "c": "C, extra", "cbar-cifar": "C-bar", "cbar-imagenet": "C-bar"}
 
 
 @lru_cache

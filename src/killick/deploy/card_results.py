@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from killick.corruptions.registry import ROWS, SEVERITIES
+from killick.corruptions.suites import PUBLISHED, SEVERITIES
 from killick.results.rows import Row, members_of
 
 SETS = ("clean", "shift", "corruptions", "cbar")  # suites of pictures that have labels
@@ -179,7 +179,7 @@ def _read_corruptions(rows: list[Row]) -> Iterable[Corruptions]:
     groups: dict[tuple[str, str, str], dict[str, dict[int, Row]]] = {}
     for row in rows:
         single = row["metric"] == "top1" and row["inference"] == "single"
-        if row["suite"] in ("corruptions", "cbar") and row["corruption"] in ROWS and single:
+        if row["suite"] in ("corruptions", "cbar") and row["corruption"] in PUBLISHED and single:
             place = (str(row["suite"]), _head(row["source"]), str(row["table"]))
             names = groups.setdefault(place, {})
             names.setdefault(str(row["corruption"]), {})[int(row["severity"])] = row
@@ -209,7 +209,7 @@ def _describe_conditions(rows: list[Row]) -> Iterable[str]:
     if views:
         yield f"Pictures are seen at {', '.join(views)}."
     for suite, title in (("corruptions", "Corruptions"), ("cbar", "C-bar")):
-        shown = [row for row in rows if row["suite"] == suite and row["corruption"] in ROWS]
+        shown = [row for row in rows if row["suite"] == suite and row["corruption"] in PUBLISHED]
         if shown:
             sources, tables = _values(shown, "source"), _values(shown, "table")
             kinds = list(dict.fromkeys(map(_head, sources)))

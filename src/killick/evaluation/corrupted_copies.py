@@ -11,14 +11,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from killick.corruptions.registry import (
-    ROWS,
+from killick.corruptions.corruption import CORRUPTIONS, Photographs, choose_table, corrupt
+from killick.corruptions.suites import (
     SEVERITIES,
-    TABLES,
-    Photographs,
-    choose_table,
-    corrupt,
-    find_arguments,
+    check_severity,
     list_corruptions,
 )
 from killick.data.decoding import decode
@@ -26,7 +22,7 @@ from killick.data.folders import list_pictures
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
 from killick.data.splits import stratified
-from killick.errors import DataError, OptionError, check_option
+from killick.errors import DataError, OptionError
 from killick.evaluation.contact_sheet import draw_sheet, save_picture
 from killick.evaluation.image_blocks import BLOCK, block_generator
 from killick.evaluation.test_sets import load_test
@@ -189,8 +185,7 @@ class Copies:
         for name in self._asked.split(","):
             names += lists.get(name.strip(), [name.strip()])
         for name in names:
-            check_option("the corruption", name, ROWS)
-            find_arguments(name, 1, table)
+            CORRUPTIONS.find(name).arguments(1, table)
         return list(dict.fromkeys(names))
 
     def _few(self) -> Tensor:
@@ -249,5 +244,5 @@ def _parse_severities(text: str) -> tuple[int, ...]:
     except ValueError:
         raise OptionError(f"expected severities such as 1,3,5, found {text!r}.") from None
     for severity in found:
-        find_arguments("fog", severity, TABLES[0])
+        check_severity(severity)
     return found

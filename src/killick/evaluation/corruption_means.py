@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from killick import metrics
-from killick.corruptions.registry import ROWS, SEVERITIES, list_corruptions
+from killick.corruptions.suites import PUBLISHED, SEVERITIES, list_corruptions
 from killick.errors import DataError, OptionError
 from killick.evaluation.classifier import Subject
 from killick.evaluation.metric_values import MetricValue
@@ -101,14 +101,14 @@ def read_baseline(
 
 def _is_plain_accuracy(row: Row) -> bool:
     single = row["suite"] == "corruptions" and row["metric"] == "top1"
-    return single and row["inference"] == "single" and row["corruption"] in ROWS
+    return single and row["inference"] == "single" and row["corruption"] in PUBLISHED
 
 
 def summarise(rows: Iterable[Row], baseline: tuple[str, Errors] | None = None) -> list[Row]:
     """The summary rows of one evaluation, from its rows about single corruptions."""
     groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        if row["suite"] in ("corruptions", "cbar") and row["corruption"] in ROWS:
+        if row["suite"] in ("corruptions", "cbar") and row["corruption"] in PUBLISHED:
             alike = {**row, "corruption": "", "severity": "", "source": "", "estimator": ""}
             groups[identify(alike)].append(row)
     found: list[Row] = []

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from killick.core.image_model import image_model_in
-from killick.corruptions.registry import SEVERITIES, SMALL, Photographs
+from killick.corruptions.corruption import SMALL, Photographs
+from killick.corruptions.suites import SEVERITIES
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.data.user_data import Given, as_sets
 from killick.errors import OptionError, check_option

@@ -12,14 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from killick.corruptions.registry import (
-    SEVERITIES,
-    Photographs,
-    choose_table,
-    corrupt,
-    find_arguments,
-    list_corruptions,
-)
+from killick.corruptions.corruption import Photographs, choose_table, corrupt
+from killick.corruptions.suites import SEVERITIES, check_severity, list_corruptions
 from killick.data.corrupted_files import CorruptedFiles
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
@@ -68,7 +62,7 @@ class Choices:
         if not self.severities:
             raise OptionError("expected some severities from 1 to 5, found none.")
         for severity in self.severities:
-            find_arguments("fog", severity, "cifar")
+            check_severity(severity)
         self._check_corruptions()
         for option, given, suite in (
             ("corruption_files", self.corruption_files, "corruptions"),

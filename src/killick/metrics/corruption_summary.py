@@ -6,16 +6,14 @@ summary is taken over a table with holes: the first missing cell is named.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from killick.corruptions.severity_table import COMMON, EXTRA
+from killick.corruptions.suites import SEVERITIES, SUITES
 from killick.errors import DataError
 from killick.metrics.metric_registry import Metric, register_metric
 
 Cells = Mapping[tuple[str, int], float]
 
-SEVERITIES = (1, 2, 3, 4, 5)
 # All 19 of Hendrycks and Dietterich (2019), and the 15 that their mean is taken over.
-ALL_COMMON = tuple(COMMON)
-BENCHMARK = tuple(name for name in COMMON if name not in EXTRA)
+ALL_COMMON, BENCHMARK = SUITES["c"], SUITES["c15"]
 
 
 def by_severity(cells: Cells, names: Iterable[str] | None = None) -> dict[int, float]:

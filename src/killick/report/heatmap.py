@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from killick.corruptions.registry import ROWS, list_corruptions
+from killick.corruptions.suites import PUBLISHED, list_corruptions
 from killick.report.comparison import Arm, rows_of
 from killick.report.figures import (
     COLOURS,
@@ -100,8 +100,8 @@ def _group(corruptions: Sequence[str]) -> dict[str, list[str]]:
         kind: [name for name in names if name in corruptions] for kind, names in _KINDS.items()
     }
     known = {name for names in _KINDS.values() for name in names}
-    rest = [name for name in ROWS if name in corruptions and name not in known]
-    rest += [name for name in corruptions if name not in ROWS]
+    rest = [name for name in PUBLISHED if name in corruptions and name not in known]
+    rest += [name for name in corruptions if name not in PUBLISHED]
     kinds["C-bar" if set(rest) <= set(_cbar()) else "others"] = rest
     return {kind: names for kind, names in kinds.items() if names}
 

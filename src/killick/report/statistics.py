@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from killick.corruptions.registry import ROWS, SEVERITIES, list_corruptions
+from killick.corruptions.suites import PUBLISHED, SEVERITIES, list_corruptions
 from killick.report.comparison import Comparison, RunKey
 from killick.report.intervals import ENOUGH_SEEDS as ENOUGH_SEEDS
 from killick.report.intervals import Interval as Interval
@@ -234,7 +234,7 @@ def by_corruption(comparison: Comparison) -> dict[str, dict[str, Number]]:
     found: dict[str, dict[str, Number]] = {}
     for suite in ("corruptions", "cbar"):
         cells = _common(comparison, suite, "top1", SINGLE)
-        for name in ROWS:
+        for name in PUBLISHED:
             chosen = [cell for cell in cells if cell.corruption == name]
             if chosen:
                 found[name] = _by_arm(comparison, chosen)
@@ -341,7 +341,9 @@ def _corrupted(comparison: Comparison, suite: str) -> tuple[str, list[str], list
     cells = _common(comparison, suite, "top1", SINGLE)
     severities = sorted({cell.severity for cell in cells})
     there = {(cell.corruption, cell.severity) for cell in cells}
-    names = [name for name in ROWS if all((name, s) in there for s in severities)] if cells else []
+    names = (
+        [name for name in PUBLISHED if all((name, s) in there for s in severities)] if cells else []
+    )
     for wanted in _known_lists(suite):
         if set(wanted) <= set(names):
             return f"mean of {len(wanted)}", list(wanted), severities

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from killick.corruptions.registry import ROWS
+from killick.corruptions.suites import PUBLISHED
 from killick.results.rows import Row
 
 SINGLE, MARGINAL = "single", "marginal"
@@ -52,7 +52,7 @@ def cell_of(row: Row) -> Cell | None:
     if (suite == OOD) != (row["score"] == OOD_SCORE):
         return None
     corrupted = suite in ("corruptions", "cbar")
-    if corrupted != (row["corruption"] in ROWS):
+    if corrupted != (row["corruption"] in PUBLISHED):
         return None
     return Cell(
         str(row["inference"]),

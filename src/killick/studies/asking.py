@@ -21,7 +21,8 @@ from killick.core.anchored import Anchored, anchored_in
 from killick.core.inference import predict
 from killick.core.references import ReferencePool
 from killick.core.transduction import residual_bank
-from killick.corruptions.registry import choose_table, list_corruptions
+from killick.corruptions.corruption import choose_table
+from killick.corruptions.suites import list_corruptions
 from killick.data.keyed_random import key
 from killick.data.mixing import Mixing
 from killick.data.transforms import erase

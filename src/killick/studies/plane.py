@@ -20,7 +20,8 @@ from killick.core.anchored import Anchored
 from killick.core.batchnorm import estimate, tracked_norms
 from killick.core.references import random_cycle, take
 from killick.core.standard import Standard
-from killick.corruptions.registry import SMALL, choose_table, list_corruptions
+from killick.corruptions.corruption import SMALL, choose_table
+from killick.corruptions.suites import list_corruptions
 from killick.data.keyed_random import key
 from killick.results.measurements import Measured
 from killick.runtime.progress import Showing

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
-from killick.corruptions.registry import SEVERITIES, choose_table, corrupt, list_corruptions
+from killick.corruptions.corruption import choose_table, corrupt
+from killick.corruptions.suites import SEVERITIES, list_corruptions
 from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView
