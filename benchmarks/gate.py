@@ -53,10 +53,10 @@ VIT = {
     "data.limit": None,
     "batch": 64,
     "schedule.warmup": 0.1,
-    "optimiser.name": "adamw",
-    "optimiser.lr": 2e-3,
-    "optimiser.weight_decay": 0.05,
-    "optimiser.decay": "matrices",
+    "optimizer.name": "adamw",
+    "optimizer.lr": 2e-3,
+    "optimizer.weight_decay": 0.05,
+    "optimizer.decay": "matrices",
 }
 LABEL, UNIFORM = {"protocol.target": "label"}, {"protocol.target": "uniform"}
 # What is trained, and for how many seeds. A ViT learns from more pictures, and takes six minutes.

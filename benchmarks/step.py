@@ -38,15 +38,15 @@ def step(net: nn.Module, loss: Loss, batch: int, device: str, compiled: bool) ->
     x = torch.randn(batch, 3, 32, 32, device=device).to(memory_format=torch.channels_last)
     labels = torch.randint(10, (batch,), device=device)
     rate = torch.tensor(0.01, device=device) if cuda else 0.01
-    optimiser = torch.optim.SGD(net.parameters(), rate, momentum=0.9, fused=cuda)
+    optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.9, fused=cuda)
     model = torch.compile(net) if compiled else net
 
     def run() -> None:
         with torch.autocast("cuda", torch.bfloat16, enabled=cuda):
             value = loss(model, x, labels)
         value.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=not compiled)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not compiled)
 
     return captured(run) if compiled else run
 

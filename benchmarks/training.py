@@ -68,17 +68,17 @@ def constant_step(channels: int, batch: int) -> Callable[[], None]:
     net = killick.nets.create("killick:resnet18", in_chans=channels)
     net = net.cuda().to(memory_format=torch.channels_last)
     rate = torch.tensor(0.01, device="cuda")
-    optimiser = torch.optim.SGD(net.parameters(), rate, 0.9, weight_decay=5e-4, fused=True)
+    optimizer = torch.optim.SGD(net.parameters(), rate, 0.9, weight_decay=5e-4, fused=True)
     x = torch.randn(batch, channels, 32, 32, device="cuda").to(memory_format=torch.channels_last)
     labels = torch.randint(10, (batch,), device="cuda")
     compiled = torch.compile(net)
 
     def work() -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16):
             loss = cross_entropy(compiled(x).float(), labels)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
@@ -86,7 +86,7 @@ def constant_step(channels: int, batch: int) -> Callable[[], None]:
         for _ in range(5):
             work()
     torch.cuda.current_stream().wait_stream(aside)
-    optimiser.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
@@ -121,7 +121,7 @@ def plain_step(images: ImageSet) -> Callable[[], None]:
         for transform in (augmented, v2.Compose(to_tensor))
     ]
     net = killick.nets.create("killick:resnet18", in_chans=6).cuda()
-    optimiser = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
 
     def endless(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[list[Tensor]]:
         while True:
@@ -136,9 +136,9 @@ def plain_step(images: ImageSet) -> Callable[[], None]:
         r = others[torch.randint(len(others), (len(x),), device="cuda")]
         first = torch.zeros_like(r) if torch.rand(()) < 0.25 else r
         loss = cross_entropy(net(torch.cat([first, x - r], 1)), labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         loss.item()  # printed by such scripts
 
     return step

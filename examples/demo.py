@@ -40,9 +40,9 @@ def train(anchored: bool, seed: int, x: Tensor, y: Tensor, progress: Progress) -
         model = killick.anchor(net, example=x[:2])
         masking = killick.ReferenceMasking(alpha=0.25, target="label")
         net = model
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, max_lr=0.05, epochs=EPOCHS, steps_per_epoch=len(x) // BATCH
+        optimizer, max_lr=0.05, epochs=EPOCHS, steps_per_epoch=len(x) // BATCH
     )
     generator = torch.Generator().manual_seed(seed)
     task = progress.add_task(f"seed {seed}, {'anchored' if anchored else 'standard'}", total=EPOCHS)
@@ -55,9 +55,9 @@ def train(anchored: bool, seed: int, x: Tensor, y: Tensor, progress: Progress) -
                 loss = masking.loss(net, x[batch], y[batch])
             else:
                 loss = cross_entropy(net(x[batch]), y[batch])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             schedule.step()
         progress.advance(task)
     progress.remove_task(task)

@@ -45,12 +45,12 @@ def fit(x: Tensor, y: Tensor, steps: int) -> killick.Anchored:
     )
     model = killick.anchor(net, init="random")
     plain = killick.ReferenceMasking(alpha=0.0, target="label")
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(steps):
         loss = plain.loss(model, x, y, criterion=mse_loss)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     return model.set_references(killick.ReferencePool(x).choose(60, seed=0), policy="random").eval()
 
 

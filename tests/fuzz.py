@@ -403,10 +403,10 @@ def configs(chance: random.Random) -> Case:
 @cache
 def _state() -> dict[str, Any]:
     net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     net(torch.zeros(2, 4)).sum().backward()
-    optimiser.step()
-    return {"step": 7, "model": net.state_dict(), "optimiser": optimiser.state_dict()}
+    optimizer.step()
+    return {"step": 7, "model": net.state_dict(), "optimizer": optimizer.state_dict()}
 
 
 def _saved(value: object) -> bytes:

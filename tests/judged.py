@@ -60,12 +60,12 @@ def _trained() -> killick.Anchored:
             small_cnn(classes=4), normalise=MEAN_STD, example=torch.rand(2, 3, 16, 16)
         ).train()
         masking = killick.ReferenceMasking(alpha=0.25, target="label")
-        optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
         data = make_set(400, seed=1)
         for chosen in torch.randperm(400).repeat(5).split(50):
             masking.loss(model, data.images()[chosen], data.labels[chosen]).backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         return model.eval()
 
 

@@ -33,7 +33,7 @@ def small(pictures: Path, **changes) -> Recipe:
         "data": {"name": f"imagefolder:{pictures}", "size": 16, "validation": 0},
         "augment": {"crop": "pad", "padding": 2, "flip": True},
         "protocol": {"name": "masked", "target": "label", "alpha": 0.5, "stored": 2},
-        "optimiser": {"lr": 0.02},
+        "optimizer": {"lr": 0.02},
         "epochs": 3,
         "batch": 4,
         "log_every": 1,

@@ -105,16 +105,16 @@ def trained(decay: float, alpha: float) -> tuple[killick.Anchored, MovingAverage
     model = killick.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8)).train()
     average = MovingAverage(model, Average(decay=decay))
     masking = killick.ReferenceMasking(alpha=alpha, target="label")
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     generator, seen = torch.Generator().manual_seed(0), []
     for step in range(1, 9):
         x = torch.rand(8, 3, 8, 8, generator=generator)
         draw = masking.draw(8, "cpu", generator=generator)
         seen.append((x, x[draw.chosen]))
         logits, targets = masking.forward(model, x, torch.arange(8) % 5, draw)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(logits, targets).backward()
-        optimiser.step()
+        optimizer.step()
         average.update(step)
     return model, average, seen
 

@@ -23,7 +23,7 @@ def trained(steps: int = 6, scope: str = "batch", **options) -> tuple[killick.An
     """A small network after some masked steps, and the pairs it has seen."""
     model = killick.anchor(small_cnn()).train()
     masking = killick.ReferenceMasking(alpha=0.5, target="uniform", scope=scope)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     generator = torch.Generator().manual_seed(0)
     seen = []
     for _ in range(steps):
@@ -31,9 +31,9 @@ def trained(steps: int = 6, scope: str = "batch", **options) -> tuple[killick.An
         draw = masking.draw(8, "cpu", generator=generator)
         seen.append((x, x[draw.chosen]))
         logits, targets = masking.forward(model, x, torch.arange(8) % 5, draw)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(logits, targets).backward()
-        optimiser.step()
+        optimizer.step()
     return model, seen
 
 
@@ -81,14 +81,14 @@ def test_digits_keep_their_accuracy_with_the_handling_and_lose_it_without():
     model = killick.anchor(ResNet((16, 32, 64), 2, in_chans=1), example=x[:2])
     model.set_references(x[:1])
     masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with_handling, without = [], []
     for _ in range(12):
         model.train()
         for batch in torch.randperm(1300, generator=generator).split(64):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             masking.loss(model, x[batch], y[batch], generator=generator).backward()
-            optimiser.step()
+            optimizer.step()
         plain = copy.deepcopy(model)
         plain.recent = None
         for accuracies, judged in ((without, plain), (with_handling, model)):
@@ -154,12 +154,12 @@ def test_averaged_weights_get_statistics_of_their_own():
     model = killick.anchor(small_cnn()).train()
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
     masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     x = torch.rand(8, 3, 8, 8)
     for _ in range(5):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         masking.loss(model, x, torch.arange(8) % 5).backward()
-        optimiser.step()
+        optimizer.step()
         average.update_parameters(model)
     model.eval()
     average.eval()

@@ -55,7 +55,7 @@ def test_print_recipe_shows_the_resolved_one(capsys):
     assert main(["train", *words, "--data", "pack:x.npz", "--print-recipe"]) == 0
     values = yaml.safe_load(capsys.readouterr().out)
     assert values["epochs"] == 60
-    assert values["optimiser"]["lr"] == 0.05
+    assert values["optimizer"]["lr"] == 0.05
     assert values["protocol"]["name"] == "standard"
     assert values["data"]["name"] == "pack:x.npz"
     assert values["schedule"]["milestones"] == [0.3, 0.6, 0.8]
@@ -66,7 +66,7 @@ def test_print_recipe_shows_the_resolved_one(capsys):
     [
         (["--epochz", "3"], "epochz: no such setting (did you mean epochs?)"),
         (["--print-recip"], "found --print-recip (did you mean --print-recipe?)"),
-        (["--optimiser.lr"], "expected a value after --optimiser.lr"),
+        (["--optimizer.lr"], "expected a value after --optimizer.lr"),
         (["--lr"], "expected a value after --lr"),
         (["--dry-run"], "no such option: --dry-run. killick train --help lists all settings"),
         (["epochs", "3"], "expected a setting such as --epochs 10, found 'epochs'"),

@@ -177,7 +177,7 @@ def test_settings_of_a_recipe_are_no_slips_of_options():
     assert parse_overrides(rest) == {
         "checkpoint_minutes": 1,
         "data.resize": 32,
-        "optimiser.lr": -0.1,
+        "optimizer.lr": -0.1,
     }
     with pytest.raises(OptionError, match=r"found --recipee \(did you mean --recipe\?\)"):
         parse(["train", "--epochs", "3", "--recipee=x"])

@@ -82,15 +82,15 @@ def ask_fish(scripts: Path, *lines: str) -> list[list[str]]:
 
 ONE_ANSWER = {
     "killick tr": "train",
-    "killick train --optimiser.l": "--optimiser.lr",
-    "killick train --lr 0.1 --optimiser.weight_": "--optimiser.weight_decay",
+    "killick train --optimizer.l": "--optimizer.lr",
+    "killick train --lr 0.1 --optimizer.weight_": "--optimizer.weight_decay",
     "killick train --recipe digits-": "digits-small",
     "killick train --recipe mine": "mine.yaml",
     "killick train --data dig": "digits",
     "killick train --data imagef": "imagefolder:",
     "killick compare --arm fine": "finetuned",
     "killick compare --baseline st": "standard",
-    "killick compare --optimiser.weight_": "--optimiser.weight_decay",
+    "killick compare --optimizer.weight_": "--optimizer.weight_decay",
     "killick evaluate x --baseline ale": "alexnet",
     "killick train --protocol m": "masked",
     "killick train --protocol.name m": "masked",
@@ -270,7 +270,7 @@ def test_a_shell_at_a_terminal_completes_when_tab_is_pressed(shell, scripts):
         pytest.skip(f"no {shell}")
     lines = [
         "killick tra",
-        "killick train --optimiser.l",
+        "killick train --optimizer.l",
         "killick train --recipe dig",
         "killick train --data imagefolder:pho",
         "killick train --network killick:resnet_",
@@ -280,7 +280,7 @@ def test_a_shell_at_a_terminal_completes_when_tab_is_pressed(shell, scripts):
     answers = [answer.rstrip("/") for answer in press_tab(shell, scripts, lines)]
     assert answers == [
         "train",
-        "train --optimiser.lr",
+        "train --optimizer.lr",
         "train --recipe digits-small",
         "train --data imagefolder:photos",
         "train --network killick:resnet_small",

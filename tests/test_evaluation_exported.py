@@ -31,7 +31,7 @@ def run(tmp_path_factory):
         "batch": 25,
         "epochs": 6,
         "augment__crop": "none",
-        "optimiser__lr": 0.05,
+        "optimizer__lr": 0.05,
     }
     train(small(Path("nowhere"), **changes), folder, quiet=True)
     return folder

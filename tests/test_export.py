@@ -47,7 +47,7 @@ def shapes_run(tmp_path_factory):
         "batch": 25,
         "epochs": 14,
         "augment__crop": "none",
-        "optimiser__lr": 0.05,
+        "optimizer__lr": 0.05,
     }
     train(small(Path("nowhere"), **changes), folder, quiet=True)
     return folder

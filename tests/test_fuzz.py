@@ -125,7 +125,7 @@ def test_mutations_change_something():
         ("epochs: !!float x", "not YAML"),
         ("epochs: " + "9" * 5000, "not YAML"),
         ("epochs: -0x" + "f" * 5000, "epochs: expected at least 1, found a number of very many"),
-        ("optimiser: {lr: 1" + "0" * 400 + "}", "optimiser.lr: expected a number, found 1000"),
+        ("optimizer: {lr: 1" + "0" * 400 + "}", "optimizer.lr: expected a number, found 1000"),
         ("base: /dev/zero", "its base is '/dev/zero', and cannot read .* no plain file"),
         ("base: .", "its base is '.', and .*Is a directory"),
         ("base: " + "x" * 5000, "its base is 'xxx.*File name too long"),
@@ -165,7 +165,7 @@ def test_a_setting_that_is_no_date_is_a_text():
 
 
 def test_none_is_a_value_where_a_setting_may_have_none():
-    for dotted in ("protocol.alpha_end", "optimiser.clip", "data.mean", "data.root"):
+    for dotted in ("protocol.alpha_end", "optimizer.clip", "data.mean", "data.root"):
         assert read_setting(dotted, "none") is None
         assert read_setting(dotted, "null") is None
     assert read_setting("augment.policy", "none") == "none"

@@ -56,13 +56,13 @@ def test_a_captured_step_draws_anew_at_every_replay_and_settles_like_an_eager_on
     model = stirred().cuda().train()
     masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
     x, labels = torch.rand(8, 3, 8, 8, device="cuda"), torch.arange(8, device="cuda") % 5
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step():
-        optimiser.zero_grad(set_to_none=False)
+        optimizer.zero_grad(set_to_none=False)
         loss = masking.loss(model, x, labels)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss
 
     side = torch.cuda.Stream()
@@ -156,7 +156,7 @@ TOGETHER = {
     "augment.erase": 0.5,
     "augment.flip": True,
     "average.decay": 0.9,
-    "optimiser.clip": 1.0,
+    "optimizer.clip": 1.0,
     "accumulate": 2,
     "protocol.target": "uniform",
     "protocol.references": "augmented",
@@ -166,13 +166,13 @@ STREAMED = {"augment.policy": "trivialaugment", "protocol.references": "batch"}
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, TOGETHER, STREAMED, {"optimiser.name": "adamw"}, {"protocol.name": "standard"}],
+    [{}, TOGETHER, STREAMED, {"optimizer.name": "adamw"}, {"protocol.name": "standard"}],
     ids=["plain", "together", "streamed", "adamw", "standard"],
 )
 def test_a_captured_run_trains_as_an_eager_one(tmp_path, changes):
     curves, scores = [], []
     for execution in ("eager", "captured"):
-        recipe = small_run(execution=execution, **{"optimiser.lr": 0.01, **changes})
+        recipe = small_run(execution=execution, **{"optimizer.lr": 0.01, **changes})
         outcome = train(recipe, tmp_path / execution, quiet=True)
         entries = read_metrics(tmp_path / execution / "metrics.jsonl")
         curves.append(torch.tensor([x for entry in entries for x in entry.get("losses", [])]))
@@ -185,7 +185,7 @@ def test_a_captured_run_trains_as_an_eager_one(tmp_path, changes):
 def test_a_captured_run_draws_what_the_cpu_draws(tmp_path):
     curves = []
     for device in ("cpu", "cuda"):
-        recipe = small_run(**{"optimiser.lr": 0.01})
+        recipe = small_run(**{"optimizer.lr": 0.01})
         train(recipe, tmp_path / device, device=device, quiet=True)
         entries = read_metrics(tmp_path / device / "metrics.jsonl")
         curves.append(torch.tensor([x for entry in entries for x in entry.get("losses", [])]))

@@ -22,14 +22,14 @@ def test_without_arms_the_five_of_the_paper_and_beyond_are_compared():
 def test_short_and_dotted_names_are_the_same_settings():
     short = parse_arm("x:protocol=masked,target=uniform,alpha=0.5,lr=0.01")
     dotted = parse_arm(
-        "x:protocol.name=masked,protocol.target=uniform,protocol.alpha=0.5,optimiser.lr=0.01"
+        "x:protocol.name=masked,protocol.target=uniform,protocol.alpha=0.5,optimizer.lr=0.01"
     )
     assert short == dotted
     assert short.settings == {
         "protocol.name": "masked",
         "protocol.target": "uniform",
         "protocol.alpha": 0.5,
-        "optimiser.lr": 0.01,
+        "optimizer.lr": 0.01,
     }
 
 

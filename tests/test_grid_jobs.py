@@ -58,9 +58,9 @@ def test_a_finetuned_arm_has_the_budget_of_the_others_and_one_schedule(recipe, t
     assert first.recipe.epochs + second.recipe.epochs == whole.phases[0].recipe.epochs == 10
     assert second.start == str(first.folder)
     settings = whole.phases[0].recipe
-    expected = [learning_rate(s, 40, settings.optimiser.lr, settings.schedule) for s in range(40)]
+    expected = [learning_rate(s, 40, settings.optimizer.lr, settings.schedule) for s in range(40)]
     found = [
-        learning_rate(step, 20, phase.recipe.optimiser.lr, phase.recipe.schedule)
+        learning_rate(step, 20, phase.recipe.optimizer.lr, phase.recipe.schedule)
         for phase in parts.phases
         for step in range(20)
     ]

@@ -52,9 +52,9 @@ OTHER_VALUES = {
     "protocol.stored": 3,
     "protocol.stored_as": "mean",
     "protocol.stem": "exact",
-    "optimiser.momentum": 0.1,
-    "optimiser.nesterov": False,
-    "optimiser.betas": [0.5, 0.5],
+    "optimizer.momentum": 0.1,
+    "optimizer.nesterov": False,
+    "optimizer.betas": [0.5, 0.5],
     "schedule.milestones": [0.1],
     "schedule.gamma": 0.9,
     "schedule.final": 0.9,
@@ -80,7 +80,7 @@ def test_what_is_said_to_be_idle_changes_no_weight(dotted, tmp_path):
         "batch": 16,
         "data.limit": 128,
         "data.validation": 0,
-        "optimiser.lr": 0.01,
+        "optimizer.lr": 0.01,
     }
     usual |= {"protocol.target": "label", "network.arguments": {"width": 4}}
     for number, name in enumerate(names):

@@ -61,7 +61,7 @@ def test_what_was_asked_for_holds(source):
         ({"data.limit": 100, "data.validation_from": "last"}, "data.validation_from random"),
         ({"data.validation": 0}, None),
         ({"data.name": "shapes"}, None),
-        ({"epochs": 7, "optimiser.lr": 0.5}, None),
+        ({"epochs": 7, "optimizer.lr": 0.5}, None),
     ],
 )
 def test_pictures_that_the_source_may_have_seen_are_warned_of(source, changed, told):

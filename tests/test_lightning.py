@@ -191,7 +191,7 @@ def test_without_masking_training_is_plain_anchored():
     assert module.model.recent.count == 0  # nothing was masked: nothing to settle
 
 
-def test_optimiser_schedule_and_criterion_are_those_given():
+def test_optimizer_schedule_and_criterion_are_those_given():
     seen = []
 
     def criterion(logits, targets):
@@ -199,15 +199,15 @@ def test_optimiser_schedule_and_criterion_are_those_given():
         return nn.functional.cross_entropy(logits, targets)
 
     module = small(
-        optimiser=lambda parameters: torch.optim.Adam(parameters, lr=0.5),
-        schedule=lambda optimiser: torch.optim.lr_scheduler.StepLR(optimiser, 1, gamma=0.1),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.5),
+        schedule=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1),
         criterion=criterion,
     )
     runner = trainer(2)
     runner.fit(module, loader(32))
-    (optimiser,) = runner.optimizers
-    assert isinstance(optimiser, torch.optim.Adam)
-    assert optimiser.param_groups[0]["lr"] == pytest.approx(0.005)
+    (optimizer,) = runner.optimizers
+    assert isinstance(optimizer, torch.optim.Adam)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.005)
     assert seen == [16] * 4
     (default,) = [small().configure_optimizers()]
     assert isinstance(default, torch.optim.SGD)

@@ -230,7 +230,7 @@ def recipe(pack: str, stored_as: str | None = None, **changes):
         "network": "killick:resnet_small",
         "data": {"name": pack, "size": SIZE, "validation": 0},
         "protocol": {"name": "masked", "target": "label", "alpha": 0.5, "stored": 3},
-        "optimiser": {"lr": 0.02},
+        "optimizer": {"lr": 0.02},
         "epochs": 1,
         "batch": 40,
         "log_every": 1,

@@ -51,8 +51,8 @@ def test_every_setting_says_what_it_means():
 
 
 def test_an_unknown_key_is_refused_with_the_nearest():
-    text = mistakes("{protocol: {name: standard}, optimiser: {rl: 0.1}, epoch: 3}")
-    assert "optimiser.rl: no such setting (did you mean optimiser.lr?)" in text
+    text = mistakes("{protocol: {name: standard}, optimizer: {rl: 0.1}, epoch: 3}")
+    assert "optimizer.rl: no such setting (did you mean optimizer.lr?)" in text
     assert "epoch: no such setting (did you mean epochs?)" in text
 
 
@@ -67,7 +67,7 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         epochs: ten
         batch: 0
         precision: float16
-        optimiser: {lr: -1, clip: x, nesterov: 1}
+        optimizer: {lr: -1, clip: x, nesterov: 1}
         schedule: {milestones: 0.5}
         network: [killick, resnet18]
         data: {mean: [a, b, c], nmae: x}
@@ -79,9 +79,9 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         "batch: expected at least 1, found 0",
         "precision: expected one of auto, float32, bfloat16 (did you mean bfloat16?), found"
         " 'float16'",
-        "optimiser.lr: expected more than 0, found -1",
-        "optimiser.clip: expected a number, found 'x'",
-        "optimiser.nesterov: expected true or false, found 1",
+        "optimizer.lr: expected more than 0, found -1",
+        "optimizer.clip: expected a number, found 'x'",
+        "optimizer.nesterov: expected true or false, found 1",
         "schedule.milestones: expected numbers such as [0.3, 0.6], found 0.5",
         "network: expected settings such as network.name, found ['killick', 'resnet18']",
         "data.mean: expected numbers such as [0.3, 0.6], found ['a', 'b', 'c']",
@@ -111,17 +111,17 @@ def test_all_mistakes_of_a_file_are_told_at_once():
             "schedule.milestones: expected shares of the budget",
         ),
         (
-            "{protocol: {name: standard}, optimiser: {betas: [0.9]}}",
-            "optimiser.betas: expected two",
+            "{protocol: {name: standard}, optimizer: {betas: [0.9]}}",
+            "optimizer.betas: expected two",
         ),
         (
             "{protocol: {name: standard}, augment: {mixing_set: x}}",
             "augment.mixing_set: expected policy: pixmix",
         ),
         ("{protocol: {name: standard}, data: {validation: 1.5}}", "data.validation: expected"),
-        ("{protocol: standard, optimiser: {betas: [0.9, 1.5]}}", "optimiser.betas: expected two"),
+        ("{protocol: standard, optimizer: {betas: [0.9, 1.5]}}", "optimizer.betas: expected two"),
         (
-            "{protocol: standard, optimiser: {momentum: 0, nesterov: true}}",
+            "{protocol: standard, optimizer: {momentum: 0, nesterov: true}}",
             "nesterov: expected mom",
         ),
         (
@@ -178,20 +178,20 @@ def test_the_share_of_a_protocol_is_how_often_it_masks_in_the_mean(settings, sha
 
 
 def test_a_number_that_yaml_takes_for_a_text_is_a_number():
-    recipe = make_recipe({"protocol": {"name": "standard"}, "optimiser": {"lr": "1e-4"}})
-    assert recipe.optimiser.lr == 1e-4
+    recipe = make_recipe({"protocol": {"name": "standard"}, "optimizer": {"lr": "1e-4"}})
+    assert recipe.optimizer.lr == 1e-4
 
 
 @pytest.mark.parametrize("value", [".nan", ".inf", "true", "[1]", "{}"])
 def test_what_is_no_number_is_refused(value):
-    assert "optimiser.lr: expected a number" in mistakes(f"{{optimiser: {{lr: {value}}}}}")
+    assert "optimizer.lr: expected a number" in mistakes(f"{{optimizer: {{lr: {value}}}}}")
 
 
 def test_overrides_replace_single_settings():
-    recipe = load_recipe("cifar10-resnet18", {"optimiser.lr": 0.05, "epochs": 60})
-    assert (recipe.optimiser.lr, recipe.epochs, recipe.optimiser.momentum) == (0.05, 60, 0.9)
-    with pytest.raises(RecipeError, match="1 setting changed.*optimiser.rl: no such setting"):
-        load_recipe("cifar10-resnet18", {"optimiser.rl": 0.05})
+    recipe = load_recipe("cifar10-resnet18", {"optimizer.lr": 0.05, "epochs": 60})
+    assert (recipe.optimizer.lr, recipe.epochs, recipe.optimizer.momentum) == (0.05, 60, 0.9)
+    with pytest.raises(RecipeError, match="1 setting changed.*optimizer.rl: no such setting"):
+        load_recipe("cifar10-resnet18", {"optimizer.rl": 0.05})
     with pytest.raises(RecipeError, match="no such setting: epochs.x"):
         load_recipe("cifar10-resnet18", {"epochs.x": 1})
 
@@ -234,13 +234,13 @@ def test_settings_cannot_be_changed_in_place():
 
 def test_the_papers_settings():
     cifar = load_recipe("cifar10-resnet18")
-    assert (cifar.epochs, cifar.batch, cifar.optimiser.lr) == (200, 128, 0.1)
+    assert (cifar.epochs, cifar.batch, cifar.optimizer.lr) == (200, 128, 0.1)
     assert [round(share * 200) for share in cifar.schedule.milestones] == [60, 120, 160]
     assert (cifar.protocol.alpha, cifar.protocol.target) == (0.25, "label")
     assert load_recipe("cifar100-wrn40-2").network.arguments == {"dropout": 0.3}
     swin, vit = load_recipe("imagenet-swinv2-b"), load_recipe("imagenet-vit-b16")
     assert (swin.epochs, swin.batch, swin.protocol.alpha, swin.data.size) == (330, 1024, 0.2, 256)
-    assert (vit.epochs, vit.batch, vit.optimiser.weight_decay, vit.data.size) == (
+    assert (vit.epochs, vit.batch, vit.optimizer.weight_decay, vit.data.size) == (
         330,
         4096,
         0.3,
@@ -255,7 +255,7 @@ def test_other_networks_on_cifar10_differ_in_what_their_kind_needs_and_in_nothin
         asdict(load_recipe(f"cifar10-{name}")) for name in ("resnet18", "vit", "convnext")
     )
     assert {key for key in cifar if cifar[key] != vit[key]} == {
-        *("about", "network", "optimiser", "schedule", "epochs"),
+        *("about", "network", "optimizer", "schedule", "epochs"),
     }
     assert {key for key in vit if vit[key] != convnext[key]} == {"about", "network"}
     assert convnext["network"]["arguments"] == {"patch_size": 2}  # and none of the ViT's

@@ -141,14 +141,14 @@ def test_a_run_that_goes_on_from_a_part_of_its_own_says_so(tmp_path):
 def test_recipes_that_differ_make_two_arms_but_not_if_no_number_depends_on_it(tmp_path):
     def recipe(seed, **more):
         data = {"root": f"/disk{seed}", "mean": [0.1 * seed], "limit": 100}
-        return {"seed": seed, "data": data, "optimiser": {"lr": 0.1}, **more}
+        return {"seed": seed, "data": data, "optimizer": {"lr": 0.1}, **more}
 
     runs = [
         make_run(tmp_path, "s0", recipe=recipe(0, log_every=5), **SMALL),
         make_run(tmp_path, "s1", seed=1, recipe=recipe(1), **SMALL),
     ]
     assert names(make_comparison(runs)) == ["standard"]
-    runs.append(make_run(tmp_path, "s2", seed=2, recipe=recipe(2, optimiser={"lr": 0.2}), **SMALL))
+    runs.append(make_run(tmp_path, "s2", seed=2, recipe=recipe(2, optimizer={"lr": 0.2}), **SMALL))
     assert names(make_comparison(runs)) == ["standard-lr=0.1", "standard-lr=0.2"]
 
 

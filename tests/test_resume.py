@@ -131,7 +131,7 @@ def test_a_checkpoint_is_safe_to_load(pictures, tmp_path, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_checkpoint(pictures, tmp_path):
-    recipe = small(pictures, optimiser__lr=1e18, checkpoint_minutes=0, log_every=3)
+    recipe = small(pictures, optimizer__lr=1e18, checkpoint_minutes=0, log_every=3)
     with pytest.raises(
         DivergedError,
         match=r"NaN or infinite at step \d+ \(epoch 1\), at learning rate .*Try a lower",

@@ -25,27 +25,27 @@ def rates(steps: int, **settings) -> list[float]:
 
 
 def scheduler_rates(steps: int, warm: int, start: float, after) -> list[float]:
-    """Of torch: a linear warm-up, then the scheduler that `after` makes of an optimiser."""
-    optimiser = torch.optim.SGD([torch.zeros(1)], lr=0.3)
+    """Of torch: a linear warm-up, then the scheduler that `after` makes of an optimizer."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
     scheduler: LRScheduler
     if warm == 0:
-        scheduler = after(optimiser)
+        scheduler = after(optimizer)
     else:
-        parts = [_linear(optimiser, start, warm), after(optimiser)]
-        scheduler = SequentialLR(optimiser, parts, milestones=[warm])
+        parts = [_linear(optimizer, start, warm), after(optimizer)]
+        scheduler = SequentialLR(optimizer, parts, milestones=[warm])
     found = []
     for _ in range(steps):
-        found.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SequentialLR calls its parts in a way torch dislikes
             scheduler.step()
     return found
 
 
-def _linear(optimiser: torch.optim.Optimizer, start: float, warm: int) -> LinearLR:
+def _linear(optimizer: torch.optim.Optimizer, start: float, warm: int) -> LinearLR:
     # torch refuses to start at zero; nearly zero is no different to the test.
-    return LinearLR(optimiser, start_factor=max(start, 1e-12), total_iters=warm)
+    return LinearLR(optimizer, start_factor=max(start, 1e-12), total_iters=warm)
 
 
 @pytest.mark.parametrize("steps", [40, 100])

@@ -166,16 +166,16 @@ def test_seeds_out_of_range_are_refused(seed):
 def test_a_small_standard_network_learns_most_of_it_in_seconds():
     images, labels, test_images, test_labels = make_shapes(3500, 2000, seed=0)
     net, steps, batch = resnet_small(), 436, 32
-    optimiser = torch.optim.SGD(net.parameters(), 0.15, 0.9, weight_decay=5e-4, nesterov=True)
+    optimizer = torch.optim.SGD(net.parameters(), 0.15, 0.9, weight_decay=5e-4, nesterov=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, 0.15, steps, pct_start=0.2, cycle_momentum=False
+        optimizer, 0.15, steps, pct_start=0.2, cycle_momentum=False
     )
     for _ in range(steps):
         rows = torch.randint(len(images), (batch,))
         loss = functional.cross_entropy(net(normalised(images[rows])), labels[rows])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     net.eval()
     with torch.inference_mode():

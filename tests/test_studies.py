@@ -275,7 +275,7 @@ def test_what_differs_from_the_paper_is_told_and_what_does_not_is_too():
     assert different["evaluation limit"] == ("400", "as usual")
     assert different["corrupted pictures"] == ("made by Killick", "published files")
     assert different["number of seeds"] == ("2", "3")
-    assert {"option alphas", "option targets", "arms", "optimiser.momentum"} <= set(found.equal)
+    assert {"option alphas", "option targets", "arms", "optimizer.momentum"} <= set(found.equal)
     files = {"corruption_files": "CIFAR-100-C"}
     same = compare_with_paper(make_plan(find_study("alpha"), "paper", evaluation=files))
     assert same.different == ()
@@ -322,7 +322,7 @@ def test_networks_can_be_recipes_and_keep_their_own_budget():
         for each in plan.treatments
         if each.factors["protocol"] == "masked-label"
     }
-    assert recipes["imagenet-vit-b16"].optimiser.lr == 3e-3
+    assert recipes["imagenet-vit-b16"].optimizer.lr == 3e-3
     assert recipes["imagenet-vit-b16"].data.size == 224
     assert recipes["imagenet-swinv2-t"].data.size == 256
     assert recipes["resnet50"].network.name == "timm:resnet50"
@@ -490,7 +490,7 @@ def test_arms_that_start_from_another_share_its_run(tmp_path, monkeypatch):
 
     base = Arm("base", {"protocol.name": "standard", "epochs": 1})
     tuned = [
-        Arm(f"tuned{lr}", {"protocol.target": "label", "epochs": 1, "optimiser.lr": lr}, after=base)
+        Arm(f"tuned{lr}", {"protocol.target": "label", "epochs": 1, "optimizer.lr": lr}, after=base)
         for lr in (0.01, 0.02)
     ]
     settings = {"data.limit": 64, "data.validation": 0}

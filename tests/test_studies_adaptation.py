@@ -13,7 +13,7 @@ from killick.errors import DataError, OptionError
 from killick.experiments.job_runner import run_job
 from killick.report.figures import Style
 from killick.results.measurements import Measured
-from killick.runtime.progress import Silent
+from killick.runtime.progress import SilentDisplay
 from killick.studies import adapted, adapting, domains
 from killick.studies.adaptation import PAPER_DATA, PAPER_DOMAINS, STUDY, Options, count_passes
 from killick.studies.adapted import Probed, Trial
@@ -56,7 +56,7 @@ def _few_shapes():
 
 
 def quiet(title, steps, done, what):
-    return nullcontext(Silent())
+    return nullcontext(SilentDisplay())
 
 
 def measure(folder: Path, where: Path, show=quiet, **changes) -> list[dict]:
@@ -210,7 +210,7 @@ def test_progress_counts_every_picture_that_the_network_is_shown(cell, tmp_path)
     @contextmanager
     def show(title, steps, done, what):
         told.append((steps, done))
-        display = Silent()
+        display = SilentDisplay()
         display.show = lambda step, text, **more: told.append((step, text))
         yield display
 
@@ -231,7 +231,7 @@ def test_progress_goes_on_from_what_was_done_before(cell, tmp_path, monkeypatch)
     @contextmanager
     def show(title, steps, done, what):
         told.append((steps, done))
-        display = Silent()
+        display = SilentDisplay()
         display.show = lambda step, text, **more: told.append((step, text))
         yield display
 

@@ -6,7 +6,7 @@ from killick.errors import OptionError
 from killick.experiments.job_runner import run_job
 from killick.experiments.scheduler import Worked
 from killick.results.run_folder import read_job, read_run
-from killick.runtime.progress import chosen
+from killick.runtime.progress import choose_display
 from killick.studies import running, soups
 from killick.studies.finetune import STUDY, Options, treat
 from killick.studies.results import make_results
@@ -50,7 +50,7 @@ def test_all_tuned_runs_start_from_one_base_and_differ_in_protocol_and_rate_alon
             first, second = cell.phases
             assert first == base.phases[0]
             assert second.start == str(base.folder)
-            assert (second.recipe.epochs, second.recipe.optimiser.lr) == (10, pytest.approx(rate))
+            assert (second.recipe.epochs, second.recipe.optimizer.lr) == (10, pytest.approx(rate))
             assert second.recipe.protocol.anchored == (protocol != "standard")
     tuned = cells["tuned-masked-label-lr0.02"].phases[1].recipe.protocol
     assert (tuned.stem, tuned.target, tuned.name) == ("exact", "label", "masked")
@@ -145,7 +145,10 @@ def test_a_soup_is_the_mean_of_its_runs_and_says_so(ran):
 def test_finished_soups_are_kept_and_an_interrupted_one_goes_on(ran, monkeypatch):
     output, _ = ran
     cells = plan_cells(PLAN, output)
-    finish = lambda: soups.finish(PLAN, cells, output, device="cpu", show=chosen(None, True))  # noqa: E731
+
+    def finish():
+        return soups.finish(PLAN, cells, output, device="cpu", show=choose_display(None, True))
+
     folders = {path.name.rpartition("-seed")[0]: path for path in finish()}
     assert set(folders) == SOUPS
     monkeypatch.setattr(soups, "evaluate", lambda *args, **options: pytest.fail("evaluated again"))
@@ -171,15 +174,15 @@ def test_another_evaluation_is_made_of_the_same_soup(ran, monkeypatch):
     asked = []
     monkeypatch.setattr(soups, "evaluate", lambda *args, **options: asked.append(options))
     monkeypatch.setattr(soups, "_cook", lambda *args: pytest.fail("made again"))
-    monkeypatch.setattr(soups, "write_whole", lambda *args: None)
-    soups.finish(other, cells, output, device="cpu", show=chosen(None, True))
+    monkeypatch.setattr(soups, "write_atomic", lambda *args: None)
+    soups.finish(other, cells, output, device="cpu", show=choose_display(None, True))
     assert [options["severities"] for options in asked] == [(3,)] * 2
 
 
 def test_one_run_is_no_soup(ran):
     output, _ = ran
     cells = [c for c in plan_cells(PLAN, output) if "lr0.04" not in c.arm]
-    assert soups.finish(PLAN, cells, output, device="cpu", show=chosen(None, True)) == []
+    assert soups.finish(PLAN, cells, output, device="cpu", show=choose_display(None, True)) == []
 
 
 def test_greedy_soups_without_pictures_to_choose_on_are_refused_before_anything_runs(tmp_path):
@@ -197,7 +200,7 @@ def test_greedy_soups_are_made_where_they_are_asked_for(ran):
     plan = make_plan(STUDY, "smoke", options={"greedy": True})
     cells = plan_cells(plan, output)
     assert all(cell.finished for cell in cells)
-    found = soups.finish(plan, cells, output, device="cpu", show=chosen(None, True))
+    found = soups.finish(plan, cells, output, device="cpu", show=choose_display(None, True))
     about = {read_job(folder)["arm"]: read_job(folder)["factors"]["way"] for folder in found}
     assert about == {
         "soup-standard": "soup",

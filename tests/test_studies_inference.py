@@ -10,7 +10,7 @@ from killick.core.anchored import anchored_in
 from killick.errors import KillickError, OptionError
 from killick.experiments.job_runner import run_job
 from killick.results.measurements import Measured
-from killick.runtime.progress import Silent
+from killick.runtime.progress import SilentDisplay
 from killick.studies import asked, asking
 from killick.studies.asking import (
     DISTANCE,
@@ -49,7 +49,7 @@ OPTIONS = {
 
 
 def quiet(title, steps, done, what):
-    return nullcontext(Silent())
+    return nullcontext(SilentDisplay())
 
 
 def measure(folder: Path, where: Path, **changes) -> list[dict]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from killick.errors import KillickError
 from killick.experiments.job_runner import run_job
 from killick.results.measurements import Measured
-from killick.runtime.progress import Silent
+from killick.runtime.progress import SilentDisplay
 from killick.studies import memorising
 from killick.studies.label_noise import STUDY
 from killick.studies.memorised import check_flipped, values_of
@@ -36,7 +36,9 @@ def trained_with(folder: Path, **settings) -> Path:
 
 def measure(folder: Path, where: Path) -> dict[str, tuple[float, int]]:
     kept = Measured(where, {})
-    memorising.measure(folder, {}, kept, device=CPU, show=lambda *about: nullcontext(Silent()))
+    memorising.measure(
+        folder, {}, kept, device=CPU, show=lambda *about: nullcontext(SilentDisplay())
+    )
     return {each["metric"]: (each["value"], each["count"]) for each in kept.records}
 
 

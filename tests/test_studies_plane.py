@@ -13,7 +13,7 @@ import killick
 from killick.core.anchored import Anchored
 from killick.core.batchnorm import tracked_norms
 from killick.results.measurements import Measured
-from killick.runtime.progress import Silent
+from killick.runtime.progress import SilentDisplay
 from killick.studies import plane as plane_of
 from killick.studies.plane import (
     Plane,
@@ -72,7 +72,7 @@ def measured(run: Path, folder: Path, **changes) -> Measured:
 
 
 def silently(title, steps, done, what):
-    return nullcontext(Silent())
+    return nullcontext(SilentDisplay())
 
 
 # Directions
@@ -392,9 +392,9 @@ def test_an_interrupted_plane_goes_on_and_gives_the_same_records(runs, tmp_path,
 def test_progress_is_told_point_by_point(runs, tmp_path):
     told = []
 
-    class Display(Silent):
-        def show(self, step, text, *, epoch_done=False):
-            told.append((step, text))
+    class Display(SilentDisplay):
+        def update(self, done, text, *, line=False):
+            told.append((done, text))
 
     def show(*begun):
         told.append(begun)

@@ -220,13 +220,13 @@ def _train_under_ddp(rank: int, folder: str) -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(killick.anchor(small_cnn()))
     masking = killick.ReferenceMasking(alpha=0.5, target="uniform")
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(rank)  # other data and references on each rank
     x = torch.rand(8, 3, 8, 8, generator=generator)
     for _ in range(4):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         masking.loss(model, x, torch.arange(8) % 5, generator=generator).backward()
-        optimiser.step()
+        optimizer.step()
     for parameter in model.parameters():
         first, second = gathered(parameter.detach())
         assert torch.equal(first, second)

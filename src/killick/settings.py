@@ -15,7 +15,19 @@ import yaml
 
 from killick.errors import OptionError, show
 
+# Old spellings of keys, options and keyword arguments.
+ALIASES = {"optimiser": "optimizer", "normalise": "normalize", "colour": "color"}
 _MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
+
+
+def canonical_name(name: str) -> str:
+    """A dotted name in today's spelling.
+
+    Example:
+        >>> canonical_name("optimiser.lr")
+        'optimizer.lr'
+    """
+    return ".".join(ALIASES.get(part, part) for part in name.split("."))
 
 
 def setting(
@@ -76,7 +88,8 @@ def read_settings(
     hints = typing.get_type_hints(kind)
     fields = {each.name: each for each in dataclasses.fields(kind)}
     taken: dict[str, Any] = {}
-    for name, value in values.items():
+    for given, value in values.items():
+        name = ALIASES.get(given, given) if isinstance(given, str) else given
         if name not in fields:
             told = show(name).strip("'\"")
             problems.append(_unknown(f"{prefix}{told}", prefix, list(fields), everywhere))

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Check, write the list, and tell; 1 if something cannot be read."""
     from killick.data.integrity import check_set
     from killick.experiments.scheduler import count_cores
-    from killick.runtime.progress import chosen
+    from killick.runtime.progress import choose_display
 
     if options.workers is not None and options.workers < 0:
         raise OptionError(f"expected --workers of at least 0, found {options.workers}.")
@@ -69,7 +69,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     sets = _load(options.data, options.root)
     place = None if options.list is None else _find_place(options.list, options.data, sets)
     total, done, found = sum(map(len, sets.values())), 0, {}
-    with chosen(None, options.quiet)(f"checking {options.data}", total, 0, "picture") as display:
+    with choose_display(None, options.quiet)(
+        f"checking {options.data}", total, 0, "picture"
+    ) as display:
         for name, images in sets.items():
             tick = partial(_advance, display, done)
             found[name] = check_set(images, workers=workers, tick=tick)
@@ -144,7 +146,7 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def _advance(display: "Display", done: int, count: int) -> None:
-    display.tick(done + count)
+    display.advance(done + count)
 
 
 def _load(name: str, root: str | None) -> dict[str, Any]:
@@ -198,13 +200,13 @@ def _say(line: str) -> None:
 def _write(place: Path, data: str, broken: "list[Broken]") -> None:
     """Write the list, with what `data` leaves out already."""
     from killick.data.folders import WITHOUT, split_off
-    from killick.runtime.atomic_files import write_bytes_whole
+    from killick.runtime.atomic_files import write_atomic
 
     before = split_off(data.partition(":")[2])[1].listed if WITHOUT in data else frozenset()
     names = [os.fsencode(name) for name in (*sorted(before), *(each.where for each in broken))]
     odd = [name for name in names if b"\n" in name or name.endswith(b"\r")]
     lines = [name for name in names if name not in odd]
-    write_bytes_whole(place, HEAD + b"".join(line + b"\n" for line in lines))
+    write_atomic(place, HEAD + b"".join(line + b"\n" for line in lines))
     _tell(
         f"not in the list, for their names: rename {_count(len(odd))}", list(map(os.fsdecode, odd))
     )

@@ -11,6 +11,7 @@ from killick.errors import OptionError, show
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import (
     SHORT,
+    find_setting,
     load_recipe,
     make_recipe,
     read_setting,
@@ -148,11 +149,11 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def parse_overrides(words: list[str]) -> dict[str, Any]:
-    """`--optimiser.lr 0.05 --epochs=3` as settings by dotted name; values are YAML.
+    """`--optimizer.lr 0.05 --epochs=3` as settings by dotted name; values are YAML.
 
     Example:
         >>> parse_overrides(["--lr", "0.05", "--epochs=3", "--schedule.milestones", "[0.5]"])
-        {'optimiser.lr': 0.05, 'epochs': 3, 'schedule.milestones': [0.5]}
+        {'optimizer.lr': 0.05, 'epochs': 3, 'schedule.milestones': [0.5]}
     """
     found: dict[str, Any] = {}
     waiting = list(words)
@@ -165,7 +166,7 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
             if not waiting or waiting[0].startswith("--"):
                 raise OptionError(_missing_value(name))
             value = waiting.pop(0)
-        dotted = SHORT.get(name.replace("-", "_"), name.replace("-", "_"))
+        dotted = find_setting(name)
         found[dotted] = read_setting(dotted, value)
     return found
 
@@ -175,7 +176,7 @@ def _missing_value(name: str) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     if name.replace("-", "_") not in known and near:
         return f"no such option: --{name} (did you mean --{near[0]}?)."
-    if SHORT.get(name.replace("-", "_"), name.replace("-", "_")) not in known:
+    if find_setting(name) not in known:
         return f"no such option: --{name}. killick train --help lists all settings of a recipe."
     return f"expected a value after --{name}, found none."
 

@@ -50,7 +50,7 @@ from killick.deploy.parity import (
 from killick.deploy.torch_file import TorchFile
 from killick.errors import OptionError, StorageError, check_option
 from killick.nets import remembered
-from killick.runtime.atomic_files import whole_folder
+from killick.runtime.atomic_files import atomic_folder
 from killick.storage.export_metadata import FILE_FORMATS, PRECISIONS, About, read_about
 from killick.storage.exported_file import FILES, Exported, open_export
 from killick.storage.model_folder import digest_weights, load
@@ -134,7 +134,7 @@ def export(
     about = replace(_describe(source, deployed, name, format, precision), weights=weights)
     made = _make(deployed, about, pictures, source, calibration, opset)
     try:
-        with whole_folder(Path(os.path.realpath(folder))) as part:
+        with atomic_folder(Path(os.path.realpath(folder))) as part:
             path = part / FILES[format]
             if wanted is not None:
                 made.write(replace(about, threshold=NONE_YET), path)

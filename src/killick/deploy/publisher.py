@@ -27,7 +27,7 @@ from killick.deploy.model_card import MARK, Subject, make_card
 from killick.deploy.private_paths import without_folders
 from killick.errors import DataError, OptionError, StorageError
 from killick.results.rows import Row, make_row, read_rows, write_rows
-from killick.runtime.atomic_files import whole_folder
+from killick.runtime.atomic_files import atomic_folder
 from killick.storage.hub import read_hub_name
 from killick.storage.model_files import FORMAT, PLAIN_NAMES, Contents, write_plain
 from killick.storage.model_folder import digest_weights, gather, load
@@ -229,7 +229,7 @@ def _name(repo: str | None, rows: Sequence[Row], contents: Contents) -> str:
 def _write(folder: Path, contents: Contents, card: str, rows: list[Row], weights: str) -> None:
     """All files beside `folder` first, loaded again as a check; then in its place."""
     try:
-        with whole_folder(folder) as beside:
+        with atomic_folder(folder) as beside:
             write_plain(beside, contents)
             (beside / CARD).write_text(card, encoding="utf-8", newline="\n")
             if rows:

@@ -26,9 +26,9 @@ from killick.errors import DataError, OptionError
 from killick.evaluation.contact_sheet import draw_sheet, save_picture
 from killick.evaluation.image_blocks import BLOCK, block_generator
 from killick.evaluation.test_sets import load_test
-from killick.runtime.atomic_files import write_whole
+from killick.runtime.atomic_files import write_atomic
 from killick.runtime.processes import choose_device
-from killick.runtime.progress import chosen
+from killick.runtime.progress import choose_display
 
 Array = npt.NDArray[np.generic]
 _ON_SHEET = 3
@@ -136,16 +136,16 @@ class Copies:
         _save_array(folder / "labels.npy", np.tile(images.labels.numpy(), len(SEVERITIES)))
         total = len(names) * len(SEVERITIES) * len(pictures)
         done = 0
-        with chosen(None, self._quiet)("corrupting", total, 0, "image") as display:
+        with choose_display(None, self._quiet)("corrupting", total, 0, "image") as display:
             for name in names:
                 file = folder / f"{name}.npy"
                 if file.exists():
-                    display.say(f"{file} is there already, and kept")
+                    display.message(f"{file} is there already, and kept")
                 else:
                     parts = [self._blocks(pictures, name, s, table) for s in SEVERITIES]
                     _save_array(file, np.concatenate(parts))
                 done += len(SEVERITIES) * len(pictures)
-                display.show(done, name)
+                display.update(done, name)
         return f"{len(names)} corruptions of {len(pictures):,} pictures are in {folder}"
 
     def _check_same(self, folder: Path, images: ImageSet, table: str) -> None:
@@ -164,7 +164,7 @@ class Copies:
                 f"expected an empty folder, or one with corruptions of the same pictures with the"
                 f" same seed and table, found others in {folder}. Choose another --output."
             )
-        write_whole(file, json.dumps(made, indent=2) + "\n")
+        write_atomic(file, json.dumps(made, indent=2) + "\n")
 
     def _blocks(self, pictures: Tensor, name: str, severity: int, table: str) -> Array:
         made = []

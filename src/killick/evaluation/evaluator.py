@@ -36,7 +36,7 @@ from killick.evaluation.test_sets import (
 )
 from killick.results.rows import Row
 from killick.runtime.processes import Processes, joined
-from killick.runtime.progress import Display, Showing, chosen
+from killick.runtime.progress import Display, DisplayFactory, choose_display
 from killick.storage.exported_file import is_export
 
 FEW = 100  # validation pictures: fewer do not fit a temperature
@@ -78,7 +78,7 @@ def evaluate(
     answers: bool = True,
     trust: bool = False,
     quiet: bool = False,
-    show: Showing | None = None,
+    show: DisplayFactory | None = None,
 ) -> list[Row]:
     """How good and how trustworthy a classifier is: one row for each number.
 
@@ -241,7 +241,7 @@ def evaluate(
         batch = batch or _usual_batch(subject.size, processes.device)
         asking = Asking(subject, processes, seed=seed, batch=batch, precision=precision)
         try:
-            told = chosen(show, quiet or not processes.first)
+            told = choose_display(show, quiet or not processes.first)
             _run(asking, recording, units, fitting, notes, told)
         except BaseException:
             recording.write_table()  # of what was seen
@@ -268,7 +268,7 @@ def _run(
     units: list[Unit],
     fitting: Unit | None,
     notes: list[str],
-    show: Showing,
+    show: DisplayFactory,
 ) -> None:
     """See all units that are not recorded yet, and record them."""
     todo = [unit for unit in units if not recording.has(unit)]
@@ -282,18 +282,18 @@ def _run(
     with show(f"evaluating {asking.subject.name}", total, 0, "image") as display:
         asking.tick = _ticking(display, asking.processes)
         for note in notes:
-            display.say(note)
+            display.message(note)
         if len(todo) < len(units):
-            display.say(f"{len(units) - len(todo)} of {len(units)} sets are there already")
+            display.message(f"{len(units) - len(todo)} of {len(units)} sets are there already")
         if fitting is not None:
             if fitting.count < FEW:
-                display.say(
+                display.message(
                     f"temperature and threshold are fitted on {fitting.count} validation pictures,"
                     " too few to trust them: --validation DATA"
                 )
             recording.fitted(asking.fit(fitting))
         elif recording.calibrates:
-            display.say(
+            display.message(
                 "no validation set: no temperature scaling (give one: --validation DATA), and the"
                 " threshold is that of the test set"
             )
@@ -301,7 +301,7 @@ def _run(
         for unit in todo:
             outcomes = asking.see(unit)
             inside = outcomes if unit is clean else inside
-            display.show(asking.seen, recording.add(unit, outcomes, inside, asking.temperatures))
+            display.update(asking.seen, recording.add(unit, outcomes, inside, asking.temperatures))
 
 
 def _describe_view(subject: Subject) -> str:
@@ -331,4 +331,4 @@ def _usual_batch(size: int, device: torch.device) -> int:
 
 
 def _ticking(display: Display, processes: Processes) -> Any:
-    return lambda seen: display.tick(seen * processes.count)
+    return lambda seen: display.advance(seen * processes.count)

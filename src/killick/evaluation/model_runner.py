@@ -1,4 +1,4 @@
-"""Showing pictures to a subject: blocks are changed, batched, and what is seen is kept."""
+"""DisplayFactory pictures to a subject: blocks are changed, batched, and what is seen is kept."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from killick.errors import OptionError
-from killick.training.recipe_files import SHORT, read_setting, settings
+from killick.training.recipe_files import SHORT, find_setting, read_setting, settings
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ KNOWN = {
 def parse_arm(text: str) -> Arm:
     """An arm from `NAME` or `NAME:key=value,...`.
 
-    A key is a setting of the recipe, such as `optimiser.lr`, or a short name of one, such as
+    A key is a setting of the recipe, such as `optimizer.lr`, or a short name of one, such as
     `alpha`; or `first` or `from`, see `Arm`. A known name brings its own settings along.
 
     Example:
@@ -74,7 +74,7 @@ def parse_arm(text: str) -> Arm:
         elif key == "from":
             start = value
         else:
-            dotted = SHORT.get(key, key)
+            dotted = find_setting(key)
             _check_setting(key, dotted, text)
             found[dotted] = read_setting(dotted, value)
     if first and start is not None:

@@ -17,7 +17,7 @@ from killick.evaluation.evaluator import evaluate
 from killick.experiments.jobs import Job, Phase
 from killick.results.measurements import Measured
 from killick.results.run_folder import JOB, read_job
-from killick.runtime.atomic_files import locked, write_whole
+from killick.runtime.atomic_files import locked, write_atomic
 from killick.runtime.processes import choose_device
 from killick.runtime.progress import Display
 from killick.training.checkpoint import BEFORE, LAST
@@ -110,7 +110,7 @@ def rename_job(cell: Job) -> None:
     """Have the folder of a finished cell say which arm it is now."""
     there = read_job(cell.folder)
     if there.get("arm") != cell.arm:
-        write_whole(cell.folder / JOB, json.dumps({**there, "arm": cell.arm}, indent=2) + "\n")
+        write_atomic(cell.folder / JOB, json.dumps({**there, "arm": cell.arm}, indent=2) + "\n")
 
 
 def _measure(cell: Job, notes: "_Notes", device: str) -> None:
@@ -155,7 +155,7 @@ def _note_cell(
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
         "command": command or [],
     }
-    write_whole(cell.folder / JOB, json.dumps(values, indent=2) + "\n")
+    write_atomic(cell.folder / JOB, json.dumps(values, indent=2) + "\n")
 
 
 def _failed(cell: Job, problem: str, trace: str | None = None) -> Result:
@@ -163,7 +163,7 @@ def _failed(cell: Job, problem: str, trace: str | None = None) -> Result:
     result = {"status": "failed", "problem": problem}
     with suppress(OSError, KillickError):  # the disk may be what failed
         (cell.folder / PROGRESS).unlink(missing_ok=True)
-        write_whole(cell.folder / PROBLEM, (trace or problem) + "\n")
+        write_atomic(cell.folder / PROBLEM, (trace or problem) + "\n")
     return result
 
 
@@ -189,14 +189,14 @@ class _Notes:
         self._write(done, force=True)
         yield self
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Nothing: such lines are in the folder's own files."""
 
-    def tick(self, step: int) -> None:
+    def advance(self, step: int) -> None:
         """Where it is."""
         self._write(step)
 
-    def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
+    def update(self, step: int, text: str, *, line: bool = False) -> None:
         """Where it is, and how it does."""
         self._text = text
         self._write(step)
@@ -208,4 +208,4 @@ class _Notes:
         self._wrote = now
         values = {**self._about, "done": step, "total": self._steps, "text": self._text}
         with suppress(KillickError):  # a full disk is told by what matters
-            write_whole(self._path, json.dumps(values))
+            write_atomic(self._path, json.dumps(values))

@@ -34,7 +34,7 @@ STORED = 10  # references for evaluation, where the model comes without any
 _log = logging.getLogger("killick")
 
 
-def default_optimiser(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+def default_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """SGD as usual for small images: learning rate 0.1, momentum 0.9, weight decay 5e-4."""
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=5e-4)
 
@@ -64,12 +64,13 @@ class AnchoredClassifier(LightningModule):
         model: Anchored: `killick.anchor(net)`.
         masking: When references are masked, and what is learnt then; None for plain anchored
             training, without any masking.
-        optimiser: Makes the optimiser from the parameters; `default_optimiser` if not given.
-        schedule: Makes the scheduler of the learning rate from the optimiser. It is stepped after
+        optimizer: Makes the optimizer from the parameters; `default_optimizer` if not given.
+        schedule: Makes the scheduler of the learning rate from the optimizer. It is stepped after
             each epoch; return Lightning's `{"scheduler": …, "interval": "step"}` for other times.
         references: Where references of training come from: a pool, moved to the device when
             fitting starts, or None for the batch's own images.
         criterion: Of logits and targets, as in `ReferenceMasking.loss`.
+        optimiser: Another spelling of `optimizer`.
     """
 
     def __init__(
@@ -77,10 +78,11 @@ class AnchoredClassifier(LightningModule):
         model: nn.Module,
         masking: ReferenceMasking | None = None,
         *,
-        optimiser: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
+        optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
         schedule: Callable[[torch.optim.Optimizer], Any] | None = None,
         references: ReferencePool | None = None,
         criterion: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+        optimiser: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
@@ -102,7 +104,7 @@ class AnchoredClassifier(LightningModule):
         self.model = model
         # Nothing is masked at alpha=0, so the target never comes into play.
         self.masking = masking or ReferenceMasking(alpha=0, target="label")
-        self.optimiser = optimiser or default_optimiser
+        self.optimizer = optimizer or optimiser or default_optimizer
         self.schedule = schedule
         self.references = references
         self.criterion = criterion
@@ -113,11 +115,11 @@ class AnchoredClassifier(LightningModule):
         return logits
 
     def configure_optimizers(self) -> Any:
-        """The optimiser, and its schedule if there is one."""
-        optimiser = self.optimiser(self.parameters())
+        """The optimizer, and its schedule if there is one."""
+        optimizer = self.optimizer(self.parameters())
         if self.schedule is None:
-            return optimiser
-        return {"optimizer": optimiser, "lr_scheduler": self.schedule(optimiser)}
+            return optimizer
+        return {"optimizer": optimizer, "lr_scheduler": self.schedule(optimizer)}
 
     def on_fit_start(self) -> None:
         """Move the pool to the device, and store references from it if there are none."""

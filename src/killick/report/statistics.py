@@ -17,7 +17,7 @@ from killick.report.intervals import Interval as Interval
 from killick.report.intervals import bootstrap_interval, mean_of, no_interval, t_interval
 from killick.report.run_groups import Arm
 from killick.report.table_cells import MARGINAL, OOD, SINGLE, TEMPERED, Cell
-from killick.runtime.atomic_files import write_whole
+from killick.runtime.atomic_files import write_atomic
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def write_summary(comparison: Comparison, table: Table, path: Path) -> None:
             gap = number.difference
             interval = (gap.value, gap.low, gap.high, gap.how) if gap else (None,) * 4
             writer.writerow([arm, key, *values, number.mean, number.spread, *interval])
-    write_whole(path, text.getvalue())
+    write_atomic(path, text.getvalue())
 
 
 def _by_arm(comparison: Comparison, cells: Sequence[Cell]) -> dict[str, Number]:

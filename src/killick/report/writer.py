@@ -21,7 +21,7 @@ from killick.report.statistics import summarise, write_summary
 from killick.report.training_curves import draw_curves
 from killick.report.uncertainty import draw_uncertainty
 from killick.results.run_folder import Run
-from killick.runtime.atomic_files import write_whole
+from killick.runtime.atomic_files import write_atomic
 
 _OURS = re.compile(
     r"(severity|corruptions|reliability|energy|roc|uncertainty|training|study)(-[a-z0-9-]+)?"
@@ -87,9 +87,9 @@ def write_report(
     for figure in drawn:
         _write_figure(figure, figures)
     for table in (table for section in shown for table in section.tables):
-        write_whole(figures / f"{table.name}.csv", table.csv)
+        write_atomic(figures / f"{table.name}.csv", table.csv)
     write_summary(scene.comparison, scene.table, page.parent / SUMMARY)
-    write_whole(page, text)
+    write_atomic(page, text)
     return page
 
 
@@ -122,8 +122,8 @@ def _remove_old(folder: Path) -> None:
 
 def _write_figure(figure: Figure, folder: Path) -> None:
     for panel in figure.panels:
-        write_whole(folder / f"{panel.name}.svg", to_file(panel.svg))
-    write_whole(folder / f"{figure.name}.csv", figure.csv)
+        write_atomic(folder / f"{panel.name}.svg", to_file(panel.svg))
+    write_atomic(folder / f"{figure.name}.csv", figure.csv)
 
 
 def _default_title(scene: Scene) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from killick.errors import CheckpointError
-from killick.runtime.atomic_files import write_whole
+from killick.runtime.atomic_files import write_atomic
 
 Record = dict[str, Any]
 
@@ -63,7 +63,7 @@ class Measured:
 
     def _write_all(self) -> None:
         lines = [self._head, *self._records]
-        write_whole(self._path, "".join(json.dumps(line) + "\n" for line in lines))
+        write_atomic(self._path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def find_measured(folder: Path, asked: Mapping[str, Any]) -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from killick.errors import DataError
-from killick.runtime.atomic_files import write_bytes_whole
+from killick.runtime.atomic_files import write_atomic
 
 FOLDER = "answers"
 # What a set is and how it was asked about; with `weights`, all that the answers depend on.
@@ -78,7 +78,7 @@ def write_answers(folder: Path, answers: Answers) -> Path:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     path = file_of(folder, answers.about)
-    write_bytes_whole(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue())
     return path
 
 

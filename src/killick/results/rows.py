@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from killick.errors import DataError
-from killick.runtime.atomic_files import write_whole
+from killick.runtime.atomic_files import write_atomic
 
 Row = dict[str, Any]
 
@@ -100,14 +100,14 @@ def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None
         table: Without it, `rows.csv` is left as it is.
     """
     rows = list(rows)
-    write_whole(folder / "rows.jsonl", "".join(json.dumps(_plain(row)) + "\n" for row in rows))
+    write_atomic(folder / "rows.jsonl", "".join(json.dumps(_plain(row)) + "\n" for row in rows))
     if not table:
         return
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, fieldnames=COLUMNS)
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(folder / "rows.csv", text.getvalue())
+    write_atomic(folder / "rows.csv", text.getvalue())
 
 
 def members_of(row: Mapping[str, Any]) -> list[float]:

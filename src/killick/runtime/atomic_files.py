@@ -6,35 +6,50 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from killick.errors import CheckpointError
 
 
-def write_whole(path: Path, text: str) -> None:
-    """All of `text` at `path`, or what was there before."""
-    write_bytes_whole(path, text.encode())
+@contextlib.contextmanager
+def atomic_file(path: Path, *, sync: bool = False) -> Iterator[BinaryIO]:
+    """A file to write into, which then takes the place of `path`; an error leaves `path` alone.
 
-
-def write_bytes_whole(path: Path, content: bytes) -> None:
-    """All of `content` at `path`, or what was there before."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    Args:
+        path: Its folder must exist.
+        sync: Force the content to disk before it takes its place.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    except OSError as problem:
+        with open(part, "wb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            part.unlink()
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write all of `content` to `path`, or leave what was there before."""
+    try:
+        with atomic_file(path) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    except OSError as problem:
         raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem
 
 
 @contextlib.contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A new folder to write into, which then takes the place of `folder`; or nothing changes.
 
-    What was at `folder` is gone only when all is written. An `OSError` is the caller's to explain.
+    What was at `folder` is removed only when all is written. An `OSError` is the caller's to
+    explain.
 
     Args:
-        folder: Not a link. Its parent is made if it is not there.
+        folder: Not a link. Its parent is made if missing.
     """
     mark = secrets.token_hex(4)
     beside, before = (folder.with_name(f".{folder.name}.{mark}.{end}") for end in ("part", "old"))
@@ -57,15 +72,15 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Nobody else who asks for it writes into `folder` meanwhile; where there are no locks, try.
+    """Hold a lock on `folder`; where the system has no locks, go on without.
 
     Args:
-        folder: That is there.
+        folder: Must exist.
         name: Of the lock: work of different kinds does not wait for each other.
     """
     try:
         import fcntl
-    except ImportError:  # not on this system
+    except ImportError:
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of long work: a live bar on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Callable
@@ -7,91 +7,76 @@ from types import TracebackType
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-SECONDS_BETWEEN_LINES = 30
-SECONDS_BETWEEN_TICKS = 0.2
+SECONDS_BETWEEN_UPDATES = 0.2
 
 
 class Display(Protocol):
-    """Whoever wants to be told how a run goes."""
+    """Receives the progress of a task."""
 
-    def say(self, text: str) -> None:
-        """Something worth a line."""
+    def message(self, text: str) -> None:
+        """Print a line."""
         ...
 
-    def tick(self, step: int) -> None:
-        """Where the run is; after every step."""
+    def advance(self, done: int) -> None:
+        """Set how much is done; cheap enough for every step."""
         ...
 
-    def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
-        """Where the run is, and how it does."""
+    def update(self, done: int, text: str, *, line: bool = False) -> None:
+        """Set how much is done, and a short status; `line` prints it also without a terminal."""
         ...
 
 
-class Silent:
-    """Tells nothing: for all processes but the first, and for tests."""
+class SilentDisplay:
+    """Shows nothing: for all processes but the first, and for tests."""
 
-    def say(self, text: str) -> None:
-        """Nothing."""
+    def message(self, text: str) -> None:
+        """Do nothing."""
 
-    def tick(self, step: int) -> None:
-        """Nothing."""
+    def advance(self, done: int) -> None:
+        """Do nothing."""
 
-    def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
-        """Nothing."""
+    def update(self, done: int, text: str, *, line: bool = False) -> None:
+        """Do nothing."""
 
 
-class Terminal:
-    """A bar with epoch, speed, loss and time left; or, when piped, a line now and then.
+class TerminalDisplay:
+    """A bar with a status and the time left; a line now and then where there is no terminal.
 
     Args:
         title: Of the bar.
-        steps: Of the run.
-        done: Steps that were done before.
-        console: Where to write.
-        what: Is counted.
+        total: How much there is to do; None if unknown.
+        done: How much was done before.
+        console: Where to write; stdout by default.
+        unit: What is counted.
+        seconds_between_lines: Without a terminal.
+        delay: Seconds before the bar appears.
     """
 
     def __init__(
         self,
         title: str,
-        steps: int,
+        total: int | None,
         done: int = 0,
         console: Console | None = None,
         *,
-        what: str = "step",
+        unit: str = "step",
+        seconds_between_lines: float = 30,
+        delay: float = 0,
     ) -> None:
         self._console = console or Console(highlight=False)
-        self._title, self._steps, self._done, self._what = title, steps, done, what
+        self._title, self._total, self._before, self._unit = title, total, done, unit
+        self._seconds_between_lines, self._delay = seconds_between_lines, delay
         self._bar: Progress | None = None
-        self._task = TaskID(0)
-        self._began = self._last_line = self._ticked = time.monotonic()
+        self._tasks: dict[str, TaskID] = {}
+        self._began = self._last_line = self._last_update = time.monotonic()
 
-    def __enter__(self) -> "Terminal":
-        self._began = self._last_line = time.monotonic()
-        if self._console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
-                BarColumn(None, table_column=Column(ratio=1, min_width=5)),  # gives way
-                TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),
-                TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
-                TextColumn("left", table_column=Column(no_wrap=True)),
-                console=self._console,
-                expand=True,
-                transient=True,  # what is said stays, and the result comes last
-            )
-            self._task = self._bar.add_task(
-                self._title, total=self._steps, completed=self._done, text=""
-            )
-            self._bar.start()
+    def __enter__(self) -> "TerminalDisplay":
+        self._began = self._last_line = self._last_update = time.monotonic()
+        if self._delay == 0:
+            self._open()
         return self
 
     def __exit__(
@@ -103,43 +88,88 @@ class Terminal:
         if self._bar is not None:
             self._bar.stop()
 
-    def say(self, text: str) -> None:
-        """A line, above the bar if there is one."""
-        console = self._bar.console if self._bar is not None else self._console
-        console.print(text, soft_wrap=True, markup=False)
+    def message(self, text: str) -> None:
+        """Print a line, above the bar if there is one."""
+        self._console.print(text, soft_wrap=True, markup=False)
 
-    def tick(self, step: int) -> None:
+    def advance(self, done: int) -> None:
         """Move the bar, if there is one, a few times a second."""
-        if self._bar is not None and time.monotonic() - self._ticked > SECONDS_BETWEEN_TICKS:
-            self._ticked = time.monotonic()
-            self._bar.update(self._task, completed=step)
-
-    def show(self, step: int, text: str, *, epoch_done: bool = False) -> None:
-        """Move the bar; or write a line, at the end of an epoch or when half a minute is over."""
         now = time.monotonic()
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step, text=text)
-            return
-        if epoch_done or now - self._last_line > SECONDS_BETWEEN_LINES:
+        if now - self._last_update > SECONDS_BETWEEN_UPDATES:
+            self._last_update = now
+            if self._open():
+                self._move("", self._title, done, None)
+
+    def update(self, done: int, text: str, *, line: bool = False) -> None:
+        """Move the bar; or print a line if `line`, or if the last one is long ago."""
+        now = time.monotonic()
+        if self._open():
+            self._move("", self._title, done, text)
+        elif not self._console.is_terminal and (
+            line or now - self._last_line > self._seconds_between_lines
+        ):
             self._last_line = now
-            left = (now - self._began) / max(1, step - self._done) * (self._steps - step)
-            self.say(f"{self._title}: {self._what} {step}/{self._steps} {text} {_clock(left)} left")
+            of, left = "", ""
+            if self._total is not None:
+                rate = (now - self._began) / max(1, done - self._before)
+                of, left = f"/{self._total}", f" {format_seconds(rate * (self._total - done))} left"
+            self.message(f"{self._title}: {self._unit} {done}{of} {text}{left}")
+
+    def update_part(self, name: str, fraction: float | None, text: str = "") -> None:
+        """Show a bar of its own for a part of the work; None removes it. Only on a terminal."""
+        if not self._open():
+            return
+        assert self._bar is not None
+        if fraction is not None:
+            self._move(name, name, fraction, text, total=1.0)
+        elif name in self._tasks:
+            self._bar.remove_task(self._tasks.pop(name))
+
+    def _open(self) -> bool:
+        """Whether there is a bar; it is made on a terminal when the delay is over."""
+        waited = time.monotonic() - self._began >= self._delay
+        if self._bar is None and self._console.is_terminal and waited:
+            self._bar = Progress(
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+                BarColumn(None, table_column=Column(ratio=1, min_width=5)),
+                TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True)),
+                TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
+                TextColumn("left", table_column=Column(no_wrap=True)),
+                console=self._console,
+                expand=True,
+                transient=True,
+            )
+            self._move("", self._title, self._before, "")
+            self._bar.start()
+        return self._bar is not None
+
+    def _move(
+        self, name: str, title: str, done: float, text: str | None, total: float | None = None
+    ) -> None:
+        assert self._bar is not None
+        if name not in self._tasks:
+            total = total if name else self._total
+            # `completed` belongs to the task, so that the time left is that of this process.
+            self._tasks[name] = self._bar.add_task(title, total=total, completed=done, text="")  # type: ignore[arg-type]
+        fields = {} if text is None else {"text": text}
+        self._bar.update(self._tasks[name], completed=done, **fields)
 
 
-# Makes a display: from a title, how much there is to do, how much was done, and what is counted.
-Showing = Callable[[str, int, int, str], AbstractContextManager[Display]]
+# Makes a display from a title, how much there is to do, how much was done, and the unit.
+DisplayFactory = Callable[[str, int, int, str], AbstractContextManager[Display]]
 
 
-def chosen(show: Showing | None, quiet: bool) -> Showing:
-    """Who is told: nobody if `quiet`; else as given; by default a terminal."""
+def choose_display(factory: DisplayFactory | None, quiet: bool) -> DisplayFactory:
+    """None if `quiet`; else as given; by default a terminal."""
     if quiet:
-        return lambda title, steps, done, what: nullcontext(Silent())
-    if show is not None:
-        return show
-    return lambda title, steps, done, what: Terminal(title, steps, done, what=what)
+        return lambda title, total, done, unit: nullcontext(SilentDisplay())
+    if factory is not None:
+        return factory
+    return lambda title, total, done, unit: TerminalDisplay(title, total, done, unit=unit)
 
 
-def _clock(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
+    """Hours, minutes and seconds: 1:02:03."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"

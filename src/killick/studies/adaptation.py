@@ -157,7 +157,7 @@ STUDY = Study(
         ),
     },
     unsaid=(
-        "optimiser, epochs and learning rate of the probes; taken: SGD with a cosine, the same"
+        "optimizer, epochs and learning rate of the probes; taken: SGD with a cosine, the same"
         " steps for all, each with the best of the same learning rates on pictures held back.",
         "target of masked steps, and references; taken: the label, one to test from, four of each"
         " picture to train with.",

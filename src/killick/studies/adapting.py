@@ -18,7 +18,7 @@ from killick.data.keyed_random import key
 from killick.data.sources import load_sets
 from killick.errors import DataError
 from killick.results.measurements import Measured, Record
-from killick.runtime.progress import Display, Showing
+from killick.runtime.progress import Display, DisplayFactory
 from killick.studies.domains import load_domains, quoted
 from killick.studies.features import Reader
 from killick.studies.probing import Settings, choose_rate, fit_probe, score
@@ -59,7 +59,7 @@ def measure(
     kept: Measured,
     *,
     device: torch.device,
-    show: Showing,
+    show: DisplayFactory,
 ) -> None:
     """Probes on the features of a trained cell, each tested on all that it is to be tested on.
 
@@ -90,7 +90,7 @@ def measure(
 
 
 def _tell(display: Display, text: str, seen: int) -> None:
-    display.show(seen, text)
+    display.update(seen, text)
 
 
 def _measure_task(

@@ -29,7 +29,7 @@ from killick.data.transforms import erase
 from killick.errors import OptionError
 from killick.results.measurements import Measured, Record
 from killick.runtime.processes import Processes
-from killick.runtime.progress import Showing
+from killick.runtime.progress import DisplayFactory
 from killick.studies.trained import Trained, corrupt_all, limited, open_trained
 from killick.training.recipe import Recipe
 from killick.training.run_inputs import STATISTICS_PICTURES, Material, gather_material
@@ -68,7 +68,7 @@ def measure(
     kept: Measured,
     *,
     device: torch.device,
-    show: Showing,
+    show: DisplayFactory,
 ) -> None:
     """Accuracy of each way on each corrupted set, then the seconds that each way takes.
 
@@ -95,7 +95,7 @@ def measure(
             (corrupted,) = corrupt_all(images, [name], [severity])
             found = ask(model, corrupted.images, labels, ways)
             _add_missing(kept, found, corruption=name, severity=severity)
-            display.show(len(places) - len(left) + left.index((name, severity)) + 1, name)
+            display.update(len(places) - len(left) + left.index((name, severity)) + 1, name)
         if not timed:
             times = time_ways(model, images[: options["timed"]], ways, options["repeats"])
             _add_missing(kept, times)

@@ -63,7 +63,7 @@ def treat(options: Options, settings: Mapping[str, Any]) -> Sequence[Treatment]:
     for protocol in TUNED:
         for factor in dict.fromkeys([1.0, *options.soup]):
             rate = options.tuning_lr * factor
-            tuned = {**KNOWN[protocol].settings, "epochs": more, "optimiser.lr": rate}
+            tuned = {**KNOWN[protocol].settings, "epochs": more, "optimizer.lr": rate}
             if protocol != "standard":
                 tuned["protocol.stem"] = "exact"
             arm = Arm(f"tuned-{protocol}-lr{rate:g}", tuned, after=base)

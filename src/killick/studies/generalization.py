@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from killick.studies.shown import Shown
 
 # What of a recipe is the network's own: the rest is shared by all of them.
-_OWN = ("network", "augment", "optimiser", "schedule", "average", "epochs", "batch")
+_OWN = ("network", "augment", "optimizer", "schedule", "average", "epochs", "batch")
 
 
 @dataclass(frozen=True)

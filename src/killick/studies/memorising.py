@@ -16,7 +16,7 @@ from killick.core.anchored import evaluating
 from killick.evaluation.image_blocks import Pictures
 from killick.results.measurements import Measured, Record
 from killick.runtime.processes import Processes
-from killick.runtime.progress import Display, Showing
+from killick.runtime.progress import Display, DisplayFactory
 from killick.studies.trained import Trained, open_trained
 from killick.training.run_inputs import sets_of
 
@@ -32,7 +32,7 @@ def measure(
     kept: Measured,
     *,
     device: torch.device,
-    show: Showing,
+    show: DisplayFactory,
 ) -> None:
     """Show a network its training pictures again, without augmentation.
 
@@ -65,7 +65,7 @@ def answer_training(trained: Trained, display: Display) -> Tensor:
             images = block.images.contiguous(memory_format=torch.channels_last)
             said.append(trained.model(images).argmax(1))
             seen += len(images)
-            display.tick(seen)
+            display.advance(seen)
     return torch.cat(said).cpu()
 
 

@@ -24,7 +24,7 @@ from killick.corruptions.corruption import SMALL, choose_table
 from killick.corruptions.suites import list_corruptions
 from killick.data.keyed_random import key
 from killick.results.measurements import Measured
-from killick.runtime.progress import Showing
+from killick.runtime.progress import DisplayFactory
 from killick.studies.trained import Trained, corrupt_all, limited, open_trained
 from killick.studies.width import ACCURACY, RADII, arrange, measure_widths
 
@@ -37,7 +37,7 @@ def measure(
     kept: Measured,
     *,
     device: torch.device,
-    show: Showing,
+    show: DisplayFactory,
 ) -> None:
     """Accuracy at every point of the plane around a trained network, then the width of its optimum.
 
@@ -75,7 +75,7 @@ def measure(
                     where = {"batchnorm": how, "draw": draw, "x": x, "y": y}
                     kept.add({"metric": ACCURACY, "value": value, **where})
                     done += 1
-                    display.show(done, f"top-1 {100 * value:.1f} %")
+                    display.update(done, f"top-1 {100 * value:.1f} %")
     chance = 1 / trained.parts.train.classes
     for how, draw in kinds:
         if kept.find(metric=RADII[-1], batchnorm=how, draw=draw) is None:

@@ -104,7 +104,7 @@ def fit_probe(
         {"params": [probe.linear.weight], "weight_decay": settings.weight_decay},
         {"params": [probe.linear.bias]},
     ]
-    optimiser = torch.optim.SGD(groups, lr=rate, momentum=_MOMENTUM)
+    optimizer = torch.optim.SGD(groups, lr=rate, momentum=_MOMENTUM)
     alpha = settings.alpha if kinds > 1 else 0.0
     masking = ReferenceMasking(alpha, settings.target, scope="batch")
     generator = torch.Generator().manual_seed(key(settings.seed, _FITTING) % 2**63)
@@ -120,15 +120,15 @@ def fit_probe(
     for step in range(steps):
         if step % (n // batch) == 0:
             order = torch.randperm(n, generator=generator).to(features.device)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, rate, Schedule())
         begin = step % (n // batch) * batch
         places = order[begin : begin + batch]
         drawn = torch.randint(draws, (batch,), generator=generator).to(features.device)
         loss = masking.loss(look, places, labels[places], drawn, generator)
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     return probe.requires_grad_(False)
 
 

@@ -21,8 +21,8 @@ from killick.report.tables import TextTable
 from killick.report.writer import write_report
 from killick.results.rows import Row
 from killick.results.run_folder import Run, read_run
-from killick.runtime.atomic_files import write_whole
-from killick.runtime.progress import chosen
+from killick.runtime.atomic_files import write_atomic
+from killick.runtime.progress import choose_display
 from killick.studies.equality import Equality, compare_with_paper, is_about_the_paper
 from killick.studies.results import Results, make_results
 from killick.studies.shown import Shown
@@ -134,8 +134,8 @@ def run_study(
         lead=shown.says,
         scene=results.scene,
     )
-    write_whole(output / ROWS, _rows(results))
-    write_whole(output / ABOUT, json.dumps(_about(plan, shown, equality), indent=2) + "\n")
+    write_atomic(output / ROWS, _rows(results))
+    write_atomic(output / ABOUT, json.dumps(_about(plan, shown, equality), indent=2) + "\n")
     return Ran(report, shown, equality, failed, interrupted)
 
 
@@ -162,7 +162,7 @@ def _finish(plan: Plan, cells: Sequence[Job], output: Path, device: str, quiet: 
     assert plan.study.finish is not None
     module, _, name = plan.study.finish.partition(":")
     finish = getattr(importlib.import_module(module), name)
-    found: list[Path] = finish(plan, cells, output, device=device, show=chosen(None, quiet))
+    found: list[Path] = finish(plan, cells, output, device=device, show=choose_display(None, quiet))
     return found
 
 

@@ -28,9 +28,9 @@ from killick.errors import DataError, OptionError
 from killick.evaluation.evaluator import evaluate
 from killick.experiments.jobs import Job
 from killick.results.run_folder import JOB, read_job
-from killick.runtime.atomic_files import write_whole
+from killick.runtime.atomic_files import write_atomic
 from killick.runtime.processes import Processes, choose_device
-from killick.runtime.progress import Showing
+from killick.runtime.progress import DisplayFactory
 from killick.storage.model_folder import load, save
 from killick.studies.study import Plan
 from killick.studies.trained import Trained, open_trained
@@ -139,7 +139,7 @@ def average_greedily(
 
 
 def finish(
-    plan: Plan, cells: Sequence[Job], output: Path, *, device: str, show: Showing
+    plan: Plan, cells: Sequence[Job], output: Path, *, device: str, show: DisplayFactory
 ) -> list[Path]:
     """The soups of a study, each evaluated in a run folder of its own; what is there is kept.
 
@@ -168,7 +168,7 @@ def _serve(
     plan: Plan,
     output: Path,
     device: str,
-    show: Showing,
+    show: DisplayFactory,
 ) -> Path:
     """One soup: made if it is not there, and evaluated as far as it is not."""
     arm = f"{factors['way']}-{factors['protocol']}"
@@ -194,7 +194,7 @@ def _serve(
         "seconds": {stage: round(seconds, 1) for stage, seconds in taken.items()},
         "ingredients": names,
     }
-    write_whole(folder / JOB, json.dumps(about, indent=2) + "\n")
+    write_atomic(folder / JOB, json.dumps(about, indent=2) + "\n")
     return folder
 
 

@@ -1,6 +1,6 @@
 """Checkpoints: all that is needed to go on, written so that a kill at any moment loses nothing.
 
-A checkpoint holds weights, optimiser, average, the remembered pairs and the step. What is random
+A checkpoint holds weights, optimizer, average, the remembered pairs and the step. What is random
 needs no state: it depends on the seed and the step alone. The new file is written beside the old
 one, forced to disk, and takes its place in one step; the old one is kept as the one before.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from killick.errors import CheckpointError
+from killick.runtime.atomic_files import atomic_file
 from killick.storage.weights import CHECKPOINT_FORMAT as FORMAT
 from killick.storage.weights import load_plain, refuse_bomb
 
@@ -28,20 +29,16 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
         CheckpointError: If it cannot be written; what was there before is as it was.
     """
     last, before = folder / LAST, folder / BEFORE
-    part, aside = folder / f".{LAST}.part", folder / f".{BEFORE}.part"
+    aside = folder / f".{BEFORE}.part"
     try:
-        with open(part, "wb") as file:
+        with atomic_file(last, sync=True) as file:
             torch.save({"format": FORMAT, "version": VERSION, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        if last.exists():  # a second name for it, so that there is a last one at every moment
-            aside.unlink(missing_ok=True)
-            _link(last, aside)
-            os.replace(aside, before)
-        os.replace(part, last)
+            if last.exists():  # a second name for it, so that there is a last one at every moment
+                aside.unlink(missing_ok=True)
+                _link(last, aside)
+                os.replace(aside, before)
     except (OSError, RuntimeError) as problem:  # torch's writer raises RuntimeError on a full disk
-        for path in (part, aside):
-            path.unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         reason = _reason(problem)
         raise CheckpointError(
             f"cannot write a checkpoint to {folder}: {reason}. The checkpoints that were there are"

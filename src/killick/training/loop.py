@@ -29,9 +29,9 @@ from killick.errors import CheckpointError, DivergedError, KillickError
 from killick.nets import remembered
 from killick.nets.custom import read_source
 from killick.results.rows import Row, make_row, read_rows, write_rows
-from killick.runtime.atomic_files import write_bytes_whole, write_whole
+from killick.runtime.atomic_files import write_atomic
 from killick.runtime.processes import Processes, joined
-from killick.runtime.progress import Display, Showing, chosen
+from killick.runtime.progress import Display, DisplayFactory, choose_display
 from killick.runtime.signals import Interrupts
 from killick.storage.model_folder import digest_weights, load, note_on_references, save
 from killick.training.checkpoint import LAST, load_checkpoint, save_checkpoint
@@ -69,7 +69,7 @@ def train(
     resume: bool = False,
     device: str = "auto",
     quiet: bool = False,
-    show: Showing | None = None,
+    show: DisplayFactory | None = None,
 ) -> Outcome:
     """Train a model as `recipe` says, and leave everything about it in `folder`.
 
@@ -90,11 +90,11 @@ def train(
     folder = Path(folder)
     with joined(device) as processes, _own_randomness(processes.device):
         state, told = None, None
-        show = chosen(show, quiet or not processes.first)
+        show = choose_display(show, quiet or not processes.first)
         if resume:
             if (outcome := _find_finished(folder, processes)) is not None:
                 with show(f"training {folder.name}", 1, 1, "step") as display:
-                    display.say(
+                    display.message(
                         f"{folder} is finished, and stays as it is. To train longer, start another"
                         f" run from it: killick train --from {shlex.quote(str(folder))}"
                     )
@@ -129,7 +129,7 @@ def train(
             protocol, plan = recipe.protocol.describe(), _describe_plan(run, folder)
             for line in (material.description, run.described, protocol, plan, seen, told):
                 if line is not None:
-                    display.say(line)
+                    display.message(line)
             finished = _train(run, folder, display)
             if not finished:
                 return Outcome(folder, False, None, [])
@@ -166,7 +166,7 @@ def _train(run: Run, folder: Path, display: Display) -> bool:
             run.material.batches.begin(run.first_epoch + epoch, within)
             for _ in range(within, run.steps_per_epoch):
                 run.take_step()
-                display.tick(run.done)
+                display.advance(run.done)
                 epoch_ends = run.done % run.steps_per_epoch == 0
                 if run.done % recipe.log_every == 0 or epoch_ends:
                     _look(run, clock, display, metrics)
@@ -228,11 +228,11 @@ def _look(run: Run, clock: _Clock, display: Display, metrics: "Metrics | _NoMetr
         images_per_second=round(speed, 1),
         **({"losses": losses} if len(losses) <= 10 else {}),
     )
-    display.show(
+    display.update(
         run.done,
         f"epoch {-(-run.done // run.steps_per_epoch)}/{run.recipe.epochs} loss {loss:.3f}"
         f" accuracy {100 * accuracy:.1f} % {speed:,.0f} images/s",
-        epoch_done=run.done % run.steps_per_epoch == 0,
+        line=run.done % run.steps_per_epoch == 0,
     )
 
 
@@ -245,7 +245,7 @@ def _end_epoch(run: Run, clock: _Clock, display: Display, metrics: "Metrics | _N
     before = time.monotonic()
     score = judge(run.judged, held, run.processes, precision=run.precision)
     metrics.write("validation", run.done, epoch=epoch, **asdict(score))
-    display.say(
+    display.message(
         f"epoch {epoch}: validation accuracy {100 * score.accuracy:.2f} %, loss {score.loss:.4f}"
     )
     clock.leave_out(time.monotonic() - before)
@@ -256,8 +256,8 @@ def _describe_plan(run: Run, folder: Path) -> str:
     epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs:g} epochs"
     steps = "1 step" if run.steps_per_epoch == 1 else f"{run.steps_per_epoch:,} steps"
     return (
-        f"{epochs} of {steps}, batch {recipe.batch}, {recipe.optimiser.name}"
-        f" at {recipe.optimiser.lr:g}, {recipe.schedule.name}, into {folder}"
+        f"{epochs} of {steps}, batch {recipe.batch}, {recipe.optimizer.name}"
+        f" at {recipe.optimizer.lr:g}, {recipe.schedule.name}, into {folder}"
     )
 
 
@@ -269,7 +269,7 @@ def _show_day_zero(run: Run, display: Display, metrics: "Metrics | _NoMetrics") 
     ours = judge(run.model, held, run.processes)
     theirs = _score_source(run, held)
     metrics.write("day 0", 0, **asdict(ours), source_accuracy=theirs.accuracy)
-    display.say(
+    display.message(
         f"day 0, before the first step: accuracy {100 * ours.accuracy:.2f} % on {held.count:,}"
         f" images of {held.name}; the network it starts from {100 * theirs.accuracy:.2f} %"
     )
@@ -286,8 +286,8 @@ def _diverged(run: Run, step: int) -> DivergedError:
     where = f"step {step + 1} (epoch {step // run.steps_per_epoch + 1})"
     return DivergedError(
         f"the loss or the weights became NaN or infinite at {where}, at learning rate"
-        f" {run.rate(step):.3g}. Try a lower optimiser.lr, a longer schedule.warmup,"
-        " optimiser.clip: 1.0, or precision: float32."
+        f" {run.rate(step):.3g}. Try a lower optimizer.lr, a longer schedule.warmup,"
+        " optimizer.clip: 1.0, or precision: float32."
         " The last checkpoint was not touched. A run keeps its settings: begin another one, with"
         " --output."
     )
@@ -312,7 +312,7 @@ def _stop(run: Run, folder: Path, display: Display) -> bool:
     _check_sound(run)
     if run.processes.first:
         save_checkpoint(folder, run.state())
-    display.say(
+    display.message(
         f"interrupted after step {run.done} of {run.steps}; saved. Go on with:"
         f" killick train --resume {shlex.quote(str(folder))}"
     )
@@ -328,7 +328,7 @@ def _save_if_possible(run: Run, folder: Path, display: Display) -> None:
     try:
         save_checkpoint(folder, run.state())
     except CheckpointError as problem:
-        display.say(f"{problem} Training goes on, and the next checkpoint will be tried.")
+        display.message(f"{problem} Training goes on, and the next checkpoint will be tried.")
 
 
 def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
@@ -339,7 +339,7 @@ def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
         score = judge(run.judged, held, processes)
         rows = rows_of(recipe, run, score, folder.name)
         count = "1 image" if score.count == 1 else f"{score.count:,} images"
-        display.say(f"test accuracy {100 * score.accuracy:.2f} % on {count}")
+        display.message(f"test accuracy {100 * score.accuracy:.2f} % on {count}")
     if processes.first:
         save(
             run.judged,
@@ -355,9 +355,9 @@ def _finish(run: Run, folder: Path, display: Display) -> list[dict[str, Any]]:
         )
         if rows:
             write_rows(folder, rows)
-        display.say(f"model, metrics and rows are in {folder}")
+        display.message(f"model, metrics and rows are in {folder}")
         if isinstance(run.judged, Anchored):
-            display.say(note_on_references(run.judged))
+            display.message(note_on_references(run.judged))
     processes.wait()
     return rows
 
@@ -445,11 +445,11 @@ def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
-    write_whole(folder / "recipe.yaml", to_yaml(recipe))
-    write_whole(folder / "environment.json", json.dumps(environment(device), indent=2) + "\n")
+    write_atomic(folder / "recipe.yaml", to_yaml(recipe))
+    write_atomic(folder / "environment.json", json.dumps(environment(device), indent=2) + "\n")
     source = read_source(recipe.network.name.partition(":")[0])
     if source is not None and not (folder / "network.py").exists():
-        write_bytes_whole(folder / "network.py", source)  # as it was when the run began
+        write_atomic(folder / "network.py", source)  # as it was when the run began
 
 
 def recipe_of(folder: Path) -> Recipe:

@@ -1,17 +1,17 @@
-"""Optimisers from a recipe, ready for CUDA graphs where there is a GPU."""
+"""Optimizers from a recipe, ready for CUDA graphs where there is a GPU."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from killick.training.recipe import Optimiser
+from killick.training.recipe import Optimizer
 
 _EMBEDDINGS = ("class_token", "cls_token", "pos_embed", "position_embedding", "relative_position")
 
 
-def make_optimiser(
-    model: nn.Module, settings: Optimiser, device: torch.device
+def make_optimizer(
+    model: nn.Module, settings: Optimizer, device: torch.device
 ) -> torch.optim.Optimizer:
     """SGD or AdamW over the weights of `model`.
 
@@ -34,7 +34,7 @@ def make_optimiser(
     )
 
 
-def weight_groups(model: nn.Module, settings: Optimiser) -> list[dict[str, object]]:
+def weight_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, object]]:
     """The weights that decay, and those that do not."""
     decaying: list[Tensor] = []
     exempt: list[Tensor] = []
@@ -50,23 +50,23 @@ def weight_groups(model: nn.Module, settings: Optimiser) -> list[dict[str, objec
     return [group for group in groups if group["params"]]
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: Tensor | float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, rate: Tensor | float) -> None:
     """Use `rate` from now on, without waiting for the device."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].copy_(rate) if isinstance(rate, Tensor) else group["lr"].fill_(rate)
         else:
             group["lr"] = float(rate)
 
 
-def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Take up `state`; how it is executed stays as it is on this device."""
     options = [
         {name: value for name, value in group.items() if name != "params"}
-        for group in optimiser.param_groups
+        for group in optimizer.param_groups
     ]
     # torch moves the state as the groups say, so they must say so before.
     groups = [{**was, **own} for was, own in zip(state["param_groups"], options, strict=True)]
-    optimiser.load_state_dict({**state, "param_groups": groups})
-    for group, own in zip(optimiser.param_groups, options, strict=True):
+    optimizer.load_state_dict({**state, "param_groups": groups})
+    for group, own in zip(optimizer.param_groups, options, strict=True):
         group.update(own)

@@ -56,7 +56,7 @@ class Augment:
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class Optimizer:
     """How the weights are changed."""
 
     name: str = setting("sgd", "of torch.optim", among=("sgd", "adamw"))
@@ -202,7 +202,7 @@ class Recipe:
     data: Data = field(default_factory=Data)
     augment: Augment = field(default_factory=Augment)
     protocol: Protocol = field(default_factory=Protocol)
-    optimiser: Optimiser = field(default_factory=Optimiser)
+    optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     average: Average = field(default_factory=Average)
     epochs: int = setting(10, "passes over the training set", least=1)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from killick.errors import OptionError, RecipeError, check_option, show
-from killick.settings import read_settings, settings_of, yaml_or_text
+from killick.settings import ALIASES, canonical_name, read_settings, settings_of, yaml_or_text
 from killick.training.recipe import Recipe
 
 LARGEST = 2**17  # characters of a recipe, a hundred times those that are shipped; YAML is slow
@@ -24,8 +24,19 @@ SHORT = {
     "target": "protocol.target",
     "alpha": "protocol.alpha",
     "alpha_end": "protocol.alpha_end",
-    "lr": "optimiser.lr",
+    "lr": "optimizer.lr",
 }
+
+
+def find_setting(name: str) -> str:
+    """The dotted name of a setting: from its short name, an old spelling, or with dashes.
+
+    Example:
+        >>> find_setting("lr"), find_setting("optimiser.weight-decay")
+        ('optimizer.lr', 'optimizer.weight_decay')
+    """
+    name = canonical_name(name.replace("-", "_"))
+    return SHORT.get(name, name)
 
 
 def shipped() -> dict[str, Path]:
@@ -39,7 +50,7 @@ def load_recipe(source: str | Path, overrides: Mapping[str, Any] | None = None) 
 
     Args:
         source: Such as "cifar10-resnet18", or "my.yaml".
-        overrides: By dotted name: `{"optimiser.lr": 0.05}`.
+        overrides: By dotted name: `{"optimizer.lr": 0.05}`.
 
     Raises:
         RecipeError: With all mistakes of the file and the overrides.
@@ -88,6 +99,7 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
             f"cannot read the recipe {path}: expected settings such as 'epochs: 10', found"
             f" {type(values).__name__}."
         )
+    values = {ALIASES.get(key, key): value for key, value in values.items()}
     base = values.pop("base", None)
     if base is None:
         return values
@@ -176,7 +188,7 @@ def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
-    *groups, last = dotted.split(".")
+    *groups, last = canonical_name(dotted).split(".")
     for group in groups:
         inner = values.setdefault(group, {})
         if isinstance(inner, str):
@@ -224,11 +236,11 @@ def _contradictions(recipe: Recipe) -> list[str]:
             f"schedule.begin: expected less than schedule.end {recipe.schedule.end:g}, found"
             f" {recipe.schedule.begin:g}"
         )
-    betas = recipe.optimiser.betas
+    betas = recipe.optimizer.betas
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        problems.append(f"optimiser.betas: expected two from 0 to below 1, found {show(betas)}")
-    if recipe.optimiser.nesterov and recipe.optimiser.momentum == 0:
-        problems.append("optimiser.nesterov: expected momentum with it, found 0")
+        problems.append(f"optimizer.betas: expected two from 0 to below 1, found {show(betas)}")
+    if recipe.optimizer.nesterov and recipe.optimizer.momentum == 0:
+        problems.append("optimizer.nesterov: expected momentum with it, found 0")
     if augment.mixing_set is not None and augment.policy != "pixmix":
         problems.append(
             f"augment.mixing_set: expected policy: pixmix with it, found {augment.policy}"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from killick.results.run_folder import read_metrics
-from killick.runtime.atomic_files import write_whole
+from killick.runtime.atomic_files import write_atomic
 
 
 class Metrics:
@@ -28,7 +28,7 @@ class Metrics:
     def __init__(self, folder: Path, step: int | None = None) -> None:
         self._path = folder / "metrics.jsonl"
         kept = [] if step is None else [e for e in read_metrics(self._path) if e["step"] <= step]
-        write_whole(self._path, "".join(json.dumps(entry) + "\n" for entry in kept))
+        write_atomic(self._path, "".join(json.dumps(entry) + "\n" for entry in kept))
         self._waiting: list[str] = []
         self._board = _tensorboard(folder / "tensorboard", step)
 

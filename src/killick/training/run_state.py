@@ -1,4 +1,4 @@
-"""The state of a run: model, optimiser, average, and how far it is."""
+"""The state of a run: model, optimizer, average, and how far it is."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from killick.errors import CheckpointError
 from killick.nets import remembered
 from killick.runtime.processes import Processes
 from killick.training.initial_weights import make_model
-from killick.training.optimizers import make_optimiser, restore_optimiser, set_rate
+from killick.training.optimizers import make_optimizer, restore_optimizer, set_rate
 from killick.training.recipe import Recipe
 from killick.training.run_inputs import Material, initial_seed
 from killick.training.schedule import learning_rate
@@ -63,7 +63,7 @@ class Run:
         self.average = None
         if recipe.average.decay is not None:
             self.average = MovingAverage(self.model, recipe.average)
-        self.optimiser = make_optimiser(self.model, recipe.optimiser, device)
+        self.optimizer = make_optimizer(self.model, recipe.optimizer, device)
         self.steps_per_epoch = material.batches.samples // material.batches.cut.batch
         self.steps = recipe.epochs * self.steps_per_epoch
         part = recipe.schedule
@@ -77,7 +77,7 @@ class Run:
             self._wrapped(),
             material.batches,
             material.draws,
-            self.optimiser,
+            self.optimizer,
             recipe,
             device=device,
             classes=len(material.class_names),
@@ -122,7 +122,7 @@ class Run:
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
-        return learning_rate(step, self.steps, self.recipe.optimiser.lr, self.recipe.schedule)
+        return learning_rate(step, self.steps, self.recipe.optimizer.lr, self.recipe.schedule)
 
     def take_step(self) -> None:
         """Train one step; what a network draws (dropout) depends on (seed, step, process)."""
@@ -132,9 +132,9 @@ class Run:
         torch.default_generator.manual_seed(seed)
         if self.processes.device.type == "cuda":
             torch.cuda.default_generators[self.processes.device.index].manual_seed(seed)
-            set_rate(self.optimiser, self._rates[self.done])
+            set_rate(self.optimizer, self._rates[self.done])
         else:
-            set_rate(self.optimiser, self.rate(self.done))
+            set_rate(self.optimizer, self.rate(self.done))
         self.material.batches.load()
         self._step()
         self.done += 1
@@ -153,7 +153,7 @@ class Run:
             "data": self.material.fingerprint,
             "step": self.done,
             "model": self.model.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.model.state_dict(),
             "recent": None if recent is None else recent.state_dict(),
         }
@@ -166,7 +166,7 @@ class Run:
                 f" {self.material.fingerprint}. Bring them back, or start another run."
             )
         self.model.load_state_dict(state["model"])
-        restore_optimiser(self.optimiser, state["optimiser"])
+        restore_optimizer(self.optimizer, state["optimizer"])
         if self.average is not None:
             self.average.model.load_state_dict(state["average"])
         if isinstance(self.model, Anchored) and self.model.recent is not None:

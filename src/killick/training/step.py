@@ -51,7 +51,7 @@ class Step:
         model: What is trained; also inside DDP.
         batches: Where the samples come from.
         draws: References and masks; None for a standard network.
-        optimiser: Over the weights of `model`.
+        optimizer: Over the weights of `model`.
         recipe: The rest.
         device: Of all of it.
         classes: Of the labels.
@@ -65,7 +65,7 @@ class Step:
         model: nn.Module,
         batches: Batches,
         draws: Draws | None,
-        optimiser: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer,
         recipe: Recipe,
         *,
         device: torch.device,
@@ -75,7 +75,7 @@ class Step:
         precision: str,
     ) -> None:
         self._model, self._batches, self._draws = model, batches, draws
-        self._optimiser, self._recipe, self._device = optimiser, recipe, device
+        self._optimizer, self._recipe, self._device = optimizer, recipe, device
         self._fill = torch.tensor(fill, device=device)
         augment = recipe.augment
         mixes = augment.mixup > 0 or augment.cutmix > 0
@@ -141,7 +141,7 @@ class Step:
 
     def _work(self) -> None:
         passes = self._batches.cut.passes
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         for number in range(passes):
             images, labels, draw = self._prepare(number, self.number)
             last = number == passes - 1
@@ -152,9 +152,9 @@ class Step:
                     loss = cross_entropy(logits.float(), targets, label_smoothing=smoothing)
                 (loss / passes).backward()
             self._account(loss.detach(), logits.detach(), labels, number == 0, last, passes)
-        if self._recipe.optimiser.clip is not None:
-            clip_grad_norm_(self._model.parameters(), self._recipe.optimiser.clip)
-        self._optimiser.step()
+        if self._recipe.optimizer.clip is not None:
+            clip_grad_norm_(self._model.parameters(), self._recipe.optimizer.clip)
+        self._optimizer.step()
         self._batches.advance()
         self.number.add_(1)
 
@@ -189,7 +189,7 @@ class Step:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """The step, recorded; nothing is run meanwhile."""
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._work()

@@ -12,7 +12,7 @@ from killick.training.recipe import Recipe
 
 _MASKED = ("protocol.name", ("masked",))
 _ANCHORED = ("protocol.name", ("anchored", "masked"))
-_SGD = ("optimiser.name", ("sgd",))
+_SGD = ("optimizer.name", ("sgd",))
 _MULTISTEP = ("schedule.name", ("multistep",))
 _CIFAR = ("data.name", ("cifar10", "cifar100"))
 # Setting: the one that it depends on, and what that must be.
@@ -29,9 +29,9 @@ NEEDS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "protocol.stored": _ANCHORED,
     "protocol.stored_as": _ANCHORED,
     "protocol.stem": _ANCHORED,
-    "optimiser.momentum": _SGD,
-    "optimiser.nesterov": _SGD,
-    "optimiser.betas": ("optimiser.name", ("adamw",)),
+    "optimizer.momentum": _SGD,
+    "optimizer.nesterov": _SGD,
+    "optimizer.betas": ("optimizer.name", ("adamw",)),
     "schedule.milestones": _MULTISTEP,
     "schedule.gamma": _MULTISTEP,
     "schedule.final": ("schedule.name", ("cosine",)),

@@ -1,21 +1,21 @@
-"""Optimisers: which weights decay, and states that move between devices."""
+"""Optimizers: which weights decay, and states that move between devices."""
 
 import pytest
 import torch
 from torch import nn
 
 import killick
-from killick.training.optimizers import make_optimiser, restore_optimiser, set_rate, weight_groups
-from killick.training.recipe import Optimiser
+from killick.training.optimizers import make_optimizer, restore_optimizer, set_rate, weight_groups
+from killick.training.recipe import Optimizer
 
 CPU = torch.device("cpu")
 
 
 def test_all_weights_decay_or_matrices_alone():
     net = killick.nets.create("torchvision:vit_b_16", num_classes=3, image_size=32)
-    (whole,) = weight_groups(net, Optimiser(weight_decay=0.3))
+    (whole,) = weight_groups(net, Optimizer(weight_decay=0.3))
     assert len(whole["params"]) == len(list(net.parameters()))
-    decaying, exempt = weight_groups(net, Optimiser(weight_decay=0.3, decay="matrices"))
+    decaying, exempt = weight_groups(net, Optimizer(weight_decay=0.3, decay="matrices"))
     assert (decaying["weight_decay"], exempt["weight_decay"]) == (0.3, 0.0)
     left_out = {id(weight) for weight in exempt["params"]}
     for name, weight in net.named_parameters():
@@ -25,36 +25,36 @@ def test_all_weights_decay_or_matrices_alone():
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_an_optimiser_goes_on_from_its_state(name):
-    def steps(net, optimiser, count):
+def test_an_optimizer_goes_on_from_its_state(name):
+    def steps(net, optimizer, count):
         for number in range(count):
-            set_rate(optimiser, 0.1 / (number + 1))
-            optimiser.zero_grad()
+            set_rate(optimizer, 0.1 / (number + 1))
+            optimizer.zero_grad()
             net(torch.ones(1, 2)).square().sum().backward()
-            optimiser.step()
+            optimizer.step()
 
-    settings = Optimiser(name=name, nesterov=True)
+    settings = Optimizer(name=name, nesterov=True)
     torch.manual_seed(0)
     whole, cut = nn.Linear(2, 2), nn.Linear(2, 2)
     cut.load_state_dict(whole.state_dict())
-    first, second = (make_optimiser(net, settings, CPU) for net in (whole, cut))
+    first, second = (make_optimizer(net, settings, CPU) for net in (whole, cut))
     steps(whole, first, 3)
     steps(cut, second, 3)
-    again = make_optimiser(cut, settings, CPU)
-    restore_optimiser(again, second.state_dict())
+    again = make_optimizer(cut, settings, CPU)
+    restore_optimizer(again, second.state_dict())
     steps(whole, first, 2)
     steps(cut, again, 2)
     assert torch.equal(whole.weight, cut.weight)
 
 
-def test_a_state_moves_as_this_devices_optimiser_wants_it():
+def test_a_state_moves_as_this_devices_optimizer_wants_it():
     """As from a CPU to a GPU: there the count of steps must lie beside the weights."""
     net = nn.Linear(2, 2)
-    optimiser = make_optimiser(net, Optimiser(name="adamw"), CPU)
+    optimizer = make_optimizer(net, Optimizer(name="adamw"), CPU)
     net(torch.ones(1, 2)).sum().backward()
-    optimiser.step()
+    optimizer.step()
     other = nn.Linear(2, 2, device="meta")
     moved = torch.optim.AdamW(other.parameters(), lr=torch.tensor(0.1), capturable=True)
-    restore_optimiser(moved, optimiser.state_dict())
+    restore_optimizer(moved, optimizer.state_dict())
     assert all(state["step"].device.type == "meta" for state in moved.state.values())
     assert moved.param_groups[0]["capturable"]
