@@ -1,6 +1,6 @@
 """Latency of exported files: the folded network over the plain one, in onnxruntime. Aim: 1.02.
 
-Both are files of `killick.export` in float32 with the same normalisation inside and the same outputs:
+Both are files of `killick.export` in float32 with the same normalization inside and the same outputs:
 logits, probabilities and energy. One thread, so that time on the processor is latency.
 
     python benchmarks/exported.py

@@ -326,10 +326,10 @@ def saved_models() -> list[dict[str, bytes]]:
         nets = [
             killick.nets.create("killick:resnet_small", num_classes=3, width=4) for _ in range(2)
         ]
-    anchored = killick.anchor(nets[0], normalise=(half, half))
+    anchored = killick.anchor(nets[0], normalize=(half, half))
     anchored.set_references(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), policy="black")
     anchored.threshold = killick.core.image_model.Threshold(-1.0, 0.95, 1, "noise")
-    standard = killick.standard(nets[1], normalise=(half, half), image_shape=(3, 8, 8))
+    standard = killick.standard(nets[1], normalize=(half, half), image_shape=(3, 8, 8))
     found = []
     for model in (anchored, standard):
         with tempfile.TemporaryDirectory() as folder:

@@ -57,7 +57,7 @@ def _trained() -> killick.Anchored:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = killick.anchor(
-            small_cnn(classes=4), normalise=MEAN_STD, example=torch.rand(2, 3, 16, 16)
+            small_cnn(classes=4), normalize=MEAN_STD, example=torch.rand(2, 3, 16, 16)
         ).train()
         masking = killick.ReferenceMasking(alpha=0.25, target="label")
         optimizer = torch.optim.Adam(model.parameters(), lr=0.02)

@@ -26,7 +26,7 @@ def make_net() -> torch.nn.Module:
 def make_anchored(stored: int = 4) -> killick.Anchored:
     """Its answers depend on the reference."""
     generator = torch.Generator().manual_seed(1)
-    model = killick.anchor(make_net(), normalise=NORMALISE, example=torch.zeros(2, 3, SIDE, SIDE))
+    model = killick.anchor(make_net(), normalize=NORMALISE, example=torch.zeros(2, 3, SIDE, SIDE))
     references = torch.randint(0, 256, (stored, 3, SIDE, SIDE), generator=generator)
     model = stir(model).set_references(references.to(torch.uint8)).eval()
     model.class_names = NAMES

@@ -136,24 +136,24 @@ def test_a_batch_of_one_cannot_be_paired_within_itself():
         killick.anchor(nn.Linear(2, 2)).train()(torch.randn(1, 2))
 
 
-def test_uint8_images_are_normalised_inside():
+def test_uint8_images_are_normalized_inside():
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
     net = small_cnn().eval()
-    model = killick.anchor(net, normalise=(mean, std)).eval()
+    model = killick.anchor(net, normalize=(mean, std)).eval()
     x, references = torch.randint(256, (2, 4, 3, 8, 8), dtype=torch.uint8)
     m, s = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
     assert_close(model(x, references), net((x / 255 - m) / s), atol=1e-5, rtol=1e-5)
 
 
-def test_floats_for_a_model_that_normalises_are_refused_and_uint8_for_one_that_does_not():
+def test_floats_for_a_model_that_normalizes_are_refused_and_uint8_for_one_that_does_not():
     x = torch.zeros(2, 3, 8, 8)
-    plain, normalising = (
+    plain, normalizing = (
         killick.anchor(small_cnn()),
-        killick.anchor(small_cnn(), normalise=((0.5,) * 3, (0.5,) * 3)),
+        killick.anchor(small_cnn(), normalize=((0.5,) * 3, (0.5,) * 3)),
     )
-    with pytest.raises(DtypeError, match="dtype torch.float32: this model normalises by itself"):
-        normalising(x, x)
-    with pytest.raises(DtypeError, match=r"dtype torch.uint8: this model has no normalise="):
+    with pytest.raises(DtypeError, match="dtype torch.float32: this model normalizes by itself"):
+        normalizing(x, x)
+    with pytest.raises(DtypeError, match=r"dtype torch.uint8: this model has no normalize="):
         plain(x.byte(), x.byte())
     with pytest.raises(DtypeError, match="as floats, found dtype torch.int64"):
         plain(x.long(), x.long())
@@ -180,7 +180,7 @@ def test_references_of_another_size_than_the_images_are_refused():
         (torch.rand(3, 8, 8), ShapeError, r"references as \(k, 3, .* found \(3, 8, 8\)"),
         (torch.rand(0, 3, 8, 8), ShapeError, "with k > 0"),
         (torch.full((2, 3, 8, 8), torch.nan), ReferencesError, "NaN or infinity in number 0"),
-        (torch.zeros(1, 3, 8, 8, dtype=torch.uint8), DtypeError, "no normalise="),
+        (torch.zeros(1, 3, 8, 8, dtype=torch.uint8), DtypeError, "no normalize="),
     ],
 )
 def test_references_that_cannot_serve_are_refused(images, error, text):
@@ -188,11 +188,11 @@ def test_references_that_cannot_serve_are_refused(images, error, text):
         killick.anchor(small_cnn()).set_references(images)
 
 
-def test_normalise_must_fit_the_channels():
+def test_normalize_must_fit_the_channels():
     with pytest.raises(ShapeError, match="with 3 values each.*found 1"):
-        killick.anchor(small_cnn(), normalise=((0.5,), (0.5,)))
+        killick.anchor(small_cnn(), normalize=((0.5,), (0.5,)))
     with pytest.raises(ShapeError, match="one positive std"):
-        killick.anchor(small_cnn(), normalise=((0.5,) * 3, (0.5, 0, 0.5)))
+        killick.anchor(small_cnn(), normalize=((0.5,) * 3, (0.5, 0, 0.5)))
 
 
 def test_an_unknown_init_is_refused_with_the_nearest_name():

@@ -22,7 +22,7 @@ NORMALISE = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 def model():
     torch.manual_seed(0)
     net = killick.nets.create("killick:resnet_small", num_classes=4)
-    model = killick.anchor(net, normalise=NORMALISE, example=torch.rand(2, 3, 32, 32)).eval()
+    model = killick.anchor(net, normalize=NORMALISE, example=torch.rand(2, 3, 32, 32)).eval()
     model.set_references(torch.randint(256, (3, 3, 32, 32)).to(torch.uint8))
     return model
 

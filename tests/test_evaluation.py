@@ -162,8 +162,8 @@ def test_a_folded_network_scores_as_the_anchored_one():
     assert theirs[0]["protocol"] == "folded"
 
 
-def test_a_bare_network_is_evaluated_with_its_normalisation():
-    rows = evaluate(Colours(), normalise=MEAN_STD, size=16)
+def test_a_bare_network_is_evaluated_with_its_normalization():
+    rows = evaluate(Colours(), normalize=MEAN_STD, size=16)
     assert find(rows, "top1")["value"] == find(evaluate(make_standard()), "top1")["value"]
 
 
@@ -482,7 +482,7 @@ def standard(net: nn.Module) -> killick.Standard:
         (make_standard, {"references": 0}, OptionError, "expected references of at least 1"),
         (make_standard, {"acceptance": 1.5}, OptionError, "expected acceptance between 0 and 1"),
         (make_standard, {"precision": "half"}, OptionError, "expected precision to be one of"),
-        (Colours, {}, OptionError, r"expected normalise=\(mean, std\) and size="),
+        (Colours, {}, OptionError, r"expected normalize=\(mean, std\) and size="),
         (lambda: "timm:resnet18", {}, OptionError, "expected --checkpoint FILE with timm:resnet18"),
         (lambda: "nowhere", {}, KillickError, "nowhere"),
         (lambda: 3, {}, OptionError, "expected a model, a folder or a name .*found int"),
@@ -490,7 +490,7 @@ def standard(net: nn.Module) -> killick.Standard:
         (make_standard, {"seed": 10**30}, OptionError, "expected a seed from 0"),
         (make_standard, {"resize": -1}, OptionError, "expected resize of at least 1 pixel"),
         (make_standard, {"severities": ()}, OptionError, "expected some severities"),
-        (make_standard, {"normalise": (0.5, 0.2)}, OptionError, "with three numbers each"),
+        (make_standard, {"normalize": (0.5, 0.2)}, OptionError, "with three numbers each"),
         (make_standard, {"data": [1, 2]}, OptionError, "expected data by name, .*found list"),
         (make_standard, {"ood": "shapes"}, OptionError, "expected ood as a dictionary"),
         (make_standard, {"ood": {"a": 3}}, OptionError, "expected a by name, .*found int"),
@@ -566,25 +566,25 @@ def test_a_function_and_a_model_of_floats_are_evaluated_too():
     data = make_set()
     images = (data.images(), data.labels)
     net = Colours()
-    rows = evaluate(lambda x: net(x), images, normalise=MEAN_STD)
+    rows = evaluate(lambda x: net(x), images, normalize=MEAN_STD)
     assert {row["model"] for row in rows} == {row["network"] for row in rows} == {"function"}
 
     def mine(x):
         return net(x)
 
-    assert {r["model"] for r in evaluate(mine, images, normalise=MEAN_STD)} == {"mine"}
+    assert {r["model"] for r in evaluate(mine, images, normalize=MEAN_STD)} == {"mine"}
     for probable in (lambda x: net(x).softmax(1), nn.Sequential(net, nn.Softmax(1))):
         with pytest.raises(OutputError, match=r"expected logits, found probabilities.*softmax, or"):
-            evaluate(probable, images, normalise=MEAN_STD)
-    logarithms = evaluate(lambda x: net(x).log_softmax(1), images, normalise=MEAN_STD)
+            evaluate(probable, images, normalize=MEAN_STD)
+    logarithms = evaluate(lambda x: net(x).log_softmax(1), images, normalize=MEAN_STD)
     for ours, theirs in zip(rows, logarithms, strict=True):
         if ours["metric"] in ("top1", "nll", "ece"):
             assert theirs["value"] == pytest.approx(ours["value"], abs=1e-5)
     assert find(rows, "nll")["value"] == pytest.approx(usual, abs=1e-5)
     plain = killick.standard(Colours(), image_shape=(3, 16, 16)).eval()
-    rows = evaluate(plain, images, normalise=MEAN_STD)
+    rows = evaluate(plain, images, normalize=MEAN_STD)
     assert find(rows, "nll")["value"] == pytest.approx(usual, abs=1e-5)
-    other = evaluate(plain, images, normalise=((0, 0, 0), (1, 1, 1)))
+    other = evaluate(plain, images, normalize=((0, 0, 0), (1, 1, 1)))
     assert other[0]["weights"] != rows[0]["weights"]
 
 

@@ -114,7 +114,7 @@ def test_the_command_takes_a_folder_or_its_file_and_reports(exports, tmp_path, m
         ({"size": 64}, "expected no size with the exported file .*, which has its own, found 64"),
         ({"resize": 40}, "expected no resize"),
         ({"precision": "bfloat16"}, "expected no precision .* found bfloat16"),
-        ({"normalise": ((0, 0, 0), (1, 1, 1))}, "expected no normalise"),
+        ({"normalize": ((0, 0, 0), (1, 1, 1))}, "expected no normalize"),
         ({"checkpoint": Path("net.pth")}, "expected no checkpoint"),
         ({"data": None}, "it does not say what it was trained on: --data shapes"),
     ],

@@ -655,7 +655,7 @@ def test_exports_are_told_from_other_paths(exports, shapes_run, tmp_path):
 
 def test_the_references_decide_the_size_of_a_network_of_ones_own(tmp_path):
     net = killick.nets.create("timm:resnet18", num_classes=3).eval()
-    model = killick.anchor(net, normalise=((0.5,) * 3, (0.2,) * 3)).eval()
+    model = killick.anchor(net, normalize=((0.5,) * 3, (0.2,) * 3)).eval()
     assert model.image_shape == (3, 224, 224)
     x = torch.randint(256, (4, 3, 64, 64)).to(torch.uint8)
     model.set_references(x[:1])

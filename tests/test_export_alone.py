@@ -70,8 +70,8 @@ def make_model(name: str) -> killick.Anchored:
     torch.manual_seed(0)
     made, arguments = NETWORKS[name]
     net = killick.nets.create(made, num_classes=5, **arguments).eval()
-    normalise = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    model = killick.anchor(net, normalise=normalise, example=torch.rand(2, 3, SIDE, SIDE)).eval()
+    normalize = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    model = killick.anchor(net, normalize=normalize, example=torch.rand(2, 3, SIDE, SIDE)).eval()
     for stem in model.stems:  # as trained ones are: the halves differ
         weight = model.net.get_parameter(f"{stem.name}.weight").data
         weight.mul_(0.5 + torch.rand_like(weight))

@@ -31,16 +31,16 @@ def unsettle(net: nn.Module) -> nn.Module:
     return net.eval()
 
 
-def anchored(net: nn.Module, side: int = 16, k: int = 3, normalise=NORMALISE) -> killick.Anchored:
+def anchored(net: nn.Module, side: int = 16, k: int = 3, normalize=NORMALISE) -> killick.Anchored:
     """Anchored, its two halves told apart, with random references."""
     example = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(1))
-    model = killick.anchor(unsettle(net), normalise=normalise, example=example).eval()
+    model = killick.anchor(unsettle(net), normalize=normalize, example=example).eval()
     generator = torch.Generator().manual_seed(2)
     for stem in model.stems:
         weight = model.net.get_parameter(f"{stem.name}.weight").data
         weight.mul_(0.5 + torch.rand(weight.shape, generator=generator))
     references = torch.randint(256, (k, 3, side, side), generator=generator).to(torch.uint8)
-    if normalise is None:
+    if normalize is None:
         references = references / 255
     return model.set_references(references)
 
@@ -100,7 +100,7 @@ def test_the_fused_network_computes_what_the_anchored_one_does(network, k):
     net.float()
     scale = expected.abs().max()
     assert float((found - expected).abs().max() / scale) < 2e-5
-    assert isinstance(fused.normalise, AsFloats), "the normalisation is not in the first layer"
+    assert isinstance(fused.normalize, AsFloats), "the normalization is not in the first layer"
     if name != "vit":
         assert count_norms(fused) == count_norms(killick.fold(model, k)) - 1
 
@@ -156,7 +156,7 @@ def test_a_norm_beside_which_the_layer_is_read_too_is_left_alone():
     assert torch.allclose(fused(x), model(x), atol=1e-4)
 
 
-def test_a_layer_that_reads_a_changed_image_keeps_the_normalisation_outside_or_right():
+def test_a_layer_that_reads_a_changed_image_keeps_the_normalization_outside_or_right():
     torch.manual_seed(0)
     model = anchored(Squared())
     fused = fuse(killick.fold(model))
@@ -173,13 +173,13 @@ def test_grouped_layers_are_left_alone():
     assert torch.allclose(fuse(killick.fold(model))(x), model(x), atol=1e-4)
 
 
-def test_floats_have_no_normalisation_to_take_in():
+def test_floats_have_no_normalization_to_take_in():
     torch.manual_seed(0)
     net = NETWORKS["bias and norm"]()
     net(torch.rand(2, 3, 16, 16))
-    model = anchored(net, normalise=None)
+    model = anchored(net, normalize=None)
     fused = fuse(killick.fold(model))
-    assert fused.normalise is None
+    assert fused.normalize is None
     assert count_norms(fused) == 0
     x = images() / 255
     assert torch.allclose(fused(x), model(x), atol=1e-4)
@@ -239,7 +239,7 @@ def test_a_standard_model_is_deployed_as_it_is():
 
 def test_what_is_no_classifier_is_refused():
     net = nn.Sequential(nn.Flatten(), nn.Linear(48, 1))
-    model = killick.anchor(net, normalise=NORMALISE, example=torch.rand(2, 3, 4, 4)).eval()
+    model = killick.anchor(net, normalize=NORMALISE, example=torch.rand(2, 3, 4, 4)).eval()
     model.set_references(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
     with pytest.raises(killick.errors.OutputError, match="Only classifiers"):
         deploy(model, 1, judges=False)

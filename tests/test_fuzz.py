@@ -207,7 +207,7 @@ def test_a_damaged_file_of_a_run_is_passed_over(tmp_path, name, text):
         {"version": ["a"] * 500},
         {"version": 2, "made_with": "x" * 5000},
         {"image_shape": ["a"] * 500},
-        {"normalise": {"mean": "é" * 2000}},
+        {"normalize": {"mean": "é" * 2000}},
         {"class_names": "é" * 2000, "weights": "y" * 2000},
         {"threshold": {"energy": "low", "acceptance": 0.9, "k": 1, "fitted_on": "x"}},
         {"threshold": {"energy": float("nan"), "acceptance": 0.9, "k": 1, "fitted_on": "x"}},

@@ -232,7 +232,7 @@ def test_more_references_than_stored_are_refused(anchored):
 
 def test_a_model_that_cannot_be_shown_pictures_is_refused():
     floats = killick.standard(nn.Flatten(), image_shape=(3, 4, 4)).eval()
-    with pytest.raises(OptionError, match="normalises uint8 images itself, found Flatten"):
+    with pytest.raises(OptionError, match="normalizes uint8 images itself, found Flatten"):
         label(floats, "x")
     grey = killick.standard(nn.Flatten(), ((0.5,), (0.5,)), image_shape=(1, 4, 4)).eval()
     with pytest.raises(OptionError, match=r"expected a model of RGB images, found Flatten for"):

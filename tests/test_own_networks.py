@@ -256,7 +256,7 @@ def test_a_run_of_a_file_that_is_gone_is_refused(nets, pictures, tmp_path, capsy
     assert f"expected networks in {nets} (KILLICK_NETWORKS), and cannot" in capsys.readouterr().err
 
 
-def test_bare_weights_are_evaluated_if_it_is_said_how_images_are_normalised(
+def test_bare_weights_are_evaluated_if_it_is_said_how_images_are_normalized(
     nets, pictures, tmp_path, capsys
 ):
     net = killick.nets.create("nets:SmallNet", num_classes=4)

@@ -156,10 +156,10 @@ def test_images_are_predicted_as_vectors_are():
     assert_says(killick.predict(model, x, "marginal"), oracle.marginal(members))
 
 
-def test_bytes_are_predicted_as_the_floats_they_are_normalised_to():
+def test_bytes_are_predicted_as_the_floats_they_are_normalized_to():
     mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
     net = small_cnn().eval()
-    of_bytes, of_floats = (stir(killick.anchor(net, normalise=n)) for n in ((mean, std), None))
+    of_bytes, of_floats = (stir(killick.anchor(net, normalize=n)) for n in ((mean, std), None))
     x = torch.randint(256, (7, 3, 8, 8), dtype=torch.uint8)
     floats = (x / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
     found = killick.predict(of_bytes.set_references(x[:3]).eval(), x[3:], "marginal")

@@ -42,7 +42,7 @@ def small_net() -> nn.Module:
 
 
 def small_model(stored: int = 4) -> killick.Anchored:
-    model = killick.anchor(small_net(), normalise=NORMALISE, example=torch.rand(2, 3, 8, 8)).eval()
+    model = killick.anchor(small_net(), normalize=NORMALISE, example=torch.rand(2, 3, 8, 8)).eval()
     if stored:
         model.set_references(pictures(stored, seed=1), policy="random")
     return model

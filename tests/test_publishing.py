@@ -51,7 +51,7 @@ MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 def anchored(**arguments) -> killick.Anchored:
     net = killick.nets.create("killick:resnet_small", num_classes=4, **arguments)
-    model = stir(killick.anchor(net, normalise=((0.5,) * 3, (0.25,) * 3)))
+    model = stir(killick.anchor(net, normalize=((0.5,) * 3, (0.25,) * 3)))
     references = torch.randint(256, (3, 3, 8, 8), dtype=torch.uint8)
     model.set_references(references, policy="random, seed 0")
     return model.eval()
@@ -59,7 +59,7 @@ def anchored(**arguments) -> killick.Anchored:
 
 def plain(**arguments) -> killick.Standard:
     net = stir(killick.nets.create("killick:resnet_small", num_classes=4, **arguments))
-    return killick.standard(net, normalise=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8)).eval()
+    return killick.standard(net, normalize=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8)).eval()
 
 
 def rows_for(described, **changes):
@@ -404,7 +404,7 @@ def test_the_card_says_what_the_model_is_and_how_it_was_trained(evaluated, tmp_p
     assert facts["network"] == "killick:resnet_small, num_classes=4"
     assert facts["parameters"] == f"{sum(p.numel() for p in model.parameters()):,}"
     assert facts["classes"] == "4: class0, class1, class2, class3"
-    assert facts["input"].startswith("3 x 16 x 16, uint8 (normalised inside: mean ")
+    assert facts["input"].startswith("3 x 16 x 16, uint8 (normalized inside: mean ")
     assert facts["input"].endswith(f"pictures are seen at {view_for(model).described}")
     assert facts["training protocol"] == (
         "anchored, the reference masked in 50 % (alpha 0.5), by batch, towards target label"
@@ -1211,7 +1211,7 @@ def test_models_whose_references_cannot_be_made_here_are_refused(tmp_path, capsy
         model = killick.anchor(killick.nets.create("killick:resnet_small", num_classes=4)).eval()
     elif kind == "grey":
         net = killick.nets.create("killick:resnet_small", num_classes=4, in_chans=1)
-        model = killick.anchor(net, normalise=((0.5,), (0.5,))).eval()
+        model = killick.anchor(net, normalize=((0.5,), (0.5,))).eval()
     killick.save(model, tmp_path / "model")
     words = ["--output", str(tmp_path / "out"), "--references", "mean"]
     assert main(["publish", str(tmp_path / "model"), *words]) == 2

@@ -172,16 +172,16 @@ def test_a_small_standard_network_learns_most_of_it_in_seconds():
     )
     for _ in range(steps):
         rows = torch.randint(len(images), (batch,))
-        loss = functional.cross_entropy(net(normalised(images[rows])), labels[rows])
+        loss = functional.cross_entropy(net(normalized(images[rows])), labels[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
     net.eval()
     with torch.inference_mode():
-        right = net(normalised(test_images)).argmax(1) == test_labels
+        right = net(normalized(test_images)).argmax(1) == test_labels
     assert 0.8 < right.float().mean() < 0.98
 
 
-def normalised(images: Tensor) -> Tensor:
+def normalized(images: Tensor) -> Tensor:
     return (images.float() / 255 - 0.3) / 0.2

@@ -29,8 +29,8 @@ def test_a_standard_model_computes_what_its_network_computes():
     assert_close(model(torch.rand(2, 3, 9, 7)).shape, torch.Size([2, 5]))
 
 
-def test_it_normalises_bytes_inside():
-    model, x = made(normalise=HALF), bytes_of(4)
+def test_it_normalizes_bytes_inside():
+    model, x = made(normalize=HALF), bytes_of(4)
     assert_close(model(x), model.net((x / 255 - 0.5) / 0.25))
 
 
@@ -60,7 +60,7 @@ def test_it_refuses_the_images_that_an_anchored_model_refuses_in_the_same_words(
         ({}, bytes_of(2)),
         ({}, torch.zeros(2, 3, 8, 8, dtype=torch.long)),
         ({}, [1.0]),
-        ({"normalise": HALF}, torch.rand(2, 3, 8, 8)),
+        ({"normalize": HALF}, torch.rand(2, 3, 8, 8)),
     ):
         with pytest.raises((ShapeError, DtypeError)) as found:
             made(**options)(x)
@@ -79,23 +79,23 @@ def test_what_cannot_be_made_standard_is_refused():
         with pytest.raises(ShapeError, match=r"such as \(3, 32, 32\) or \(features,\), found"):
             made(image_shape=shape)
     with pytest.raises(ShapeError, match="with 3 values each, one for each channel.*found 1"):
-        made(normalise=((0.5,), (0.5,)))
-    with pytest.raises(OptionError, match=r"expected normalise=\(mean, std\), a pair"):
-        made(normalise=((0.5,), (0.5,), 3))
+        made(normalize=((0.5,), (0.5,)))
+    with pytest.raises(OptionError, match=r"expected normalize=\(mean, std\), a pair"):
+        made(normalize=((0.5,), (0.5,), 3))
 
 
 def test_it_follows_its_network_to_another_dtype():
-    model = made(small_cnn().double(), normalise=HALF)
+    model = made(small_cnn().double(), normalize=HALF)
     assert model(bytes_of(2)).dtype == torch.float64
     assert model.float()(bytes_of(2)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("normalise", [None, HALF])
-def test_an_anchored_standard_model_predicts_the_same_whatever_the_reference(normalise):
-    model = made(normalise=normalise)
+@pytest.mark.parametrize("normalize", [None, HALF])
+def test_an_anchored_standard_model_predicts_the_same_whatever_the_reference(normalize):
+    model = made(normalize=normalize)
     model.class_names = tuple("abcde")
     model.provenance = {"epochs": 3}
-    x = torch.rand(4, 3, 8, 8) if normalise is None else bytes_of(4)
+    x = torch.rand(4, 3, 8, 8) if normalize is None else bytes_of(4)
     anchored = killick.anchor(model)
     assert_close(anchored(x, x.flip(0)), model(x), atol=1e-5, rtol=1e-5)
     assert anchored.class_names == tuple("abcde")
@@ -104,14 +104,14 @@ def test_an_anchored_standard_model_predicts_the_same_whatever_the_reference(nor
     assert anchored.net is not model.net
 
 
-def test_anchoring_leaves_a_standard_model_as_it_is_and_takes_another_normalisation():
-    model = made(normalise=HALF)
+def test_anchoring_leaves_a_standard_model_as_it_is_and_takes_another_normalization():
+    model = made(normalize=HALF)
     before = copy.deepcopy(model.state_dict())
-    anchored = killick.anchor(model, normalise=((0.0,) * 3, (1.0,) * 3))
+    anchored = killick.anchor(model, normalize=((0.0,) * 3, (1.0,) * 3))
     assert_close(model.state_dict(), before)
-    assert anchored.normalise.mean == (0.0, 0.0, 0.0)
-    assert anchored.normalise is not model.normalise
-    assert model.normalise.mean == (0.5, 0.5, 0.5)
+    assert anchored.normalize.mean == (0.0, 0.0, 0.0)
+    assert anchored.normalize is not model.normalize
+    assert model.normalize.mean == (0.5, 0.5, 0.5)
 
 
 def test_anchoring_takes_the_mode_of_the_network_and_sees_through_the_compiler():
@@ -176,7 +176,16 @@ def test_it_says_what_it_is():
     assert "images (3, 8, 8), no references" in repr(made())
 
 
-def test_a_normalisation_that_is_no_pair_is_refused():
+def test_a_normalization_that_is_no_pair_is_refused():
     for wrong in (True, 3, ((0.5,) * 3,)):
         with pytest.raises(killick.errors.OptionError, match="a pair of sequences"):
-            killick.standard(nn.Flatten(), normalise=wrong, image_shape=(3, 8, 8))
+            killick.standard(nn.Flatten(), normalize=wrong, image_shape=(3, 8, 8))
+
+
+def test_the_british_spelling_of_normalize_is_taken():
+    statistics = ((0.5,) * 3, (0.25,) * 3)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
+    images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
+    ours = killick.standard(net, normalize=statistics, image_shape=(3, 8, 8))
+    same = killick.standard(net, normalise=statistics, image_shape=(3, 8, 8))
+    assert torch.equal(ours(images), same(images))

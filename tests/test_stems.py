@@ -157,7 +157,7 @@ def test_networks_of_transformers_are_anchored_exactly_and_folded_back():
 
 
 class Rescale(nn.Module):
-    """A normalisation as people write it: buffers and arithmetic."""
+    """A normalization as people write it: buffers and arithmetic."""
 
     def __init__(self, channels: int = 3) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ def test_unusual_stems_are_anchored_exactly_and_folded_back(make, shape):
     check_exact_and_foldable(net, None if shape is None else torch.rand(shape))
 
 
-def test_a_normalisation_in_front_is_done_before_pairing_so_that_a_mask_is_the_mean_colour():
+def test_a_normalization_in_front_is_done_before_pairing_so_that_a_mask_is_the_mean_colour():
     model = killick.anchor(nn.Sequential(Rescale(), small_cnn())).eval()
     assert isinstance(model.front, Rescale)
     x, references = torch.rand(2, 2, 3, 8, 8)
@@ -312,7 +312,7 @@ def spectral_normed() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (Method, "found Conv2d.* at 'net.0' .* something changes the image before it.*normalise="),
+        (Method, "found Conv2d.* at 'net.0' .* something changes the image before it.*normalize="),
         (Clamped, "something changes the image before it"),
         (Skip, "found Conv2d.* at 'conv' .* something else reads the image too.*stem="),
         (
@@ -416,10 +416,10 @@ def test_what_is_no_network_or_anchored_already_is_refused():
         killick.anchor("resnet18")
     with pytest.raises(StemError, match="anchored already"):
         killick.anchor(killick.anchor(small_cnn()))
-    with pytest.raises(killick.errors.OptionError, match=r"normalise=\(mean, std\), a pair"):
-        killick.anchor(small_cnn(), normalise=[0.5, 0.5, 0.5])
+    with pytest.raises(killick.errors.OptionError, match=r"normalize=\(mean, std\), a pair"):
+        killick.anchor(small_cnn(), normalize=[0.5, 0.5, 0.5])
     with pytest.raises(killick.errors.OptionError, match="images in 0 to 1, found a mean of 123"):
-        killick.anchor(small_cnn(), normalise=((123, 116, 103), (58, 57, 57)))
+        killick.anchor(small_cnn(), normalize=((123, 116, 103), (58, 57, 57)))
 
 
 def test_a_compiled_network_is_anchored_as_what_it_was_made_from():

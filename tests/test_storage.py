@@ -25,7 +25,7 @@ from killick.nets import Architecture
 def stirred(**arguments) -> killick.Anchored:
     net = killick.nets.create("killick:resnet_small", num_classes=4, **arguments)
     mean = (0.5,) * arguments.get("in_chans", 3)
-    model = stir(killick.anchor(net, normalise=(mean, mean)))
+    model = stir(killick.anchor(net, normalize=(mean, mean)))
     shape = (3, arguments.get("in_chans", 3), 8, 8)
     return model.set_references(
         torch.randint(256, shape, dtype=torch.uint8), policy="random, seed 0"
@@ -34,7 +34,7 @@ def stirred(**arguments) -> killick.Anchored:
 
 def plain(**arguments) -> killick.Standard:
     net = stir(killick.nets.create("killick:resnet_small", num_classes=4, **arguments))
-    return killick.standard(net, normalise=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8))
+    return killick.standard(net, normalize=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8))
 
 
 def images() -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_a_model_comes_back_with_all_that_belongs_to_it(tmp_path):
     assert again.class_names == tuple("abcd")
     assert again.provenance == {"masking": {"target": "label"}}
     assert again.reference_policy == "random, seed 0"
-    assert again.normalise.mean == (0.5, 0.5, 0.5)
+    assert again.normalize.mean == (0.5, 0.5, 0.5)
     assert not again.training
 
 
@@ -69,7 +69,7 @@ def test_a_standard_model_comes_back_with_all_that_belongs_to_it(tmp_path):
     assert isinstance(again, killick.Standard)
     assert_close(again(x), model.eval()(x))
     assert (again.class_names, again.provenance) == (tuple("abcd"), {"epochs": 3})
-    assert (again.image_shape, again.normalise.std) == ((3, 8, 8), (0.25, 0.25, 0.25))
+    assert (again.image_shape, again.normalize.std) == ((3, 8, 8), (0.25, 0.25, 0.25))
     assert not again.training
     assert killick.nets.remembered(again.net) is not None
 
@@ -479,11 +479,11 @@ def test_a_network_that_was_not_made_by_name_is_said_so_when_it_is_saved(tmp_pat
         ({"image_shape": [3, -1, 8]}, "no usable 'image_shape'"),
         ({"stems": []}, "no usable 'stems'"),
         ({"stems": ["nowhere"]}, "expected stem='nowhere' to name"),
-        ({"normalise": [1]}, "no usable 'normalise'"),
+        ({"normalize": [1]}, "no usable 'normalize'"),
         ({"image_shape": [3, 60000, 60000]}, "no usable 'image_shape'"),
         ({"image_shape": [1.5, 2, 3]}, "no usable 'image_shape'"),
         ({"image_shape": [1]}, "cannot load"),
-        ({"normalise": None}, "cannot load"),
+        ({"normalize": None}, "cannot load"),
         ({"version": 3, "made_with": "x"}, "expected format version 1, found 3"),
         ({"architecture": {"name": "timm:resnet18", "arguments": {"name": "x"}}}, "cannot load"),
         ({"architecture": {"name": "timm:resnet18.none", "arguments": {}}}, "cannot load"),

@@ -87,7 +87,7 @@ def test_features_are_what_the_last_layer_of_any_network_reads_masked_or_not(fam
 
 
 def test_the_network_stays_as_it_is_and_reading_leaves_no_hooks_and_no_gradients():
-    model = killick.anchor(small_cnn(), normalise=NORMALISE).train()
+    model = killick.anchor(small_cnn(), normalize=NORMALISE).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = Backbone(model).read(uint8(4), uint8(4, seed=3))
     assert model.training
@@ -130,7 +130,7 @@ def some_pictures(counts: list[int], size: int = 16) -> ImageSet:
 
 
 def anchored_cnn() -> killick.Anchored:
-    return stir(killick.anchor(small_cnn(), normalise=NORMALISE, example=torch.rand(2, 3, 16, 16)))
+    return stir(killick.anchor(small_cnn(), normalize=NORMALISE, example=torch.rand(2, 3, 16, 16)))
 
 
 def test_training_pictures_are_read_from_their_own_references_each_masked_too():

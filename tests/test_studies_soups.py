@@ -111,7 +111,7 @@ def test_statistics_of_a_standard_soup_are_the_means_over_its_own_batches():
     soup = average([tuned(base, seed) for seed in range(2)], given)
     seen: dict[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]] = {}
     trial = copy.deepcopy(soup).double()
-    trial.normalise.float()  # as it takes images
+    trial.normalize.float()  # as it takes images
     for norm in tracked_norms(trial):
         norm.register_forward_pre_hook(
             lambda norm, args: seen.setdefault(norm, []).append(
@@ -121,7 +121,7 @@ def test_statistics_of_a_standard_soup_are_the_means_over_its_own_batches():
         norm.training = True
     for batch in given.batches:
         with torch.no_grad():
-            trial.net(trial.normalise(batch).double())
+            trial.net(trial.normalize(batch).double())
     for mine, own in zip(tracked_norms(soup), tracked_norms(trial), strict=True):
         for place, statistic in enumerate((mine.running_mean, mine.running_var)):
             expected = sum(each[place] for each in seen[own]) / len(seen[own])
@@ -182,7 +182,7 @@ def from_start(model, start):
                     image_shape=(3, 16, 16),
                 )
             ),
-            "the same normalisation",
+            "the same normalization",
         ),
     ],
 )

@@ -153,13 +153,13 @@ def test_a_run_with_other_classes_gets_a_new_head(pictures, tmp_path):
             train(recipe, tmp_path / "c", start=tmp_path / "pair", quiet=True)
 
 
-def test_bare_weights_of_timm_are_normalised_as_timm_says(pictures, tmp_path):
+def test_bare_weights_of_timm_are_normalized_as_timm_says(pictures, tmp_path):
     net = killick.nets.create("timm:resnet10t", num_classes=4)
     torch.save(net.state_dict(), tmp_path / "net.pt")
     recipe = small(pictures, network__name="timm:resnet10t", epochs=1)
     train(recipe, tmp_path / "run", start=tmp_path / "net.pt", quiet=True)
     model = killick.load(tmp_path / "run")  # a run folder will do
-    assert model.normalise.mean == tuple(net.pretrained_cfg["mean"])
+    assert model.normalize.mean == tuple(net.pretrained_cfg["mean"])
     assert recipe_of(tmp_path / "run").data.std == list(net.pretrained_cfg["std"])
 
 

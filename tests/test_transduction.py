@@ -229,9 +229,9 @@ def test_residuals_from_given_references_pair_every_image_with_every_reference(k
     assert max(abs(count - 500) for count in counts.values()) < 105  # 5 standard deviations
 
 
-def test_residuals_of_bytes_are_differences_of_normalised_images(generator):
+def test_residuals_of_bytes_are_differences_of_normalized_images(generator):
     mean, std = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.3, 0.4])
-    model = killick.anchor(small_cnn(), normalise=(mean.tolist(), std.tolist()))
+    model = killick.anchor(small_cnn(), normalize=(mean.tolist(), std.tolist()))
     train = torch.randint(256, (4, 3, 6, 6), dtype=torch.uint8)
     floats = (train.numpy() / 255 - mean[:, None, None]) / std[:, None, None]
     bank = killick.residual_bank(model, train, size=20, generator=generator).numpy()

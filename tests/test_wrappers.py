@@ -157,12 +157,12 @@ def test_fold_takes_references_of_its_own_and_refuses_what_cannot_serve():
 
 
 def test_a_folded_network_refuses_what_its_model_refuses():
-    normalising = killick.anchor(small_cnn(), normalise=((0.5,) * 3, (0.5,) * 3))
-    normalising.set_references(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(killick.errors.DtypeError, match="this model normalises by itself"):
-        killick.fold(normalising)(torch.rand(2, 3, 8, 8))
+    normalizing = killick.anchor(small_cnn(), normalize=((0.5,) * 3, (0.5,) * 3))
+    normalizing.set_references(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
+    with pytest.raises(killick.errors.DtypeError, match="this model normalizes by itself"):
+        killick.fold(normalizing)(torch.rand(2, 3, 8, 8))
     folded = killick.fold(stirred())
-    with pytest.raises(killick.errors.DtypeError, match="no normalise="):
+    with pytest.raises(killick.errors.DtypeError, match="no normalize="):
         folded(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
     for shape in ((2, 1, 8, 8), (2, 3, 9, 8), (3, 8, 8)):
         with pytest.raises(killick.errors.ShapeError, match=r"\(n, 3, 8, 8\), found .* one size"):

@@ -16,7 +16,7 @@ import yaml
 from killick.errors import OptionError, show
 
 # Old spellings of keys, options and keyword arguments.
-ALIASES = {"optimiser": "optimizer", "normalise": "normalize", "colour": "color"}
+ALIASES = {"optimiser": "optimizer", "normalize": "normalize", "colour": "color"}
 _MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
 
 

@@ -224,7 +224,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             class_map=None if options.class_map is None else read_class_map(options.class_map),
             name=options.name,
             checkpoint=options.checkpoint,
-            normalise=None if options.mean is None else _normalisation(options),
+            normalize=None if options.mean is None else _normalization(options),
             size=options.size,
             resize=options.resize,
             root=options.root,
@@ -309,7 +309,7 @@ def _is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _normalisation(options: argparse.Namespace) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalization(options: argparse.Namespace) -> tuple[tuple[float, ...], tuple[float, ...]]:
     try:
         mean, std = (tuple(float(word) for word in part) for part in (options.mean, options.std))
     except ValueError:

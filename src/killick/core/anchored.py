@@ -14,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from killick.core.batchnorm import RecentPairs, estimate, tracked_norms
-from killick.core.image_model import ImageModel, Normalise, image_model_in, make_normaliser
+from killick.core.image_model import (
+    ImageModel,
+    Normalize,
+    image_model_in,
+    make_normalizer,
+    takes_normalise,
+)
 from killick.core.inspection import logits_of
 from killick.core.references import check_finite, check_tensor, random_cycle, take
 from killick.core.stems import Init, Stem, widen
@@ -85,7 +91,7 @@ class Anchored(ImageModel):
         net: Reads pairs: twice the channels of an image.
         image_shape: Of one image, channels first. Height and width are those it was anchored with,
             then those of the stored references; others work where the network takes them.
-        normalise: Turns uint8 images into floats, where it was asked for.
+        normalize: Turns uint8 images into floats, where it was asked for.
         front: What the network did to an image before its first layer; now done before pairing.
         stems: Where the network reads the pair.
         counts: Where it keeps its channel count, which was doubled.
@@ -108,12 +114,12 @@ class Anchored(ImageModel):
         net: nn.Module,
         image_shape: Sequence[int],
         *,
-        normalise: Normalise | None = None,
+        normalize: Normalize | None = None,
         front: nn.Module | None = None,
         stems: Sequence[Stem] = (),
         counts: Sequence[tuple[str, str]] = (),
     ) -> None:
-        super().__init__(net, image_shape, normalise)
+        super().__init__(net, image_shape, normalize)
         self.front = front
         self.stems = tuple(stems)
         self.counts = tuple(counts)
@@ -135,7 +141,7 @@ class Anchored(ImageModel):
         """Logits `(n, classes)` of each image, seen from its reference.
 
         Args:
-            x: Images: uint8 with `normalise`, floats in the network's own space without.
+            x: Images: uint8 with `normalize`, floats in the network's own space without.
             references: One for each image. Without them: in train mode the batch's own images, on
                 a random cycle; in eval mode the first stored reference.
             masked: True where the reference is masked, for each image or one for all.
@@ -153,9 +159,9 @@ class Anchored(ImageModel):
         return logits_of(self.net(pair(self.prepare(x), self.prepare(references), masked)))
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Images as they are paired: normalised, and past what stood before the first layer."""
-        if self.normalise is not None:
-            images = self.normalise(images)
+        """Images as they are paired: normalized, and past what stood before the first layer."""
+        if self.normalize is not None:
+            images = self.normalize(images)
         return images if self.front is None else self.front(images)
 
     def set_references(self, images: Tensor, *, policy: str = "chosen") -> "Anchored":
@@ -371,11 +377,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+@takes_normalise
 def anchor(
     net: nn.Module,
     stem: str | Sequence[str] | None = None,
     init: Init = "exact",
-    normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+    normalize: tuple[Sequence[float], Sequence[float]] | None = None,
     *,
     example: Tensor | None = None,
     generator: torch.Generator | None = None,
@@ -390,11 +397,11 @@ def anchor(
 
     Args:
         net: Any classifier that maps images `(n, c, h, w)`, or vectors `(n, features)`, to logits.
-            A `Standard` model passes on its normalisation and class names.
+            A `Standard` model passes on its normalization and class names.
         stem: Names of the layers that read the image, where they should not be searched.
         init: "exact", or "random" for a fresh first layer, as in the paper.
-        normalise: `(mean, std)` of each channel, for images in 0 to 1. With it the model takes
-            uint8 images and normalises them inside; without it, floats in the network's own space.
+        normalize: `(mean, std)` of each channel, for images in 0 to 1. With it the model takes
+            uint8 images and normalizes them inside; without it, floats in the network's own space.
         example: A batch that `net` accepts, where the shape cannot be guessed.
         generator: For `init="random"`.
 
@@ -418,23 +425,23 @@ def anchor(
     given = net if isinstance(net, ImageModel) else None
     if isinstance(given, Anchored):
         raise StemError("expected a network that reads images, found one that is anchored already.")
-    normaliser = make_normaliser(normalise)
+    normalizer = make_normalizer(normalize)
     if given is not None:
         net = given.net
-        if normaliser is None and given.normalise is not None:
-            normaliser = Normalise(given.normalise.mean, given.normalise.std)
+        if normalizer is None and given.normalize is not None:
+            normalizer = Normalize(given.normalize.mean, given.normalize.std)
         if example is None:
             example = torch.rand(2, *given.image_shape, generator=torch.Generator().manual_seed(0))
-    if example is not None and example.dtype == torch.uint8 and normaliser is not None:
-        example = normaliser(example)
+    if example is not None and example.dtype == torch.uint8 and normalizer is not None:
+        example = normalizer(example)
     wide = widen(net, stem=stem, init=init, example=example, generator=generator)
-    if normaliser is not None:
-        normaliser.check_channels(wide.example.shape[1])
-        normaliser.to(wide.example.device, wide.example.dtype)
+    if normalizer is not None:
+        normalizer.check_channels(wide.example.shape[1])
+        normalizer.to(wide.example.device, wide.example.dtype)
     model = Anchored(
         wide.net,
         wide.example.shape[1:],
-        normalise=normaliser,
+        normalize=normalizer,
         front=wide.front,
         stems=wide.stems,
         counts=wide.counts,

@@ -1,7 +1,7 @@
 """BatchNorm beside masking: statistics of what evaluation will see.
 
 Masking a whole batch spoils BatchNorm's running statistics: they mix masked and unmasked batches,
-each of which was normalised by statistics of its own, while evaluation sees unmasked pairs alone.
+each of which was normalized by statistics of its own, while evaluation sees unmasked pairs alone.
 A ResNet can lose most of its accuracy to that. So an anchored model remembers its last training
 pairs and, when it is switched to `eval()` after batches that may have been masked, estimates the
 statistics again from those pairs, unmasked, with the weights it has by then. Nothing waits for

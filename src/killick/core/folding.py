@@ -91,7 +91,7 @@ class Folded(nn.Module):
 
     Attributes:
         net: Reads images.
-        normalise: As in the anchored model.
+        normalize: As in the anchored model.
         front: As in the anchored model.
         k: How many references it averages over.
         image_shape: Of the images it takes, channels first.
@@ -101,12 +101,12 @@ class Folded(nn.Module):
     def __init__(
         self,
         net: nn.Module,
-        normalise: nn.Module | None,
+        normalize: nn.Module | None,
         front: nn.Module | None,
         references: Tensor,
     ) -> None:
         super().__init__()
-        self.net, self.normalise, self.front = net, normalise, front
+        self.net, self.normalize, self.front = net, normalize, front
         self.k, self.image_shape = len(references), references.shape[1:]
         self.class_names: tuple[str, ...] | None = None
 
@@ -118,7 +118,7 @@ class Folded(nn.Module):
                 f"expected images of the references' shape, (n, {shape}), found {tuple(x.shape)}."
                 " A folded network is made for one size."
             )
-        check_dtype(x, self.normalise is not None)
+        check_dtype(x, self.normalize is not None)
         return self.members(x).mean(0) if self.k > 1 else self._run(x)
 
     def members(self, x: Tensor) -> Tensor:
@@ -127,8 +127,8 @@ class Folded(nn.Module):
         return torch.unflatten(self._run(tiled), 0, (self.k, -1))
 
     def _run(self, x: Tensor) -> Tensor:
-        if self.normalise is not None:
-            x = self.normalise(x)
+        if self.normalize is not None:
+            x = self.normalize(x)
         if self.front is not None:
             x = self.front(x)
         return logits_of(self.net(x))
@@ -178,7 +178,7 @@ def _fold(anchored: Anchored, references: Tensor) -> Folded:
         offset = contrast[stem.name] - bias[stem.name]
         net = replace(net, stem.name, FoldedStem(layer, offset, axes[stem.name]))
     folded = Folded(
-        net, copy.deepcopy(anchored.normalise), copy.deepcopy(anchored.front), references
+        net, copy.deepcopy(anchored.normalize), copy.deepcopy(anchored.front), references
     )
     folded.class_names = anchored.class_names
     folded.eval()

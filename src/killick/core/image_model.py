@@ -1,8 +1,9 @@
 """What belongs to a model whether it is anchored or not: its images, classes and provenance."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,11 @@ from torch import Tensor, nn
 from killick.core.references import check_tensor
 from killick.errors import DtypeError, OptionError, ShapeError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class Normalise(nn.Module):
+
+class Normalize(nn.Module):
     """uint8 images to floats: `(x / 255 - mean) / std`, for each channel."""
 
     scale: Tensor
@@ -21,12 +25,12 @@ class Normalise(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not all(s > 0 for s in std):
             raise ShapeError(
-                "expected normalise=(mean, std) with one mean and one positive std for each"
+                "expected normalize=(mean, std) with one mean and one positive std for each"
                 f" channel, found mean {tuple(mean)} and std {tuple(std)}."
             )
         if max(mean) > 1:
             raise OptionError(
-                "expected normalise=(mean, std) for images in 0 to 1, found a mean of"
+                "expected normalize=(mean, std) for images in 0 to 1, found a mean of"
                 f" {max(mean)}. Divide both by 255."
             )
         self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
@@ -35,7 +39,7 @@ class Normalise(nn.Module):
         self.register_buffer("shift", (-m / s).float(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised floats."""
+        """Normalized floats."""
         shape = (-1,) + (1,) * (images.ndim - 2)
         return images.to(self.scale.dtype) * self.scale.view(shape) + self.shift.view(shape)
 
@@ -43,7 +47,7 @@ class Normalise(nn.Module):
         """Refuse a network of another number of channels."""
         if len(self.mean) != channels:
             raise ShapeError(
-                f"expected normalise=(mean, std) with {channels} values each, one for each channel"
+                f"expected normalize=(mean, std) with {channels} values each, one for each channel"
                 f" of the network, found {len(self.mean)}."
             )
 
@@ -71,19 +75,19 @@ class ImageModel(nn.Module):
     Attributes:
         net: The network.
         image_shape: Of one image, channels first.
-        normalise: Turns uint8 images into floats, where it was asked for.
+        normalize: Turns uint8 images into floats, where it was asked for.
         class_names: In the order of the logits, if known.
         provenance: How the model was trained, if known; saved with it.
         threshold: Where in-distribution ends, once it was fitted; saved with it.
     """
 
     def __init__(
-        self, net: nn.Module, image_shape: Sequence[int], normalise: Normalise | None
+        self, net: nn.Module, image_shape: Sequence[int], normalize: Normalize | None
     ) -> None:
         super().__init__()
         self.net = net
         self.image_shape = tuple(image_shape)
-        self.normalise = normalise
+        self.normalize = normalize
         self.class_names: tuple[str, ...] | None = None
         self.provenance: dict[str, Any] = {}
         self.threshold: Threshold | None = None
@@ -98,37 +102,49 @@ class ImageModel(nn.Module):
                 f" found {tuple(images.shape)}. The batch comes first, then channels: add the one"
                 " with x[None], move the others with x.permute(0, 3, 1, 2)."
             )
-        check_dtype(images, self.normalise is not None, what)
+        check_dtype(images, self.normalize is not None, what)
 
 
-def make_normaliser(normalise: tuple[Sequence[float], Sequence[float]] | None) -> Normalise | None:
-    """The layer that an option `normalise=(mean, std)` stands for, if it was given."""
-    if normalise is None:
+def make_normalizer(normalize: tuple[Sequence[float], Sequence[float]] | None) -> Normalize | None:
+    """The layer that an option `normalize=(mean, std)` stands for, if it was given."""
+    if normalize is None:
         return None
-    pairs = isinstance(normalise, Sequence) and len(normalise) == 2
-    if not pairs or not all(hasattr(part, "__len__") for part in normalise):
+    pairs = isinstance(normalize, Sequence) and len(normalize) == 2
+    if not pairs or not all(hasattr(part, "__len__") for part in normalize):
         raise OptionError(
-            "expected normalise=(mean, std), a pair of sequences with a number for each channel,"
-            f" found {normalise!r}."
+            "expected normalize=(mean, std), a pair of sequences with a number for each channel,"
+            f" found {normalize!r}."
         )
-    return Normalise(*normalise)
+    return Normalize(*normalize)
 
 
-def check_dtype(images: Tensor, normalises: bool, what: str = "images") -> None:
-    """Refuse floats where uint8 is normalised inside, and uint8 where nothing normalises."""
-    if normalises and images.dtype != torch.uint8:
+def check_dtype(images: Tensor, normalizes: bool, what: str = "images") -> None:
+    """Refuse floats where uint8 is normalized inside, and uint8 where nothing normalizes."""
+    if normalizes and images.dtype != torch.uint8:
         raise DtypeError(
-            f"found {what} of dtype {images.dtype}: this model normalises by itself, so it takes"
+            f"found {what} of dtype {images.dtype}: this model normalizes by itself, so it takes"
             " uint8 images, 0 to 255. Pass them as they are (mixed or augmented ones rounded:"
-            " .round().to(torch.uint8)), or anchor without normalise=."
+            " .round().to(torch.uint8)), or anchor without normalize=."
         )
-    if not normalises and images.dtype == torch.uint8:
+    if not normalizes and images.dtype == torch.uint8:
         raise DtypeError(
-            f"found {what} of dtype {images.dtype}: this model has no normalise=(mean, std), so it"
-            " takes floats in the network's own space. Normalise them, or anchor with normalise=."
+            f"found {what} of dtype {images.dtype}: this model has no normalize=(mean, std), so it"
+            " takes floats in the network's own space. Normalize them, or anchor with normalize=."
         )
-    if not normalises and not images.is_floating_point():
+    if not normalizes and not images.is_floating_point():
         raise DtypeError(f"expected {what} as floats, found dtype {images.dtype}.")
+
+
+def takes_normalise(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function take `normalise=`, the British spelling of `normalize=`, too."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "normalise" in kwargs:
+            kwargs["normalize"] = kwargs.pop("normalise")
+        return function(*args, **kwargs)
+
+    return call
 
 
 def image_model_in(model: nn.Module) -> ImageModel | None:

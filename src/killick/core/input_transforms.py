@@ -1,6 +1,6 @@
 """What stands before a network's first layer, taken out so that it can be done before pairing.
 
-A normalisation inside the network would be applied to the residual as if it were an image. Done
+A normalization inside the network would be applied to the residual as if it were an image. Done
 first, to the image and to the reference alike, it leaves a pair of prepared images.
 """
 
@@ -14,7 +14,7 @@ from killick.core.inspection import inputs_of, replace
 
 
 class ChannelAffine(nn.Module):
-    """`x * scale + shift`, one of each per channel: a normalisation taken out of a network."""
+    """`x * scale + shift`, one of each per channel: a normalization taken out of a network."""
 
     scale: Tensor
     shift: Tensor

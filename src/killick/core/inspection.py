@@ -123,8 +123,8 @@ def find_stem(net: nn.Module, x: Tensor) -> dict[str, Layer]:
         name, module = next(iter(others.items()))
         raise StemError(
             f"cannot anchor {type(net).__name__}: expected the image to be read by a convolution"
-            f" or a linear layer, found {describe(name, module)}. If it normalises the image, take"
-            " it out of the network and pass normalise= instead."
+            f" or a linear layer, found {describe(name, module)}. If it normalizes the image, take"
+            " it out of the network and pass normalize= instead."
         )
     if not found:
         raise StemError(

@@ -59,7 +59,7 @@ class ReferencePool:
     """Training images to draw references from, kept on one device (uint8 keeps them small).
 
     Args:
-        images: As the model takes them: uint8 with `normalise`, floats in the network's space
+        images: As the model takes them: uint8 with `normalize`, floats in the network's space
             without.
         labels: Class indices; only needed for anything class-balanced.
         balanced: Draw a class first, then an image of it, so that rare classes come as often as
@@ -269,5 +269,5 @@ def check_finite(images: Tensor, whose: str) -> None:
         bad = int((~images.flatten(1).isfinite().all(1)).nonzero()[0])
         raise ReferencesError(
             f"expected finite reference images, found NaN or infinity in number {bad} of {whose}."
-            " Check how it was read and normalised."
+            " Check how it was read and normalized."
         )

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored
-from killick.core.image_model import ImageModel, Normalise, image_model_in, make_normaliser
+from killick.core.image_model import (
+    ImageModel,
+    Normalize,
+    image_model_in,
+    make_normalizer,
+    takes_normalise,
+)
 from killick.core.inspection import logits_of
 from killick.errors import OptionError, ShapeError
 
@@ -24,33 +30,34 @@ class Standard(ImageModel):
         net: Reads images.
         image_shape: Of one image, channels first. Other heights and widths work where the network
             takes them.
-        normalise: Turns uint8 images into floats, where it was asked for.
+        normalize: Turns uint8 images into floats, where it was asked for.
         class_names: In the order of the logits, if known.
         provenance: How the model was trained, if known; saved with it.
     """
 
     def __init__(
-        self, net: nn.Module, image_shape: Sequence[int], *, normalise: Normalise | None = None
+        self, net: nn.Module, image_shape: Sequence[int], *, normalize: Normalize | None = None
     ) -> None:
-        super().__init__(net, image_shape, normalise)
+        super().__init__(net, image_shape, normalize)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `(n, classes)` of each image.
 
         Args:
-            x: Images: uint8 with `normalise`, floats in the network's own space without.
+            x: Images: uint8 with `normalize`, floats in the network's own space without.
         """
         self.check(x)
-        return logits_of(self.net(x if self.normalise is None else self.normalise(x)))
+        return logits_of(self.net(x if self.normalize is None else self.normalize(x)))
 
     def extra_repr(self) -> str:
         """What `print(model)` says beside the network."""
         return f"images {self.image_shape}, no references"
 
 
+@takes_normalise
 def standard(
     net: nn.Module,
-    normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+    normalize: tuple[Sequence[float], Sequence[float]] | None = None,
     *,
     image_shape: Sequence[int],
 ) -> Standard:
@@ -60,14 +67,14 @@ def standard(
 
     Args:
         net: Any classifier that maps images `(n, c, h, w)`, or vectors `(n, features)`, to logits.
-        normalise: `(mean, std)` of each channel, for images in 0 to 1. With it the model takes
-            uint8 images and normalises them inside; without it, floats in the network's own space.
+        normalize: `(mean, std)` of each channel, for images in 0 to 1. With it the model takes
+            uint8 images and normalizes them inside; without it, floats in the network's own space.
         image_shape: Of one image, channels first, such as `(3, 32, 32)`.
 
     Example:
         >>> import torch
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
-        >>> model = standard(net, normalise=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8))
+        >>> model = standard(net, normalize=((0.5,) * 3, (0.25,) * 3), image_shape=(3, 8, 8))
         >>> model(torch.zeros(5, 3, 8, 8, dtype=torch.uint8)).shape
         torch.Size([5, 10])
     """
@@ -87,13 +94,13 @@ def standard(
             "expected image_shape of one image, channels first, such as (3, 32, 32) or (features,),"
             f" found {image_shape!r}."
         )
-    normaliser = make_normaliser(normalise)
-    if normaliser is not None:
-        normaliser.check_channels(shape[0])
+    normalizer = make_normalizer(normalize)
+    if normalizer is not None:
+        normalizer.check_channels(shape[0])
         like = next((p for p in net.parameters() if p.is_floating_point()), None)
         if like is not None:
-            normaliser.to(like.device, like.dtype)
-    model = Standard(getattr(net, "_orig_mod", net), shape, normalise=normaliser)
+            normalizer.to(like.device, like.dtype)
+    model = Standard(getattr(net, "_orig_mod", net), shape, normalize=normalizer)
     model.training = net.training  # and every layer stays in its own mode
     return model
 

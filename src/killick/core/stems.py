@@ -184,7 +184,7 @@ def _double(
     start = f"cannot anchor {type(plain).__name__}: found {named} reading the image"
     out = (
         " Take what stands before it out of the network: a module of its own in front"
-        " (nn.Sequential(before, net)), or normalise=(mean, std)."
+        " (nn.Sequential(before, net)), or normalize=(mean, std)."
     )
     wide = copy.deepcopy(plain)
     for name in layers:

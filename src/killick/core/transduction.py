@@ -34,7 +34,7 @@ def residual_bank(
     """Residuals like those of training, from random pairs: what transduction compares with.
 
     Args:
-        model: Anchored; its normalisation is applied.
+        model: Anchored; its normalization is applied.
         images: Training images with the transforms of training, as the model takes them.
         references: Where references came from in training, drawn as a pool draws them; `images`
             themselves by default, never an image with itself.
@@ -157,7 +157,7 @@ def residual_distances(model: Anchored, x: Tensor, candidates: Tensor, bank: Ten
     """`(n, k)`: how far each image's residual from each reference is from those of training.
 
     Args:
-        model: Normalises.
+        model: Normalizes.
         x: Images, as the model takes them.
         candidates: References, likewise.
         bank: Made by `residual_bank`.

@@ -32,7 +32,7 @@ def caustic_refraction(
 
     The surface is N, a pattern of iterated sines (below) smoothed by a Gaussian of sigma 1. With
     its differences between the next and the previous row and column (N is 0 outside), the normal is
-    `(rows, columns, 1)`, normalised. A vertical ray enters by Snell's law with index 4; its
+    `(rows, columns, 1)`, normalized. A vertical ray enters by Snell's law with index 4; its
     horizontal part times `(s / 10) 0.5 side`, rounded to 0.001, is how far from a pixel its value
     is taken (bilinear, black outside). Where the normal's upward part is at least 0.999, that is 0.
     Then `(s / 10) 2` times the difference of rows minus that of columns is added, in units of 255

@@ -98,7 +98,7 @@ def erase(
         images: uint8 `(n, channels, height, width)`.
         keys: Of the samples.
         probability: For each picture.
-        fill: The colour, 0 to 255 for each channel. The mean colour becomes zero when normalised.
+        fill: The colour, 0 to 255 for each channel. The mean colour becomes zero when normalized.
     """
     height, width = images.shape[2:]
     draws = uniform(keys, Stream.ERASE_SHAPE, 20)  # ten tries of area and ratio

@@ -79,13 +79,13 @@ def deploy(model: Anchored | Standard, k: int, *, judges: bool) -> Deployed:
         alone = copy.deepcopy(model).cpu().float().eval()
     net = fuse(fold(alone, k)) if isinstance(alone, Anchored) else alone
     deployed = Deployed(net, judges).eval().requires_grad_(False)
-    _check_logits(deployed, alone.image_shape, alone.normalise is not None)
+    _check_logits(deployed, alone.image_shape, alone.normalize is not None)
     return deployed
 
 
 @torch.no_grad()
-def _check_logits(deployed: Deployed, shape: Sequence[int], normalises: bool) -> None:
-    logits = deployed.net(torch.zeros(2, *shape, dtype=torch.uint8 if normalises else None))
+def _check_logits(deployed: Deployed, shape: Sequence[int], normalizes: bool) -> None:
+    logits = deployed.net(torch.zeros(2, *shape, dtype=torch.uint8 if normalizes else None))
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise OutputError(
             "expected logits of shape (n, classes) with at least two classes, found"

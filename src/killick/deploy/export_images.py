@@ -51,11 +51,11 @@ def find_pictures(
         root: Where downloaded sets are.
         say: Told why the model's own data cannot be read.
     """
-    if model.normalise is None or len(model.image_shape) != 3 or model.image_shape[0] != 3:
+    if model.normalize is None or len(model.image_shape) != 3 or model.image_shape[0] != 3:
         if data is not None or validation is not None:
             raise OptionError(
-                "expected a model of RGB images that normalises them itself to show it data, found"
-                " another. Anchor it with normalise=, or export it without data."
+                "expected a model of RGB images that normalizes them itself to show it data, found"
+                " another. Anchor it with normalize=, or export it without data."
             )
         return Pictures()
     found = _own_pictures(model, root, say) if data is None or validation is None else Pictures()

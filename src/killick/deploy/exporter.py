@@ -2,7 +2,7 @@
 
 ```
 folder/
-  model.onnx     or model.pt2: the network, normalisation and threshold inside
+  model.onnx     or model.pt2: the network, normalization and threshold inside
   model.json     what it is, how to show it images, how it compares with the model; also in the file
   examples.npz   images of nothing, and what the network makes of them
   check.py       compares the two on the machine where it is to run, without Killick
@@ -82,7 +82,7 @@ def export(
 ) -> Exported:
     """Write `model` as a file that runs without Killick, checked against the model.
 
-    The folded network with normalisation inside takes any number of uint8 images and returns
+    The folded network with normalization inside takes any number of uint8 images and returns
     `logits`, `probabilities`, `energy`, `std` (with several references) and `in_distribution`.
 
     Args:
@@ -260,7 +260,7 @@ def _describe(
         precision=precision,
         network=type(model.net).__name__ if made is None else made.name,
         image_shape=tuple(model.image_shape),
-        takes="float32" if model.normalise is None else "uint8",
+        takes="float32" if model.normalize is None else "uint8",
         outputs=deployed.outputs,
         k=deployed.k if anchored else 0,
         references=describe_references(model, deployed.k),

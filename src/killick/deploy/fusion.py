@@ -2,7 +2,7 @@
 
 The first layer of a folded network computes `W x + map`, with a map that may differ from place to
 place. So it can take in exactly what an ordinary layer cannot, where it pads with zeros: with
-`W (scale x + shift) = (W scale) x + W shift`, the normalisation before it. And the BatchNorm behind
+`W (scale x + shift) = (W scale) x + W shift`, the normalization before it. And the BatchNorm behind
 it, which a runtime would otherwise merge with the layer, were the map not between them. Where a
 ReLU and a maximum over places follow, the maximum is taken first: it is the same, and leaves a
 quarter of the values to the ReLU, which a runtime would have merged too.
@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
 from killick.core.folding import Folded, FoldedStem
-from killick.core.image_model import Normalise
+from killick.core.image_model import Normalize
 from killick.core.inspection import inputs_of, relative_error, replace
 
 TOLERANCE = 1e-4
@@ -43,38 +43,38 @@ def fuse(folded: Folded) -> Folded:
 
     Each step is tried, and kept where the outputs stay what they were.
     """
-    for step in (_absorb_batchnorm, _absorb_normalisation, _take_maximum_first):
+    for step in (_absorb_batchnorm, _absorb_normalization, _take_maximum_first):
         shorter = copy.deepcopy(folded)
         if step(shorter) and _are_same(folded, shorter):
             folded = shorter
     return folded
 
 
-def _absorb_normalisation(folded: Folded) -> bool:
+def _absorb_normalization(folded: Folded) -> bool:
     """Let the first layer read 0 to 255; False where it does not read just the images."""
-    normalise = folded.normalise
+    normalize = folded.normalize
     stems = _stems(folded.net)
-    if not isinstance(normalise, Normalise) or folded.front is not None or not stems:
+    if not isinstance(normalize, Normalize) or folded.front is not None or not stems:
         return False
     images = _noise(folded)
-    normalised = normalise(images)
-    read = inputs_of(folded.net, list(stems), normalised)
+    normalized = normalize(images)
+    read = inputs_of(folded.net, list(stems), normalized)
     # With K references the stem is given K copies, and so are they here.
-    tiled = normalised
+    tiled = normalized
     for name, stem in stems.items():
         layer = stem.layer
         if not isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) or layer.groups != 1:
             return False
         if not torch.equal(read[name], tiled):
             return False
-        shift = normalise.shift.view(-1, *[1] * (tiled.ndim - 2)).expand(tiled.shape[1:])
+        shift = normalize.shift.view(-1, *[1] * (tiled.ndim - 2)).expand(tiled.shape[1:])
         plain = copy.deepcopy(layer).double()
         plain.bias = None
         constant = plain(shift[None].double())
-        scale = normalise.scale.double().view(-1, *[1] * (layer.weight.ndim - 2))
+        scale = normalize.scale.double().view(-1, *[1] * (layer.weight.ndim - 2))
         layer.weight.copy_(layer.weight.double() * scale)
         stem.offset.copy_(stem.offset.double() + constant)
-    folded.normalise = AsFloats(normalise.scale)
+    folded.normalize = AsFloats(normalize.scale)
     return True
 
 
@@ -174,7 +174,7 @@ def _noise(folded: Folded) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(3 * folded.k, *folded.image_shape, generator=generator)
     like = next(folded.parameters())
-    if folded.normalise is not None:
+    if folded.normalize is not None:
         return (255 * x).to(torch.uint8).to(like.device)
     return x.to(like)
 

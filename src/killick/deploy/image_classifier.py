@@ -104,7 +104,7 @@ class ModelClassifier:
         self, model: nn.Module, name: str, references: int | None, device: torch.device
     ) -> None:
         inner = model_in(model)
-        _check_images(inner.image_shape, inner.normalise is not None, name)
+        _check_images(inner.image_shape, inner.normalize is not None, name)
         anchored = isinstance(inner, Anchored)
         if references is not None and (type(references) is not int or references < 1):
             raise OptionError(f"expected references of at least 1, found {references!r}.")
@@ -268,13 +268,13 @@ def explain_missing_threshold(classifier: Classifier) -> str:
     return f"{why}, so in and out of distribution are not told apart. {way}."
 
 
-def _check_images(shape: tuple[int, ...], normalises: bool, name: str) -> None:
+def _check_images(shape: tuple[int, ...], normalizes: bool, name: str) -> None:
     if len(shape) != 3 or shape[0] != 3:
         raise OptionError(f"expected a model of RGB images, found {name} for inputs of {shape}.")
-    if not normalises:
+    if not normalizes:
         raise OptionError(
-            f"expected a model that normalises uint8 images itself, found {name}, which takes"
-            " floats. Make it with normalise=(mean, std), and save or export it again."
+            f"expected a model that normalizes uint8 images itself, found {name}, which takes"
+            " floats. Make it with normalize=(mean, std), and save or export it again."
         )
 
 

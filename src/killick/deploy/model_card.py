@@ -196,7 +196,7 @@ def _takes_images(model: Anchored | Standard) -> bool:
 def _takes_pictures(subject: Subject) -> bool:
     """Whether files can be shown to it as they are: then it takes uint8 RGB images."""
     model = subject.model
-    rgb = _takes_images(model) and model.image_shape[0] == 3 and model.normalise is not None
+    rgb = _takes_images(model) and model.image_shape[0] == 3 and model.normalize is not None
     return rgb and subject.config["architecture"] is not None
 
 
@@ -259,13 +259,13 @@ def _list_facts(subject: Subject) -> list[list[str]]:
 
 def _describe_input(model: Anchored | Standard) -> str:
     shape = " x ".join(map(str, model.image_shape))
-    if model.normalise is None:
+    if model.normalize is None:
         return f"{shape}, floats in the network's own space"
     mean, std = (
-        ", ".join(f"{v:g}" for v in part) for part in (model.normalise.mean, model.normalise.std)
+        ", ".join(f"{v:g}" for v in part) for part in (model.normalize.mean, model.normalize.std)
     )
     view = f"; pictures are seen at {view_for(model).described}" if _takes_images(model) else ""
-    return f"{shape}, uint8 (normalised inside: mean {mean}, std {std}){view}"
+    return f"{shape}, uint8 (normalized inside: mean {mean}, std {std}){view}"
 
 
 def _list_classes(subject: Subject) -> str:
@@ -306,7 +306,7 @@ def _show_use(subject: Subject) -> str:
     """A few lines of Python that run."""
     model, place = subject.model, _place(subject)
     lines = ["import killick"]
-    pictures = _takes_images(model) and model.image_shape[0] == 3 and model.normalise is not None
+    pictures = _takes_images(model) and model.image_shape[0] == 3 and model.normalize is not None
     if pictures:
         lines += [
             "from killick.data.decoding import decode",
@@ -328,8 +328,8 @@ def _show_use(subject: Subject) -> str:
     if pictures:
         lines.append('x = view_for(model)(decode("picture.jpg", "picture.jpg"))[None]')
     else:
-        kind = "torch.rand" if model.normalise is None else "torch.zeros"
-        dtype = "" if model.normalise is None else ", dtype=torch.uint8"
+        kind = "torch.rand" if model.normalize is None else "torch.zeros"
+        dtype = "" if model.normalize is None else ", dtype=torch.uint8"
         shape = ", ".join(map(str, (1, *model.image_shape)))
         lines.append(f"x = {kind}({shape}{dtype})  # yours, as the model takes them")
     lines.append("p = killick.predict(model, x)  # p.probs, p.energy, p.in_distribution, …")

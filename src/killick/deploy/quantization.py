@@ -16,7 +16,7 @@ from killick.storage.exported_file import INPUT
 if TYPE_CHECKING:
     import onnx
 
-# The products, where the time goes; sums, softmax and normalisation stay in float32.
+# The products, where the time goes; sums, softmax and normalization stay in float32.
 QUANTISED = ["Conv", "MatMul", "Gemm"]
 
 

@@ -42,10 +42,10 @@ def replace_by_statistics(
             f"expected an anchored model with --references {kind}, found a standard one, which has"
             " no references."
         )
-    if model.normalise is None or len(model.image_shape) != 3 or model.image_shape[0] != 3:
+    if model.normalize is None or len(model.image_shape) != 3 or model.image_shape[0] != 3:
         raise OptionError(
             f"expected a model of uint8 RGB images with --references {kind}, found one of"
-            f" {'floats' if model.normalise is None else tuple(model.image_shape)}. In Python:"
+            f" {'floats' if model.normalize is None else tuple(model.image_shape)}. In Python:"
             " killick.replace_references."
         )
     pictures = find_pictures(model, data, None, None, say or _ignore)

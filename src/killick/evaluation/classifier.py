@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from killick.core.anchored import Anchored, evaluating
 from killick.core.folding import Folded
-from killick.core.image_model import ImageModel, Normalise, image_model_in, make_normaliser
+from killick.core.image_model import ImageModel, Normalize, image_model_in, make_normalizer
 from killick.core.standard import Standard, standard
 from killick.core.transduction import residual_bank, residual_distances
 from killick.data.batches import read_all
@@ -27,7 +27,7 @@ from killick.storage.weights import fill, read_weights
 USUAL_REFERENCES = 5
 BANK_PICTURES = 2000
 _OTHER_CLASSES = "Evaluate it on data with the classes that it was trained for."
-Normalisation = tuple[Sequence[float], Sequence[float]]
+Normalization = tuple[Sequence[float], Sequence[float]]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Subject:
         interpolation: How.
         recipe: Of its training, if known.
         bank: Residuals like those of training, of an anchored model, if known.
-        normaliser: For a model that takes floats: makes them of uint8 images.
+        normalizer: For a model that takes floats: makes them of uint8 images.
         precision: That it computes in whatever is asked for, if it has one of its own.
         trained_on: What stands for its training set, see `killick.training.run_inputs.fingerprint`.
     """
@@ -64,7 +64,7 @@ class Subject:
     interpolation: str = "bilinear"
     recipe: dict[str, Any] = field(default_factory=dict)
     bank: Tensor | None = field(default=None, repr=False)
-    normaliser: Normalise | None = None
+    normalizer: Normalize | None = None
     precision: str | None = None
     trained_on: str | None = None
 
@@ -99,7 +99,7 @@ class Subject:
 
     def _prepared(self, images: Tensor) -> Tensor:
         """As the model takes them."""
-        return images if self.normaliser is None else self.normaliser(images)
+        return images if self.normalizer is None else self.normalizer(images)
 
     def remember_residuals(self, train: ImageSet | None, seed: int) -> None:
         """Take the bank that the model has, or make one from pictures it was trained on."""
@@ -123,7 +123,7 @@ def make_subject(
     name: str | None = None,
     references: int = USUAL_REFERENCES,
     checkpoint: Path | None = None,
-    normalise: Normalisation | None = None,
+    normalize: Normalization | None = None,
     size: int | None = None,
     resize: int | None = None,
     classes: int | None = None,
@@ -133,12 +133,12 @@ def make_subject(
     """The subject that a model, a folder or a name stands for, on `device`.
 
     Args:
-        model: Anchored, standard or folded; any network or function, with `normalise` and `size`; a
+        model: Anchored, standard or folded; any network or function, with `normalize` and `size`; a
             folder written by `killick.save` or a run folder; or `timm:NAME`, `torchvision:NAME`.
         name: What rows call it.
         references: How many of the stored references to ask an anchored model from.
         checkpoint: Weights for a network made by name.
-        normalise: `(mean, std)` for images in 0 to 1, for a model that does not normalise itself.
+        normalize: `(mean, std)` for images in 0 to 1, for a model that does not normalize itself.
         size: Of the images; the model's own where that is known.
         resize: See `Subject`.
         classes: Of the data, for a network made by name.
@@ -152,20 +152,20 @@ def make_subject(
             raise OptionError(f"expected {option} of at least 1 pixel, found {pixels!r}.")
     if name == "":
         raise OptionError("expected a name for the model, found none between the quotes.")
-    _check_normalise(normalise)
+    _check_normalize(normalize)
     view = (resize, "bilinear")
     if isinstance(model, nn.Module):
         if image_model_in(model) is None and not isinstance(model, Folded):
-            model = _wrap(model, normalise, size or usual_size)
+            model = _wrap(model, normalize, size or usual_size)
     elif callable(model):
-        model = _wrap(_Function(model), normalise, size or usual_size)
+        model = _wrap(_Function(model), normalize, size or usual_size)
     elif isinstance(model, str | os.PathLike):
         given = os.fspath(model)
         if given.split(":")[0] in (*TAKEN, *own_libraries()) and ":" in given:
-            model, name = _make_by_name(given, checkpoint, normalise, size, classes), name or given
+            model, name = _make_by_name(given, checkpoint, normalize, size, classes), name or given
             view = _usual_view(model, given, size, resize)
         else:
-            if checkpoint is not None or normalise is not None:
+            if checkpoint is not None or normalize is not None:
                 option = "--checkpoint" if checkpoint is not None else "--mean and --std"
                 raise OptionError(
                     f"expected {option} with a network by name, such as timm:resnet50, found it"
@@ -185,18 +185,18 @@ def make_subject(
         )
     inner = image_model_in(model) or model
     assert isinstance(inner, ImageModel | Folded)
-    shape, normaliser = tuple(inner.image_shape), None
+    shape, normalizer = tuple(inner.image_shape), None
     if len(shape) != 3 or shape[0] != 3:
         raise OptionError(f"expected a model of RGB images, found one of inputs of shape {shape}.")
-    if inner.normalise is None:
-        if normalise is None:
+    if inner.normalize is None:
+        if normalize is None:
             raise OptionError(
-                "expected normalise=(mean, std) with a model that takes floats: images are uint8,"
-                " and nothing says how to normalise them."
+                "expected normalize=(mean, std) with a model that takes floats: images are uint8,"
+                " and nothing says how to normalize them."
             )
-        normaliser = make_normaliser(normalise)
-        assert normaliser is not None
-        normaliser = normaliser.to(device)
+        normalizer = make_normalizer(normalize)
+        assert normalizer is not None
+        normalizer = normalizer.to(device)
     model = model.to(device)
     provenance = getattr(inner, "provenance", {}) or {}
     recipe = provenance.get("recipe") or {}
@@ -216,11 +216,11 @@ def make_subject(
         view[0] or recipe.get("data", {}).get("resize"),
         recipe.get("data", {}).get("interpolation") or view[1],
         recipe,
-        normaliser=normaliser,
+        normalizer=normalizer,
         trained_on=known if isinstance(known := provenance.get("trained_on"), str) else None,
     )
-    if normaliser is not None:
-        how = f"{subject.weights} {normaliser.mean} {normaliser.std}"
+    if normalizer is not None:
+        how = f"{subject.weights} {normalizer.mean} {normalizer.std}"
         subject.weights = hashlib.sha256(how.encode()).hexdigest()[:12]
     with evaluating(model):
         trial = torch.zeros(2, 3, side, side, dtype=torch.uint8, device=device)
@@ -267,32 +267,32 @@ class _Function(nn.Module):
         return self._function(x)
 
 
-def _wrap(net: nn.Module, normalise: Normalisation | None, size: int | None) -> Standard:
+def _wrap(net: nn.Module, normalize: Normalization | None, size: int | None) -> Standard:
     """A network of which nothing is known but what timm's say."""
     config = getattr(net, "pretrained_cfg", None) or {}
-    if normalise is None and config.get("mean"):
-        normalise = (config["mean"], config["std"])
+    if normalize is None and config.get("mean"):
+        normalize = (config["mean"], config["std"])
     if size is None and config.get("input_size"):
         size = int(config["input_size"][-1])
     missing = [
         option
-        for option, value in (("normalise=(mean, std)", normalise), ("size=", size))
+        for option, value in (("normalize=(mean, std)", normalize), ("size=", size))
         if value is None
     ]
     if missing:
         raise OptionError(
             f"expected {' and '.join(missing)} with {type(net).__name__}, which does not say what"
-            " images it takes. For a network that takes images in 0 to 1: normalise=((0, 0, 0),"
+            " images it takes. For a network that takes images in 0 to 1: normalize=((0, 0, 0),"
             " (1, 1, 1))."
         )
     assert size is not None
-    return standard(net, normalise, image_shape=(3, size, size))
+    return standard(net, normalize, image_shape=(3, size, size))
 
 
 def _make_by_name(
     name: str,
     checkpoint: Path | None,
-    normalise: Normalisation | None,
+    normalize: Normalization | None,
     size: int | None,
     classes: int | None,
 ) -> Standard:
@@ -310,7 +310,7 @@ def _make_by_name(
     which = "Name the network that it is of: timm:resnet50, for example."
     weights = read_weights(checkpoint)
     fill(net, weights, checkpoint, name, new_head=False, hint=hint, which=which)
-    if name.partition(":")[0] not in TAKEN and (normalise is None or size is None):
+    if name.partition(":")[0] not in TAKEN and (normalize is None or size is None):
         raise OptionError(
             f"expected --mean, --std and --size with {name}, a network of your own: what images it"
             " was trained with is not known."
@@ -318,7 +318,7 @@ def _make_by_name(
     config = getattr(net, "pretrained_cfg", None) or {}
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)
     side = size or int((config.get("input_size") or (3, 32 if name[:5] == "killick" else 224))[-1])
-    return standard(net.eval(), normalise or (mean, std), image_shape=(3, side, side))
+    return standard(net.eval(), normalize or (mean, std), image_shape=(3, side, side))
 
 
 def _usual_view(
@@ -335,15 +335,15 @@ def _usual_view(
     return (round(side * 256 / 224) if name.startswith("torchvision") else None), how
 
 
-def _check_normalise(normalise: Any) -> None:
+def _check_normalize(normalize: Any) -> None:
     try:
-        fits = normalise is None or [len(part) for part in normalise] == [3, 3]
+        fits = normalize is None or [len(part) for part in normalize] == [3, 3]
     except TypeError:
         fits = False
     if not fits:
         raise OptionError(
-            "expected normalise=(mean, std) with three numbers each, for images in 0 to 1, found"
-            f" {normalise!r}."
+            "expected normalize=(mean, std) with three numbers each, for images in 0 to 1, found"
+            f" {normalize!r}."
         )
 
 

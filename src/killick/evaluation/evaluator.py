@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from killick.core.image_model import image_model_in
+from killick.core.image_model import image_model_in, takes_normalise
 from killick.corruptions.corruption import SMALL, Photographs
 from killick.corruptions.suites import SEVERITIES
 from killick.data.synthetic_ood import SYNTHETIC
@@ -17,7 +17,7 @@ from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import (
     USUAL_REFERENCES,
-    Normalisation,
+    Normalization,
     Subject,
     make_subject,
 )
@@ -42,6 +42,7 @@ from killick.storage.exported_file import is_export
 FEW = 100  # validation pictures: fewer do not fit a temperature
 
 
+@takes_normalise
 def evaluate(
     model: "nn.Module | Callable[[Tensor], Tensor] | str | os.PathLike[str]",
     data: Data | None = None,
@@ -65,7 +66,7 @@ def evaluate(
     class_map: ClassMap | None = None,
     name: str | None = None,
     checkpoint: Path | None = None,
-    normalise: Normalisation | None = None,
+    normalize: Normalization | None = None,
     size: int | None = None,
     resize: int | None = None,
     root: str | None = None,
@@ -116,7 +117,7 @@ def evaluate(
         class_map: For "shift": from each of a set's classes to one or several of the model's.
         name: What rows call the model.
         checkpoint: Weights, for a network by name.
-        normalise: `(mean, std)`, for a network that does not say.
+        normalize: `(mean, std)`, for a network that does not say.
         size: Of the images, likewise.
         resize: The shorter side is brought to this, and the middle cut out.
         root: Where CIFAR is.
@@ -142,7 +143,7 @@ def evaluate(
         other = None if precision == "float32" else precision
         for option, value in (
             ("checkpoint", checkpoint),
-            ("normalise", normalise),
+            ("normalize", normalize),
             ("size", size),
             ("resize", resize),
             ("precision", other),
@@ -192,7 +193,7 @@ def evaluate(
                 name=name,
                 references=references,
                 checkpoint=checkpoint,
-                normalise=normalise,
+                normalize=normalize,
                 size=size,
                 resize=resize,
                 classes=None if test is None else test.classes,
@@ -309,9 +310,9 @@ def _describe_view(subject: Subject) -> str:
     told = f"{subject.name} is shown pictures of {subject.size} px"
     if subject.resize is not None:
         told += f", the middle of {subject.resize} px"
-    normalise = getattr(image_model_in(subject.model), "normalise", None)
-    if normalise is not None:
-        told += f", normalised by mean {normalise.mean} and std {normalise.std}"
+    normalize = getattr(image_model_in(subject.model), "normalize", None)
+    if normalize is not None:
+        told += f", normalized by mean {normalize.mean} and std {normalize.std}"
     return f"{told} (--size, --resize, --mean, --std)"
 
 

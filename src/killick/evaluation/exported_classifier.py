@@ -50,7 +50,7 @@ def exported_subject(
     if about.takes != "uint8" or len(about.image_shape) != 3 or about.image_shape[0] != 3:
         raise OptionError(
             f"expected an exported file that takes uint8 RGB images, found {path}, which takes"
-            f" {about.takes} of shape {about.image_shape}. Make its model with normalise=(mean,"
+            f" {about.takes} of shape {about.image_shape}. Make its model with normalize=(mean,"
             " std), and export it again."
         )
     return Subject(

@@ -1,6 +1,6 @@
 """Wide residual networks for small images (Zagoruyko and Komodakis 2016).
 
-Blocks normalise and activate before each convolution, so that the sum of the two ways is left as it
+Blocks normalize and activate before each convolution, so that the sum of the two ways is left as it
 is: what the shortcut carries reaches the last layer unchanged.
 """
 

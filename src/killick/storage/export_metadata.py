@@ -30,7 +30,7 @@ class About:
         precision: "float32", "float16", "bfloat16" or "int8".
         network: Its architecture, by name.
         image_shape: Of one image, channels first.
-        takes: "uint8", 0 to 255, normalised inside; or "float32", in the network's own space.
+        takes: "uint8", 0 to 255, normalized inside; or "float32", in the network's own space.
         outputs: Their names, in their order.
         k: How many references it averages over; 0 for a standard model.
         references: What they are, and what that means for whoever passes the file on.

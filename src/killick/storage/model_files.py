@@ -242,7 +242,7 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
     kind = config.get("kind", "anchored")  # the first folders did not say it
     cut = config.get("threshold")
     shape: Any = config.get("image_shape")
-    normalise, made = config.get("normalise"), config.get("architecture")
+    normalize, made = config.get("normalize"), config.get("architecture")
     problems = {
         "kind": kind in ("anchored", "standard"),
         "image_shape": isinstance(shape, list)
@@ -250,9 +250,9 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
         and all(type(side) is int and side > 0 for side in shape)
         and math.prod(shape) <= 2**26,
         "stems": kind == "standard" or (names(config.get("stems")) and len(config["stems"]) > 0),
-        "normalise": normalise is None
+        "normalize": normalize is None
         or (
-            isinstance(normalise, dict) and all(numbers(normalise.get(k)) for k in ("mean", "std"))
+            isinstance(normalize, dict) and all(numbers(normalize.get(k)) for k in ("mean", "std"))
         ),
         "architecture": made is None
         or (

@@ -168,9 +168,9 @@ def note_on_references(model: Anchored) -> str:
 
 def digest_weights(model: nn.Module) -> str:
     """Twelve letters that stand for all a model holds: weights, statistics, references."""
-    normalise = getattr(model, "normalise", None)
-    known = None if normalise is None else (normalise.mean, normalise.std)
-    digest = hashlib.sha256(f"normalised by {known}".encode())
+    normalize = getattr(model, "normalize", None)
+    known = None if normalize is None else (normalize.mean, normalize.std)
+    digest = hashlib.sha256(f"normalized by {known}".encode())
     for name, value in sorted(model.state_dict().items()):
         plain = value.detach().cpu().contiguous()
         digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
@@ -281,14 +281,14 @@ def _rebuild(
 ) -> Anchored | Standard:
     """`net` as the kind of model that the configuration says, with the stored weights."""
     shape = config["image_shape"]
-    normalise = config["normalise"] and (config["normalise"]["mean"], config["normalise"]["std"])
+    normalize = config["normalize"] and (config["normalize"]["mean"], config["normalize"]["std"])
     net = copy.deepcopy(net).cpu().to(_working_dtype(weights))
     model: Anchored | Standard
     if config.get("kind", "anchored") == "standard":
-        model = standard(net, normalise, image_shape=shape)
+        model = standard(net, normalize, image_shape=shape)
     else:
         example = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
-        model = anchor(net, stem=config["stems"], normalise=normalise, example=example)
+        model = anchor(net, stem=config["stems"], normalize=normalize, example=example)
     own = model.state_dict()
     missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     stored = ("references", "residuals")
@@ -326,11 +326,11 @@ def _rebuild(
 
 def _shape_of(model: Anchored | Standard) -> dict[str, Any]:
     """What it takes to make the model again, once its network is there."""
-    normalise = model.normalise
+    normalize = model.normalize
     shape: dict[str, Any] = {
         "kind": "anchored" if isinstance(model, Anchored) else "standard",
         "image_shape": list(model.image_shape),
-        "normalise": normalise and {"mean": normalise.mean, "std": normalise.std},
+        "normalize": normalize and {"mean": normalize.mean, "std": normalize.std},
     }
     if isinstance(model, Anchored):
         shape["stems"] = [stem.name for stem in model.stems]
@@ -341,7 +341,7 @@ def _examples(model: Anchored | Standard) -> dict[str, Tensor]:
     """Two pairs or images of noise, and what the model makes of them (on the CPU, in float32)."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(4, *model.image_shape, generator=generator)
-    if model.normalise is not None:
+    if model.normalize is not None:
         noise = (noise * 255).to(torch.uint8)
     dtype = _working_dtype(model.state_dict())
     judge = copy.deepcopy(model).cpu().to(dtype).eval()

@@ -149,7 +149,7 @@ def _as_trained(recipe: Recipe, material: Material, count: int) -> Iterator[Tens
         for number in range(batches.cut.passes):
             images, labels, keys = batches.batch(number)
             if augment.erase:
-                fill = [255 * mean for mean in material.normalise[0]]
+                fill = [255 * mean for mean in material.normalize[0]]
                 images = erase(images, keys, augment.erase, fill)
             if augment.mixup or augment.cutmix:
                 classes = len(material.class_names)

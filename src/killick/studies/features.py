@@ -74,7 +74,7 @@ class Backbone:
         like = next(model.parameters())
         noise = torch.rand(2, *model.image_shape, generator=torch.Generator().manual_seed(0))
         images = noise.to(like.device)
-        if model.normalise is not None:
+        if model.normalize is not None:
             images = (images * 255).to(torch.uint8)
         with evaluating(model):
             self._head = find_head(model.net, self._inputs(images, images.flip(0), False))
@@ -98,7 +98,7 @@ class Backbone:
         """What the network itself is given."""
         model = self._model
         if isinstance(model, Standard):
-            return images if model.normalise is None else model.normalise(images)
+            return images if model.normalize is None else model.normalize(images)
         assert references is not None
         return pair(model.prepare(images), model.prepare(references), masked)
 

@@ -153,7 +153,7 @@ STUDY = Study(
     unsaid=(
         "over what its ± runs (“multiple seeds”) and how many there are; taken: 5 draws of each of"
         " 3 trained networks, the two spreads apart.",
-        "distance, space and residuals of its transduction; taken: Euclidean distance of normalised"
+        "distance, space and residuals of its transduction; taken: Euclidean distance of normalized"
         " pixels to 10,000 residuals of random pairs with the transforms of training.",
         "on what it was timed, and with which batches.",
     ),

@@ -239,7 +239,7 @@ def _check_alike(first: Model, other: Model) -> None:
     for what, one, two in (
         ("of one kind", type(first).__name__, type(other).__name__),
         ("of one network", _shapes(first), _shapes(other)),
-        ("with the same normalisation", _normalisation(first), _normalisation(other)),
+        ("with the same normalization", _normalization(first), _normalization(other)),
         ("with the same classes", first.class_names, other.class_names),
         ("with the same references", _policy(first), _policy(other)),
         ("from one start", _start(first), _start(other)),
@@ -264,8 +264,8 @@ def _shapes(model: Model) -> tuple[str, ...]:
     return tuple(f"{name} {tuple(weight.shape)}" for name, weight in model.named_parameters())
 
 
-def _normalisation(model: Model) -> str:
-    return "" if model.normalise is None else f"{model.normalise.mean} {model.normalise.std}"
+def _normalization(model: Model) -> str:
+    return "" if model.normalize is None else f"{model.normalize.mean} {model.normalize.std}"
 
 
 def _policy(model: Model) -> str:

@@ -32,7 +32,7 @@ class Start:
 
 def make_model(
     recipe: Recipe,
-    normalise: tuple[tuple[float, ...], tuple[float, ...]],
+    normalize: tuple[tuple[float, ...], tuple[float, ...]],
     class_names: tuple[str, ...],
     seed: int,
     start: Path | None = None,
@@ -41,7 +41,7 @@ def make_model(
 
     Args:
         recipe: Network and protocol.
-        normalise: Used unless the trained model has its own.
+        normalize: Used unless the trained model has its own.
         class_names: Of the data.
         seed: Of the first weights.
         start: A folder written by `killick.save` or a run folder, a `.safetensors` file, or a
@@ -50,11 +50,11 @@ def make_model(
     size = recipe.data.size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        source = None if start is None else _trained(recipe, normalise, class_names, start)
+        source = None if start is None else _trained(recipe, normalize, class_names, start)
         plain: Anchored | Standard
         if source is None:
             net = create_net(recipe, len(class_names))
-            plain = standard(net, normalise, image_shape=(3, size, size))
+            plain = standard(net, normalize, image_shape=(3, size, size))
             described = f"{recipe.network.name}, fresh weights"
         else:
             made = remembered(source.net)
@@ -62,14 +62,14 @@ def make_model(
             plain, described = source, f"{name}, trained weights of {start}"
         model = _as_asked(recipe, plain, fresh=source is None)
     model.class_names, model.image_shape = class_names, (3, size, size)
-    if model.normalise is not None:
-        mean, std = model.normalise.mean, model.normalise.std
-        described += f", normalised by mean {mean} and std {std}"
+    if model.normalize is not None:
+        mean, std = model.normalize.mean, model.normalize.std
+        described += f", normalized by mean {mean} and std {std}"
     count = sum(weight.numel() for weight in model.parameters())
     return Start(model, source, f"{described}, {count:,} parameters")
 
 
-def _usual_normalisation(
+def _usual_normalization(
     recipe: Recipe,
     net: nn.Module,
     of_the_data: tuple[tuple[float, ...], tuple[float, ...]],
@@ -107,7 +107,7 @@ def _as_asked(recipe: Recipe, plain: Anchored | Standard, fresh: bool) -> Anchor
 
 def _trained(
     recipe: Recipe,
-    normalise: tuple[tuple[float, ...], tuple[float, ...]],
+    normalize: tuple[tuple[float, ...], tuple[float, ...]],
     class_names: tuple[str, ...],
     start: Path,
 ) -> Anchored | Standard:
@@ -117,8 +117,8 @@ def _trained(
     net = create_net(recipe, len(class_names))
     fill(net, read_weights(start), start, recipe.network.name, recipe.network.new_head)
     size = recipe.data.size
-    normalise = _usual_normalisation(recipe, net, normalise)
-    return standard(net.eval(), normalise, image_shape=(3, size, size))
+    normalize = _usual_normalization(recipe, net, normalize)
+    return standard(net.eval(), normalize, image_shape=(3, size, size))
 
 
 def _with_classes(
@@ -127,14 +127,14 @@ def _with_classes(
     """`model`, if its classes are those of the data; else with a new last layer, if asked for."""
     with torch.no_grad():
         shape = (2, *model.image_shape)
-        example = torch.zeros(shape, dtype=torch.uint8 if model.normalise else torch.float32)
+        example = torch.zeros(shape, dtype=torch.uint8 if model.normalize else torch.float32)
         arguments = (example, example) if isinstance(model, Anchored) else (example,)
         logits = model(*arguments)
     made = remembered(model.net)
     if recipe.network.new_head and isinstance(model, Standard) and made is not None:
         net = create(made.name, **{**made.arguments, "num_classes": len(class_names)})
         fill(net, model.net.state_dict(), folder, made.name, new_head=True)
-        own = None if model.normalise is None else (model.normalise.mean, model.normalise.std)
+        own = None if model.normalize is None else (model.normalize.mean, model.normalize.std)
         return standard(net.eval(), own, image_shape=model.image_shape)
     if logits.shape[1] != len(class_names):
         way = "Give it a new last layer: --network.new_head true."

@@ -433,7 +433,7 @@ def _rebuilding(recipe: Recipe, state: dict[str, Any]) -> Recipe:
 
 
 def _same(new: Recipe, old: Recipe) -> bool:
-    """Whether two recipes are equal, where the older one has its normalisation worked out."""
+    """Whether two recipes are equal, where the older one has its normalization worked out."""
     if new.data.mean is None:
         old = replace(old, data=replace(old.data, mean=None, std=None))
     return new == old

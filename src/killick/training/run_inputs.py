@@ -41,7 +41,7 @@ class Material:
         stored_policy: What they are, in words.
         validation: Judged on while training.
         test: Judged on once, at the end.
-        normalise: Mean and standard deviation of each channel.
+        normalize: Mean and standard deviation of each channel.
         class_names: Of the labels.
         description: In a line, what the data are.
         fingerprint: Of the training set, to know it again.
@@ -53,7 +53,7 @@ class Material:
     stored_policy: str
     validation: Held | None
     test: Held | None
-    normalise: tuple[tuple[float, ...], tuple[float, ...]]
+    normalize: tuple[tuple[float, ...], tuple[float, ...]]
     class_names: tuple[str, ...]
     description: str
     fingerprint: str
@@ -120,7 +120,7 @@ def gather_material(recipe: Recipe, processes: Processes) -> Material:
         policy,
         held(parts.validation),
         held(parts.test),
-        normalise=_normalisation(recipe, pixels),
+        normalize=_normalization(recipe, pixels),
         class_names=train.class_names,
         description=_describe(recipe, parts, resident),
         fingerprint=fingerprint(train),
@@ -280,7 +280,7 @@ def _draws(
     return Draws(protocol, pool, moves, seed, processes.rank, steps)
 
 
-def _normalisation(
+def _normalization(
     recipe: Recipe, pixels: Tensor | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if recipe.data.mean is not None and recipe.data.std is not None:

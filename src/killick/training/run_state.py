@@ -39,7 +39,7 @@ class Run:
         self.recipe, self.material, self.processes, self.start = recipe, material, processes, start
         begun = make_model(
             recipe,
-            material.normalise,
+            material.normalize,
             material.class_names,
             initial_seed(recipe),
             start if trained else None,
@@ -81,7 +81,7 @@ class Run:
             recipe,
             device=device,
             classes=len(material.class_names),
-            fill=[255 * mean for mean in material.normalise[0]],
+            fill=[255 * mean for mean in material.normalize[0]],
             execution=self._execution(),
             precision=self.precision,
         )
@@ -180,10 +180,10 @@ class Run:
 
 
 def _resolved(recipe: Recipe, model: Anchored | Standard) -> Recipe:
-    """The recipe with the normalisation that the model has."""
-    if model.normalise is None:
+    """The recipe with the normalization that the model has."""
+    if model.normalize is None:
         return recipe
-    mean, std = list(model.normalise.mean), list(model.normalise.std)
+    mean, std = list(model.normalize.mean), list(model.normalize.std)
     return replace(recipe, data=replace(recipe.data, mean=mean, std=std))
 
 
