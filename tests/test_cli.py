@@ -1,6 +1,10 @@
-"""The command line: what it prints, and how it fails."""
+"""The command line: help, lists, exit codes, and how it refuses mistakes."""
 
+import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,121 +12,183 @@ import time
 
 import pytest
 import yaml
+from runs import small
 
 import killick
-from killick.cli import main
+from killick.cli import COMMANDS, FIRST_STEPS, listing, main, make_parser, parse
+from killick.cli.completion import SHELLS
 from killick.cli.train import parse_overrides
 from killick.errors import OptionError
-from killick.training.recipe_files import settings, shipped
+from killick.results.rows import read_rows
+from killick.training import load_recipe, shipped, train
+from killick.training.recipe_files import settings
+
+HEAVY = {"torch", "torchvision", "numpy", "timm", "sklearn", "matplotlib", "ray", "rich"}
 
 
-def test_help_names_every_command_recipe_and_setting(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    assert {"train", "list"} <= set(capsys.readouterr().out.split())
-    with pytest.raises(SystemExit, match="0"):
-        main(["train", "--help"])
+def help_of(name: str) -> str:
+    parser, commands = make_parser()
+    return (commands.choices[name] if name else parser).format_help()
+
+
+def examples_of(text: str) -> list[list[str]]:
+    """The commands below `examples:`, without `killick` and the remarks beside them."""
+    block = re.search(r"^examples:\n((?:  .+\n?)+)", text, re.MULTILINE).group(1)
+    found = []
+    for line in block.replace("\\\n", " ").splitlines():
+        command = re.split(r"\s{2,}", re.sub(r"\s+(?=--)", " ", line.strip()))[0]
+        words = shlex.split(command.split(" > ")[0])
+        found.append(words[words.index("killick") + 1 :])
+    return found
+
+
+def test_help_and_completion_import_no_torch_and_no_study_and_read_no_recipe():
+    code = f"""
+import sys, yaml
+from killick.cli import COMMANDS, main
+def refuse(*given, **more):
+    raise AssertionError("a recipe was read")
+yaml.safe_load = yaml.load = refuse
+for words in [[], ["--help"], ["--version"], ["completion", "bash"], ["trian"],
+              *([name, "--help"] for name in COMMANDS)]:
+    try:
+        main(words)
+    except SystemExit:
+        pass
+    heavy = {HEAVY!r} & set(sys.modules)
+    assert not heavy, (words, heavy)
+print("none of them")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("none of them\n")
+
+
+def test_killick_alone_names_first_steps_and_all_commands(capsys):
+    assert main([]) == 0
     told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
+    names = re.findall(r"^  (\w+)", told.split("Commands:")[1], re.MULTILINE)
+    assert names == list(COMMANDS)
+    for step in FIRST_STEPS:
+        known, rest = parse(shlex.split(step)[1:])
+        assert rest == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained_and_every_example_is_understood(name):
+    _, commands = make_parser()
+    for action in commands.choices[name]._actions:
+        assert action.help, f"killick {name} {action.option_strings or action.dest}"
+    text = help_of(name)
+    assert "%%" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.startswith(f"usage: killick {name}")
+    for words in examples_of(text):
+        known, rest = parse(words)
+        assert known.command == name
+        load_recipe("shapes-small", parse_overrides(rest))
+
+
+def test_the_help_of_train_names_every_recipe_and_setting():
+    text = help_of("train")
     for name in [*shipped(), *settings()]:
-        assert name in told, name
+        assert name == "about" or name in text, name
 
 
-def test_the_version_is_told(capsys):
+def test_the_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"killick {killick.__version__}\n"
 
 
-def test_list_names_recipes_data_and_networks(capsys):
-    assert main(["list"]) == 0
-    told = capsys.readouterr().out
-    for name in [*shipped(), "imagefolder:PATH", "killick:wrn40_2", "timm:NAME"]:
-        assert name in told
-    assert main(["list", "data"]) == 0
-    assert "killick:wrn40_2" not in capsys.readouterr().out
-
-
-def test_print_recipe_shows_the_resolved_one(capsys):
-    words = [
-        "--recipe",
-        "cifar10-resnet18",
-        "--epochs",
-        "60",
-        "--lr=0.05",
-        "--protocol",
-        "standard",
-    ]
-    assert main(["train", *words, "--data", "pack:x.npz", "--print-recipe"]) == 0
-    values = yaml.safe_load(capsys.readouterr().out)
-    assert values["epochs"] == 60
-    assert values["optimizer"]["lr"] == 0.05
-    assert values["protocol"]["name"] == "standard"
-    assert values["data"]["name"] == "pack:x.npz"
-    assert values["schedule"]["milestones"] == [0.3, 0.6, 0.8]
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_completion_script_is_printed_and_the_shell_reads_it(shell, capsys, tmp_path):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in COMMANDS)
+    if shutil.which(shell) is not None:
+        (tmp_path / "script").write_text(script)
+        subprocess.run([shell, "-n", tmp_path / "script"], check=True)
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--epochz", "3"], "epochz: no such setting (did you mean epochs?)"),
-        (["--print-recip"], "found --print-recip (did you mean --print-recipe?)"),
-        (["--optimizer.lr"], "expected a value after --optimizer.lr"),
-        (["--lr"], "expected a value after --lr"),
-        (["--dry-run"], "no such option: --dry-run. killick train --help lists all settings"),
-        (["epochs", "3"], "expected a setting such as --epochs 10, found 'epochs'"),
-        (["--recipe", "cifar"], "expected the recipe to be one of"),
-        (["--data", "shape"], "did you mean"),
-        (["--network", "resnet18"], "expected a network as 'library:name'"),
-        (["--network", "timm:resnet1"], "did you mean"),
-        (["--device", "gpu7"], "expected a device such as auto"),
-        (["--data", "imagefolder:/nowhere"], "/nowhere"),
-        (["--resume", "/nowhere"], "cannot go on in /nowhere"),
-        (["--resume", "x", "--epochs", "3"], "expected --resume alone, found --epochs"),
-        (["--from", "/nowhere.pt"], "cannot start from /nowhere.pt"),
-        (["--recipe", "finetune"], "expected --from, a trained network"),
+        (["trian"], "trian (did you mean train?). See killick --help."),
+        (["eval"], "eval (did you mean evaluate?)"),
+        (["frobnicate"], "frobnicate. See killick --help."),
+        (["--hlep"], "--hlep (did you mean --help?)"),
+        (["evaluate", "runs/x", "--limt", "5"], "--limt (did you mean --limit?)"),
+        (["evaluate", "x", "--limt=5"], "--limt (did you mean --limit?)"),
+        (["evaluate"], "MODEL. See killick evaluate --help."),
+        (["evaluate", "x", "--limit", "few"], "--limit: invalid int value: 'few'"),
+        (["evaluate", "x", "--limit"], "--limit"),
+        (["evaluate", "x", "--ood", "y"], "--ood: takes NAME=DATA, not 'y'"),
+        (["evaluate", "x", "--severities", "a"], "--severities takes whole numbers"),
+        (["corrupt", "--table", "cifr"], "--table: 'cifr' is not one of cifar, imagenet (did you"),
+        (["list", "spaceships"], "KIND: 'spaceships' is not one of"),
+        (["list", "data", "more"], "'more'. See killick list --help."),
+        (["train", "--devcie", "cpu"], "--devcie (did you mean --device?)"),
+        (["train", "--epochz", "3"], "epochz"),
+        (["train", "--print-recip"], "--print-recip (did you mean --print-recipe?)"),
+        (["train", "--lr"], "--lr needs a value"),
+        (["train", "--dry-run"], "--dry-run. killick train --help lists all settings"),
+        (["train", "epochs", "3"], "'epochs'"),
+        (["train", "--epochs.foo", "3", "--print-recipe"], "epochs.foo"),
+        (["train", "--recipe", "cifar"], "cifar10-resnet18"),
+        (["train", "--data", "shape"], "did you mean"),
+        (["train", "--network", "resnet18"], "resnet18"),
+        (["train", "--network", "timm:resnet1"], "did you mean"),
+        (["train", "--device", "gpu7"], "gpu7"),
+        (["train", "--data", "imagefolder:/nowhere"], "/nowhere"),
+        (["train", "--resume", "/nowhere"], "/nowhere"),
+        (["train", "--resume", "x", "--epochs", "3"], "takes no --epochs"),
+        (["train", "--from", "/nowhere.pt"], "/nowhere.pt"),
+        (["train", "--recipe", "finetune"], "requires --from"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, capsys, monkeypatch, words, told):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KILLICK_CACHE", str(tmp_path))
-    assert main(["train", *words]) == 2
+    assert main(words) == 2
     out, err = capsys.readouterr()
     assert err.startswith("killick: ")
     assert err.count("\n") == 1
     assert told in err
 
 
+def test_the_resolved_recipe_can_be_printed(capsys):
+    words = ["--recipe", "cifar10-resnet18", "--epochs", "60", "--lr=0.05", "--protocol"]
+    assert main(["train", *words, "standard", "--data", "pack:x.npz", "--print-recipe"]) == 0
+    values = yaml.safe_load(capsys.readouterr().out)
+    assert values["epochs"] == 60
+    assert 0.05 in (group.get("lr") for group in values.values() if isinstance(group, dict))
+    assert values["protocol"]["name"] == "standard"
+    assert values["data"]["name"] == "pack:x.npz"
+    assert values["schedule"]["milestones"] == [0.3, 0.6, 0.8]
+
+
 def test_settings_have_short_names_and_yaml_values():
-    assert parse_overrides(["--target", "uniform", "--data.mean", "[1, 2, 3]", "--x=-1"]) == {
+    words = ["--target", "uniform", "--data.mean", "[1, 2, 3]", "--x=-1", "--data.limit", "null"]
+    assert parse_overrides([*words, "--checkpoint-minutes", "0"]) == {
         "protocol.target": "uniform",
         "data.mean": [1, 2, 3],
         "x": -1,
-    }
-    assert parse_overrides(["--data.limit", "null", "--checkpoint-minutes", "0"]) == {
         "data.limit": None,
         "checkpoint_minutes": 0,
     }
-    with pytest.raises(OptionError, match="no such option: --b"):
+    found = parse_overrides(["--data", "imagefolder:/a b #2: c", "--data.root", "none"])
+    assert found == {"data.name": "imagefolder:/a b #2: c", "data.root": None}
+    with pytest.raises(OptionError, match="--b"):
         parse_overrides(["--a", "1", "--b"])
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch):
-    from killick.cli import train as training
-
-    def broken(*arguments):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(training, "run", broken)
-    with pytest.raises(ZeroDivisionError):
-        main(["train"])
-
-
-def test_the_module_is_the_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "killick", "list", "recipes"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert "cifar10-resnet18" in done.stdout
+def test_a_plugin_is_enabled_before_the_words_are_parsed(monkeypatch):
+    monkeypatch.setenv("KILLICK_PLUGINS", "")
+    known, rest = parse(["train", "--plugin", "mine", "--epochs", "3", "--plugin=other"])
+    assert rest == ["--epochs", "3"]
+    assert os.environ["KILLICK_PLUGINS"] == "mine,other"
 
 
 def test_piped_output_is_plain_lines(tmp_path, capsys, monkeypatch):
@@ -131,16 +197,10 @@ def test_piped_output_is_plain_lines(tmp_path, capsys, monkeypatch):
     assert main(["train", *words, "--output", str(tmp_path / "run"), "--batch", "32"]) == 0
     told = capsys.readouterr().out
     assert "\x1b" not in told
-    assert (
-        "digits: 64 samples of 10 classes to train on (data.limit), 32 to validate, 360 to test"
-        in told
-    )
     assert "step 4/4 epoch 2/2 loss " in told
-    assert "images/s" in told
-    assert "test accuracy" in told
 
 
-def test_a_run_is_named_after_what_it_is(tmp_path, monkeypatch, capsys, pictures):
+def test_a_run_folder_is_named_by_recipe_data_and_protocol(tmp_path, monkeypatch, capsys, pictures):
     monkeypatch.chdir(tmp_path)
     words = ["--data", f"imagefolder:{pictures}", "--data.size", "16", "--epochs", "1"]
     assert main(["train", *words, "--quiet"]) == 0  # neither limit nor validation of shapes' own
@@ -148,33 +208,98 @@ def test_a_run_is_named_after_what_it_is(tmp_path, monkeypatch, capsys, pictures
     assert run.name.startswith("shapes-small-pictures")
     assert run.name.endswith("-masked-label-seed0")
     assert main(["train", *words, "--quiet"]) == 2
-    assert "holds a finished run" in capsys.readouterr().err
+    assert run.name in capsys.readouterr().err
 
 
-def test_no_command_shows_help(capsys):
-    assert main([]) == 0
-    assert "train" in capsys.readouterr().out
+# Exit codes ---------------------------------------------------------------------------------------
 
 
-def test_a_text_is_taken_as_it_is():
-    found = parse_overrides(["--data", "imagefolder:/a b #2: c", "--data.root", "none"])
-    assert found == {"data.name": "imagefolder:/a b #2: c", "data.root": None}
+def test_a_bug_has_exit_code_1_and_keeps_its_traceback():
+    code = (
+        "import sys; from killick.cli import listing, main; listing.run = lambda *a: 1 / 0;"
+        "sys.exit(main(['list']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
 
 
-def test_a_setting_below_a_setting_is_refused(capsys):
-    assert main(["train", "--epochs.foo", "3", "--print-recipe"]) == 2
-    assert "no such setting: epochs.foo" in capsys.readouterr().err
-
-
-def test_a_termination_is_told_and_ended_as_ctrl_c_is(monkeypatch, capsys):
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_command_has_exit_code_130(monkeypatch, capsys, sent):
     before = signal.getsignal(signal.SIGTERM)
 
     def wait(options, rest):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), sent)
         time.sleep(5)
         raise AssertionError("not interrupted")
 
-    monkeypatch.setattr("killick.cli.listing.run", wait)
+    monkeypatch.setattr(listing, "run", wait)
     assert main(["list"]) == 130
     assert capsys.readouterr().err == "killick: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_is_no_error(unbuffered):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "killick", "completion", "zsh"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    process.stdout.close()  # as `| true` does, before anything is written
+    told = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait() == 141
+    assert told == ""
+
+
+def test_a_pipe_that_breaks_elsewhere_is_a_bug(monkeypatch, tmp_path):
+    def broken(options, rest):
+        raise BrokenPipeError("between two processes")
+
+    monkeypatch.setattr(listing, "run", broken)
+    with open(tmp_path / "out", "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        with pytest.raises(BrokenPipeError, match="between"):
+            main(["list"])
+
+
+# Lists --------------------------------------------------------------------------------------------
+
+
+def listed(kind: str, capsys) -> list[dict]:
+    capsys.readouterr()
+    assert main(["list", kind, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == [kind]
+    return found[kind]
+
+
+def test_every_kind_is_listed_for_people_and_for_programs(capsys):
+    assert main(["list"]) == 0
+    told = capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == list(listing.KINDS)
+    for kind, entries in found.items():
+        assert f"{kind}:\n" in told
+        for entry in entries:
+            assert entry["about"], (kind, entry)
+            assert re.search(rf"^  {re.escape(entry['name'])}  .*", told, re.MULTILINE)
+
+
+def test_lists_are_wrapped_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["list"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 70
+
+
+def test_every_metric_that_an_evaluation_writes_is_listed(pictures, tmp_path, capsys):
+    train(small(pictures, data__validation=4, epochs=1), tmp_path / "run", quiet=True)
+    words = ["--suite", "all", "--shift", f"same=imagefolder:{pictures}", "--corruptions"]
+    words += ["fog,sparkles", "--severities", "1", "--synthetic", "noise", "--quiet"]
+    assert main(["evaluate", str(tmp_path / "run"), *words]) == 0
+    written = {row["metric"] for row in read_rows(tmp_path / "run")}
+    assert written <= {entry["name"] for entry in listed("metrics", capsys)}

@@ -221,7 +221,7 @@ def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["anchored"], "expected IMAGES, found nothing"),
+        (["anchored"], "IMAGES"),
         (["anchored", "gone.png"], "cannot read gone.png: No such file or directory"),
         (["anchored", "*.gif"], "expected pictures that match *.gif, found none."),
         (["nowhere", "pictures"], "nowhere"),
@@ -234,16 +234,16 @@ def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
         (["anchored", "pictures", "--output", "x.xls"], "expected --output with an extension"),
         (["anchored", "pictures", "--output", "."], "expected --output with an extension"),
         (["anchored", "pictures", "--output", "pictures/00.png/x.csv"], "cannot write "),
-        (["anchored", "pictures", "--format", "cvs"], "found 'cvs' (did you mean csv?)"),
+        (["anchored", "pictures", "--format", "cvs"], "(did you mean csv?)"),
         (
             ["anchored", "pictures", "--format", "table", "--probabilities"],
-            "expected --probabilities with --format json or csv, found a table",
+            "--probabilities requires",
         ),
-        (["anchored", "pictures", "-0"], "expected - among the images with --null"),
-        (["anchored", "-", "-"], "expected - once among the images"),
+        (["anchored", "pictures", "-0"], "--null requires"),
+        (["anchored", "-", "-"], "only once"),
         (
             ["anchored-unjudged", "pictures", "--only", "out"],
-            "expected a model with a threshold for --only out: no threshold is stored with",
+            "--only out requires",
         ),
         (["anchored", "pictures", "--device", "abacus"], "expected a device such as"),
     ],

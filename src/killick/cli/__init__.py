@@ -1,6 +1,8 @@
-"""The command line: one file for each command, which parses, calls and prints.
+"""The command line: one file per command, which parses, calls and prints.
 
-Nothing here imports torch before a command runs, so that help comes at once.
+In: words. Out: calls of the other rooms, and their results on the terminal. May import every room;
+nothing imports torch, reads a recipe or imports a study before a command runs, so that help comes
+at once.
 """
 
 import argparse
@@ -17,9 +19,10 @@ from types import FrameType
 from typing import Any
 
 import killick
+from killick.cli.arguments import add_shared, take_plugins
 from killick.cli.parser import Parser, inner_parsers
 from killick.errors import KillickError
-from killick.training.recipe_files import SHORT, settings
+from killick.registry import enable_plugin
 
 NAMES = (
     *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
@@ -30,33 +33,33 @@ COMMANDS = {name: import_module(f"killick.cli.{_FILES.get(name, name)}") for nam
 # These take every setting of a recipe as an option, beside their own.
 WITH_SETTINGS = ("compare", "train", "study")
 
-ABOUT = "Killick trains, tests, compares and deploys anchored vision models."
+ABOUT = "Killick trains, evaluates, compares and deploys anchored vision models."
 EPILOG = """\
 examples:
   killick                           what to do first
-  killick train --help              all about one command
+  killick train --help              options of one command
   killick list recipes              what can be trained by name
 
 exit codes:
   0    done
-  1    some of the work failed, and the rest is done; or a bug, with its traceback
-  2    a mistake in what was asked for, told in one line on stderr
-  130  interrupted; what was done is kept, and the same command goes on where it can
+  1    some of the work failed and the rest is done; or a bug, with its traceback
+  2    a mistake in the command, explained in one line on stderr
+  130  interrupted; results so far are kept, and the same command resumes where it can
 """
 FIRST_STEPS = {
-    "killick compare": "five ways to train, side by side on pictures made by Killick: about five"
-    " minutes on a laptop, offline; writes report.html",
-    "killick train": "one anchored model on the same pictures: less than a minute",
-    "killick evaluate timm:resnet18 --checkpoint MINE.pth --data imagefolder:FOLDER": "how"
-    " robust and how well calibrated a classifier of yours is: minutes",
-    "killick export RUN": "a trained model as an ONNX file that says how sure it is: seconds",
-    "killick list": "recipes, data, networks, corruptions, ...: at once",
+    "killick compare": "compare five ways to train on embedded images: about five minutes on a"
+    " laptop, offline; writes report.html",
+    "killick train": "train one anchored model on the same images: less than a minute",
+    "killick evaluate timm:resnet18 --checkpoint MINE.pth --data imagefolder:FOLDER": "measure"
+    " robustness and calibration of your own classifier: minutes",
+    "killick export RUN": "write a trained model as an ONNX file: seconds",
+    "killick list": "recipes, data, networks, corruptions, metrics, ...",
 }
 WIDTH = 80
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what it returns is the exit code.
+    """Run a command and return its exit code.
 
     A user's mistake is one line and exit code 2; a bug keeps its traceback.
     """
@@ -76,14 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not _is_output_closed():
             raise
-        return (
-            141  # what a shell calls a command that its pipe has ended, as in `killick list | head`
-        )
+        return 141  # as a shell reports a command whose pipe was closed: `killick list | head`
 
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Let a termination, as batch systems and containers send it, be what Ctrl-C is."""
+    """Treat SIGTERM, as batch systems and containers send it, like Ctrl-C."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -101,29 +102,25 @@ def _terminated_as_interrupted() -> Iterator[None]:
 def make_parser() -> tuple[Parser, "argparse._SubParsersAction[Any]"]:
     """The parser of `killick`, and its commands by name."""
     parser = Parser(
-        prog="killick",
-        description=ABOUT,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        usage="killick COMMAND [options]",
+        prog="killick", description=ABOUT, epilog=EPILOG, usage="killick COMMAND [options]"
     )
-    parser.add_argument(
-        "--version",
-        action="version",
-        version=f"killick {killick.__version__}",
-        help="show the version and exit",
-    )
+    version = f"killick {killick.__version__}"
+    parser.add_argument("--version", action="version", version=version, help="print the version")
     commands = parser.add_subparsers(
         dest="command", title="commands", metavar="COMMAND", prog="killick"
     )
     for name, module in COMMANDS.items():
         module.add(commands, name)
+        if name != "completion":
+            add_shared(commands.choices[name], "--plugin")
     return parser, commands
 
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What the words of a command mean, and those of them that are settings of a recipe."""
+    """The parsed options of a command, and the words that are settings of a recipe."""
+    plugins, words = take_plugins(list(words))
+    for package in plugins:
+        enable_plugin(package)
     parser, commands = make_parser()
     known, rest = parser.parse_known_args(words)
     if known.command is None:
@@ -133,10 +130,12 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         if known.study is None:
             chosen.refuse(rest)
         chosen = inner_parsers(chosen).get(known.study, chosen)
-    if known.command in WITH_SETTINGS:
-        chosen.refuse_near_misses(rest, [*settings(), *SHORT])
-    else:
+    if known.command not in WITH_SETTINGS:
         chosen.refuse(rest)
+    elif rest:
+        from killick.training.recipe_files import SHORT, settings
+
+        chosen.refuse_near_misses(rest, [*settings(), *SHORT])
     return known, rest
 
 
@@ -151,31 +150,26 @@ def _run(words: list[str]) -> int:
 
 
 def _welcome() -> str:
-    """What someone who types `killick` for the first time wants to know."""
+    """What `killick` alone prints: first steps and all commands."""
     _, commands = make_parser()
     lines = [ABOUT, "", "Try first:"]
     for command, about in FIRST_STEPS.items():
-        if command.split()[1] in COMMANDS:
-            lines += [f"  {command}", *_indented(about, 6)]
+        lines += [f"  {command}", textwrap.indent(textwrap.fill(about, WIDTH - 6), " " * 6)]
     lines += ["", "Commands:"]
     for each in commands._choices_actions:
         first, *more = textwrap.wrap(each.help or "", WIDTH - 14)
         lines += [f"  {each.dest:12}{first}", *(" " * 14 + line for line in more)]
-    lines += ["", "Help: killick COMMAND --help. Tab completes: killick completion --help."]
+    lines += ["", "Help: killick COMMAND --help. Tab completion: killick completion --help."]
     return "\n".join(lines)
-
-
-def _indented(text: str, by: int) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=" " * by, subsequent_indent=" " * by)
 
 
 def _is_output_closed() -> bool:
     """Whether nobody reads the output any more; if so, what is left of it goes nowhere."""
     output = sys.stdout.fileno()
     if hasattr(select, "poll"):
-        asked = select.poll()
-        asked.register(output, 0)
-        if not any(event & (select.POLLERR | select.POLLHUP) for _, event in asked.poll(0)):
+        poll = select.poll()
+        poll.register(output, 0)
+        if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
             return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     return True

@@ -1,8 +1,62 @@
-"""Words of the command line as values; a mistake is told with what was expected."""
+"""Options that several commands share, and how their values are read."""
 
 import argparse
+from typing import Any
 
 from killick.errors import OptionError
+
+SHARED: dict[str, dict[str, Any]] = {
+    "--device": {"metavar": "DEVICE", "default": "auto", "help": "auto, cpu, cuda or cuda:1"},
+    "--quiet": {"action": "store_true", "help": "print errors only"},
+    "--root": {
+        "metavar": "FOLDER",
+        "help": "folder of cifar10 and cifar100 (default: $KILLICK_DATA or ./data)",
+    },
+    "--table": {
+        "choices": ["cifar", "imagenet"],
+        "help": "constants of the corruptions (default: cifar up to 64 px, imagenet above)",
+    },
+    "--frost": {
+        "metavar": "FOLDER_OR_PACKAGE",
+        "help": "the original photographs of frost (default: procedural ice)",
+    },
+    "--trust": {
+        "action": "store_true",
+        "help": "open an exported .pt2 file, which can run code; other models do not need it",
+    },
+    "--plugin": {
+        "metavar": "PACKAGE",
+        "action": "append",
+        "help": "use what this installed package registers; may be repeated",
+    },
+}
+
+
+def add_shared(parser: Any, *options: str) -> None:
+    """Add options that mean the same in every command."""
+    for option in options:
+        parser.add_argument(option, **SHARED[option])
+
+
+def take_plugins(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split `--plugin PACKAGE` off the words: the packages, and the other words.
+
+    Packages must be enabled before the words are parsed: they may register a study.
+
+    Example:
+        >>> take_plugins(["study", "--plugin", "mine", "x", "--plugin=other"])
+        (['mine', 'other'], ['study', 'x'])
+    """
+    packages, rest, waiting = [], [], list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if word == "--plugin" and waiting:
+            packages.append(waiting.pop(0))
+        elif word.startswith("--plugin="):
+            packages.append(word.removeprefix("--plugin="))
+        else:
+            rest.append(word)
+    return packages, rest
 
 
 def read_names(text: str) -> tuple[str, ...]:
@@ -15,7 +69,7 @@ def read_numbers(option: str, words: tuple[str, ...] | None) -> tuple[int, ...] 
     if words is None:
         return None
     if not words or not all(word.isdecimal() for word in words):
-        raise OptionError(f"expected {option} such as 1,3,5, found {','.join(words)!r}.")
+        raise OptionError(f"{option} takes whole numbers such as 1,3,5, not {','.join(words)!r}.")
     return tuple(int(word) for word in words)
 
 
@@ -23,7 +77,7 @@ def read_pair(text: str) -> tuple[str, str]:
     """`NAME=DATA`."""
     name, equals, data = text.partition("=")
     if not (name and equals and data):
-        raise argparse.ArgumentTypeError(f"expected NAME=DATA, found {text!r}")
+        raise argparse.ArgumentTypeError(f"takes NAME=DATA, not {text!r}")
     return name, data
 
 
@@ -32,6 +86,6 @@ def name_sets(option: str, pairs: list[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, data in pairs:
         if name in found:
-            raise OptionError(f"expected another name for each {option}, found {name!r} twice.")
+            raise OptionError(f"{option} has the name {name!r} twice. Give each set its own.")
         found[name] = data
     return found

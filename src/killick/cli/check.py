@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from killick.cli.arguments import add_shared
 from killick.errors import OptionError
 
 if TYPE_CHECKING:
@@ -16,45 +17,35 @@ if TYPE_CHECKING:
 
 HEAD = b"# Pictures that killick check could not read.\n"
 SHOWN = 10  # of a kind of problem; --list has them all
-ABOUT = """\
-Read every picture of a data set, and tell which cannot be read, which of the
-test set are trained on too, and which are there twice as different classes.
-A run stops at the first that it cannot read. To leave out those in a list:
---data imagefolder:PATH#without=FILE. Exit code 1 if any cannot be read.
-"""
 EXAMPLES = """\
 examples:
-  killick check imagefolder:photos                       reads every picture, and tells what is wrong
-  killick check imagefolder:photos --list broken.txt     and writes a list of those to leave out
-  killick check imagefolder:photos#without=broken.txt    nothing else is wrong?
+  killick check imagefolder:photos                      read every image, list the problems
+  killick check imagefolder:photos --list broken.txt    also write the unreadable ones to a file
+  killick check imagefolder:photos#without=broken.txt   check again without them
+
+A training run stops at the first image it cannot read. The list leaves such images out:
+--data imagefolder:PATH#without=FILE. Exit code 1 if some cannot be read.
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command."""
+    """Add this command to the parser of `killick`."""
     parser = commands.add_parser(
         name,
-        help="read every picture of a data set: what is broken, or there twice",
-        description=ABOUT,
+        help="find unreadable and duplicate images of a data set",
+        description="Read every image of a data set, and list those that cannot be read, test images"
+        " that\nare also in the training set, and duplicates with different labels.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
         usage="killick check DATA [--list FILE] [options]",
     )
     parser.add_argument("data", metavar="DATA", help="see killick list data")
     parser.add_argument(
-        "--list",
-        metavar="FILE",
-        type=Path,
-        help="write the paths of pictures that cannot be read, to be left out: DATA#without=FILE",
+        "--list", metavar="FILE", type=Path, help="write the paths of unreadable images"
     )
     parser.add_argument(
-        "--workers", metavar="N", type=int, help="processes that read; default: one for each core"
+        "--workers", metavar="N", type=int, help="processes that read (default: one per core)"
     )
-    parser.add_argument(
-        "--root", metavar="FOLDER", help="where cifar10 and cifar100 are; $KILLICK_DATA or ./data"
-    )
-    parser.add_argument("--quiet", action="store_true", help="show nothing but what is wrong")
+    add_shared(parser, "--root", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:

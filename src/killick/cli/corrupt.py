@@ -4,87 +4,60 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from killick.cli.arguments import add_shared
 from killick.errors import OptionError
 
 EXAMPLES = """\
 examples:
-  killick corrupt --sheet sheet.png                      some shapes, all corruptions, severity 1 3 5
+  killick corrupt --sheet sheet.png                     all corruptions of some shapes
   killick corrupt cat.jpg --sheet sheet.png --corruptions fog,snow --severities 1,2,3,4,5
   killick corrupt cat.jpg dog.jpg --corruptions fog --severities 3 --output corrupted/
-  killick corrupt --data cifar10 --output CIFAR-10-C/    the whole test set, as .npy files
+  killick corrupt --data cifar10 --output CIFAR-10-C/   the whole test set, as .npy files
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command."""
+    """Add this command to the parser of `killick`."""
     parser = commands.add_parser(
         name,
-        help="corrupted copies of pictures or of a set; a contact sheet",
-        description="Corrupt pictures, or show what corruptions look like.",
+        help="write corrupted copies of images or of a test set, or a contact sheet",
+        description="Corrupt images, or draw a contact sheet of corruptions.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        usage="killick corrupt [PICTURES ...] [--data DATA] [--sheet FILE] [--output FOLDER]",
+        usage="killick corrupt [IMAGES ...] [--data DATA] [--sheet FILE] [--output FOLDER]",
     )
-    parser.add_argument(
-        "pictures", nargs="*", metavar="PICTURES", type=Path, help="files to corrupt"
-    )
-    parser.add_argument(
-        "--data", metavar="DATA", help="instead of files, this test set; see killick list data"
-    )
-    parser.add_argument("--sheet", metavar="FILE.png", type=Path, help="write a contact sheet")
-    parser.add_argument(
+    add_argument = parser.add_argument
+    add_argument("images", nargs="*", metavar="IMAGES", type=Path, help="files to corrupt")
+    add_argument("--data", metavar="DATA", help="this test set instead; see killick list data")
+    add_argument("--sheet", metavar="FILE.png", type=Path, help="write a contact sheet")
+    add_argument(
         "--output",
         metavar="FOLDER",
         type=Path,
         help="write corrupted copies: PNG files, or for --data arrays laid out as CIFAR-10-C",
     )
-    parser.add_argument(
+    add_argument(
         "--corruptions",
         metavar="NAMES",
-        help="comma-separated, as in killick list corruptions, or c or cbar; default: all",
+        help="comma-separated, see killick list corruptions; or c or cbar (default: all)",
     )
-    parser.add_argument(
-        "--severities", metavar="1,..,5", help="default: 1,3,5 on sheets, all five of copies"
+    add_argument(
+        "--severities", metavar="1,...,5", help="default: 1,3,5 on sheets, all five of copies"
     )
-    parser.add_argument(
-        "--table",
-        choices=["cifar", "imagenet"],
-        help="whose constants; default: cifar up to 64 px, imagenet above",
-    )
-    parser.add_argument(
-        "--frost",
-        metavar="FOLDER_OR_PACKAGE",
-        help="the original photographs of frost; default: procedural ice",
-    )
-    parser.add_argument("--limit", metavar="N", type=int, help="at most so many pictures")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
-    parser.add_argument(
-        "--root", metavar="FOLDER", help="where cifar10 and cifar100 are; $KILLICK_DATA or ./data"
-    )
-    parser.add_argument(
-        "--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:1"
-    )
-    parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
+    add_argument("--limit", metavar="N", type=int, help="at most N images")
+    add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
+    add_shared(parser, "--table", "--frost", "--root", "--device", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the sheet, the copies, or both."""
-    if rest:
-        raise OptionError(f"expected options of killick corrupt, found {' '.join(rest)}.")
     if options.sheet is None and options.output is None:
-        raise OptionError(
-            "expected --sheet FILE.png or --output FOLDER, found neither: say what to write."
-        )
-    if options.output is not None and not options.pictures and options.data is None:
-        raise OptionError(
-            "expected pictures or --data DATA to write copies of, found neither. A whole set:"
-            " --data shapes."
-        )
+        raise OptionError("killick corrupt requires --sheet FILE.png or --output FOLDER.")
+    if options.output is not None and not options.images and options.data is None:
+        raise OptionError("--output requires images or --data, such as --data shapes.")
     from killick.evaluation.corrupted_copies import Copies
 
     copies = Copies(
-        options.pictures,
+        options.images,
         options.data,
         corruptions=options.corruptions,
         severities=options.severities,

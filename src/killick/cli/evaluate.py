@@ -1,145 +1,109 @@
 """`killick evaluate`."""
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import name_sets, read_names, read_numbers, read_pair
-from killick.cli.listing import SUITES, describe
+from killick.cli.arguments import add_shared, name_sets, read_names, read_numbers, read_pair
 from killick.errors import OptionError
 
 EXAMPLES = """\
 examples:
   killick evaluate runs/shapes-small-masked-label-seed0
   killick evaluate runs/mine --suite clean,corruptions,cbar,calibration,ood,references --limit 1000
-  killick evaluate runs/mine --ood textures=pictures:dtd/images --shift other=imagefolder:others
+  killick evaluate runs/mine --ood textures=images:dtd/images --shift other=imagefolder:others
   killick evaluate runs/mine --suite corruptions --corruption-files CIFAR-10-C --baseline runs/plain
-  killick evaluate exports/mine --data imagefolder:pictures
-  killick evaluate timm:resnet50 --checkpoint net.pth --data imagenet:/imagenet --suite clean,shift \\
-      --shift imagenet-r=imagefolder:/imagenet-r
+  killick evaluate exports/mine --data imagefolder:images
+  killick evaluate timm:resnet50 --checkpoint net.pth --data imagenet:/imagenet \\
+      --suite clean,shift --shift imagenet-r=imagefolder:/imagenet-r
   torchrun --nproc-per-node 8 -m killick evaluate runs/mine --data imagenet:/imagenet
-"""
-KEPT = """
-Rows are added to rows.csv and rows.jsonl in the output folder. What is there already, from the same
-weights and settings, is not computed again: an interrupted evaluation goes on where it stopped.
+
+Rows are added to rows.csv and rows.jsonl in the output folder. Rows of the same weights and
+settings are not computed again, so an interrupted evaluation can be resumed. killick list suites
+and killick list metrics explain what is measured.
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command."""
+    """Add this command to the parser of `killick`."""
     parser = commands.add_parser(
         name,
-        help="accuracy, robustness, calibration, OOD detection of any model",
-        description="Tell how good and how trustworthy a classifier is.",
-        epilog=f"{EXAMPLES}\nsuites:\n{describe(SUITES, 16, 96)}\n{KEPT}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        help="accuracy, robustness, calibration and OOD detection of any model",
+        description="Evaluate a classifier.",
+        epilog=EXAMPLES,
         usage="killick evaluate MODEL [--data DATA] [--suite SUITES] [options]",
     )
     add_argument = parser.add_argument
     add_argument(
         "model",
         metavar="MODEL",
-        help="a Killick folder or run, a file of killick export, or timm:NAME / torchvision:NAME (with"
-        " --checkpoint)",
+        help="a Killick folder or run, an exported file, or timm:NAME / torchvision:NAME with"
+        " --checkpoint",
     )
-    add_argument(
-        "--data",
-        metavar="DATA",
-        help="default: what the model was trained on; see killick list data",
-    )
+    add_argument("--data", metavar="DATA", help="test data (default: that of the training run)")
     add_argument(
         "--suite",
         metavar="SUITES",
         type=read_names,
-        help="comma-separated, or all; default: clean,corruptions,calibration,ood",
+        help="comma-separated, or all (default: clean,corruptions,calibration,ood)",
     )
-    sets = parser.add_argument_group("what it is shown")
-    add_argument = sets.add_argument
-    add_argument(
-        "--ood",
-        metavar="NAME=DATA",
-        action="append",
-        type=read_pair,
-        default=[],
-        help="other pictures, to be told from the data; pictures:PATH needs no classes",
-    )
-    add_argument(
-        "--shift",
-        metavar="NAME=DATA",
-        action="append",
-        type=read_pair,
-        default=[],
-        help="other pictures of the model's classes",
-    )
+    group = parser.add_argument_group("data")
+    add_argument = group.add_argument
+    sets = {"metavar": "NAME=DATA", "action": "append", "type": read_pair, "default": []}
+    add_argument("--ood", **sets, help="an OOD set; images:PATH needs no classes; may be repeated")
+    add_argument("--shift", **sets, help="a shifted set with the model's classes; may be repeated")
     add_argument(
         "--synthetic",
         metavar="NAMES",
         type=read_names,
-        help="built-in OOD sets: noise,blobs,scrambled (all, by default) or none",
+        help="built-in OOD sets: noise,blobs,scrambled (default: all) or none",
     )
     add_argument(
         "--corruptions",
         metavar="NAMES",
         type=read_names,
-        help="comma-separated, as in killick list corruptions; default: all of the suite's",
+        help="comma-separated, see killick list corruptions (default: all of the suite)",
     )
     add_argument(
         "--severities",
         metavar="1,...,5",
         type=read_names,
-        help="comma-separated; default: all five",
-    )
-    add_argument(
-        "--table",
-        choices=["cifar", "imagenet"],
-        help="whose constants corruptions have; default: cifar up to 64 px, imagenet above",
+        help="comma-separated (default: all five)",
     )
     add_argument(
         "--corruption-files",
         metavar="FOLDER",
-        help="read corruptions instead of making them: CIFAR-10-C, ImageNet-C, or alike",
+        help="read corrupted images instead of generating them: CIFAR-10-C, ImageNet-C or alike",
     )
     add_argument("--cbar-files", metavar="FOLDER", help="likewise: CIFAR-10-C-bar, ImageNet-C-bar")
-    add_argument(
-        "--frost",
-        metavar="FOLDER_OR_PACKAGE",
-        help="the original photographs of frost; default: procedural ice",
-    )
     add_argument(
         "--class-map", metavar="FILE", type=Path, help="for --shift: JSON, their classes to ours"
     )
     add_argument(
         "--validation",
         metavar="DATA",
-        help="to fit temperature and threshold on; default: what the run set aside",
+        help="data to fit temperature and threshold on (default: the run's validation split)",
     )
-    add_argument("--limit", metavar="N", type=int, help="at most so many pictures of each set")
+    add_argument("--limit", metavar="N", type=int, help="at most N images of each set")
     add_argument("--seed", metavar="N", type=int, default=0, help="of subsets and corruptions (0)")
-    add_argument(
-        "--root", metavar="FOLDER", help="where cifar10 and cifar100 are; $KILLICK_DATA or ./data"
-    )
-    asked = parser.add_argument_group("how it is asked")
-    add_argument = asked.add_argument
+    add_shared(group, "--table", "--frost", "--root")
+    group = parser.add_argument_group("model")
+    add_argument = group.add_argument
     add_argument(
         "--references",
         metavar="R",
         type=int,
         default=5,
-        help="ask an anchored model from so many references, for the spread (5); costs as many"
-        " passes",
+        help="references an anchored model predicts from, for mean and spread (5); R passes",
     )
     add_argument("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
-    add_argument("--size", metavar="N", type=int, help="height and width the network sees")
-    add_argument(
-        "--resize", metavar="N", type=int, help="the shorter side, before the middle is cut out"
-    )
-    add_argument(
-        "--mean", metavar="R,G,B", type=read_names, help="subtracted from images in 0 to 1"
-    )
-    add_argument("--std", metavar="R,G,B", type=read_names, help="that they are divided by then")
+    add_argument("--size", metavar="N", type=int, help="height and width of the network's input")
+    add_argument("--resize", metavar="N", type=int, help="shorter side before the center crop")
+    add_argument("--mean", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
+    add_argument("--std", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
     add_argument("--batch", metavar="N", type=int, help="images of a forward pass")
     add_argument(
         "--precision",
@@ -148,55 +112,49 @@ def add(commands: Any, name: str) -> None:
         help="of the forward pass (float32)",
     )
     add_argument("--workers", metavar="N", type=int, help="processes that read files")
-    add_argument(
-        "--trust",
-        action="store_true",
-        help="open an exported .pt2 file, which can run code then; not needed for other models",
-    )
-    add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:1")
-    kept = parser.add_argument_group("what becomes of it")
-    add_argument = kept.add_argument
+    add_shared(group, "--trust", "--device")
+    group = parser.add_argument_group("output")
+    add_argument = group.add_argument
     add_argument(
         "--output", metavar="FOLDER", type=Path, help="default: the run, or evaluations/NAME"
     )
-    add_argument("--name", metavar="NAME", help="what rows call the model")
+    add_argument("--name", metavar="NAME", help="name of the model in rows")
     add_argument("--baseline", metavar="ROWS", help="for mCE: alexnet, or an evaluated run")
     add_argument(
         "--accept",
         metavar="SHARE",
         type=float,
         default=0.95,
-        help="of the data that the threshold lets pass (0.95)",
+        help="share of validation images below the OOD threshold (0.95)",
     )
     add_argument(
         "--store-threshold",
         action="store_true",
-        help="keep the OOD threshold in the model's folder, for killick.predict",
+        help="store the OOD threshold in the model's folder, for killick.predict",
     )
     add_argument(
+        "--no-predictions",
         "--no-answers",
         action="store_true",
-        help="do not keep what was answered to each image (answers/), which reports draw from",
+        help="do not keep per-image predictions, which reports need for some figures",
     )
-    add_argument("--again", action="store_true", help="compute also what is there already")
-    add_argument("--quiet", action="store_true", help="show nothing but errors")
+    add_argument("--again", action="store_true", help="recompute rows that are there already")
+    add_shared(group, "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Evaluate, and show the summary."""
-    if rest:
-        raise OptionError(f"expected options of killick evaluate, found {' '.join(rest)}.")
+    """Evaluate, and print the summary."""
     from killick.cli.summaries import show_summary
     from killick.data.synthetic_ood import SYNTHETIC
     from killick.evaluation.class_mapping import read_class_map
     from killick.evaluation.evaluator import evaluate
-    from killick.evaluation.plan import DEFAULT_SUITES
+    from killick.evaluation.plan import DEFAULT_SUITES, SUITES
 
     suites = options.suite or DEFAULT_SUITES
     if suites == ("all",):
         suites = tuple(s for s in SUITES if s != "shift" or options.shift)
     if (options.mean is None) != (options.std is None):
-        raise OptionError("expected --mean and --std together, found one of them.")
+        raise OptionError("--mean and --std require each other.")
     synthetic = tuple(SYNTHETIC) if options.synthetic is None else options.synthetic
     folder = options.output or _default_folder(options.model, options.checkpoint)
     if options.store_threshold:
@@ -234,29 +192,27 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             device=options.device,
             folder=folder,
             again=options.again,
-            answers=not options.no_answers,
+            answers=not options.no_predictions,
             trust=options.trust,
             quiet=options.quiet,
         )
     except KeyboardInterrupt:
         again = shlex.join(["killick", *options.words])
-        told = f"killick: interrupted; what was seen is in {folder}. Go on with: {again}"
-        print(told, file=sys.stderr)
+        print(
+            f"killick: interrupted; rows so far are in {folder}. Resume: {again}", file=sys.stderr
+        )
         return 130
     if options.store_threshold and _is_first():
         _store_threshold(options.model, rows, options.accept, options.quiet)
     if not options.quiet and _is_first():
         show_summary(rows)
-        print(f"{len(rows):,} rows of this evaluation are in {folder / 'rows.csv'}")
-        print(f"A page about them: killick report {shlex.quote(str(folder))}")
+        print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
+        print(f"For a report: killick report {shlex.quote(str(folder))}")
     return 0
 
 
 def _default_folder(model: str, checkpoint: Path | None = None) -> Path:
-    """The run that the model belongs to; else a folder named after it, and after its weights.
-
-    Rows of other weights would take the place of those that are there.
-    """
+    """The run of the model; else a folder named by the model and its weights."""
     folder = Path(model)
     if (folder / "recipe.yaml").is_file():
         return folder
@@ -273,15 +229,10 @@ def _default_folder(model: str, checkpoint: Path | None = None) -> Path:
 def _check_storable(model: str) -> None:
     from killick.storage.exported_file import is_export
 
-    if is_export(Path(model)):
+    if is_export(Path(model)) or not Path(model).is_dir():
         raise OptionError(
-            f"expected a Killick folder to store the threshold in, found the export {model}. Store it"
-            " with the model it was made from, and export that again."
-        )
-    if not Path(model).is_dir():
-        raise OptionError(
-            f"expected a Killick folder to store the threshold in, found {model}. Save the model"
-            " first: killick.save."
+            f"--store-threshold requires a Killick folder, not {model}. Store it with the model"
+            " that was exported, or save the model first: killick.save."
         )
 
 
@@ -304,8 +255,6 @@ def _store_threshold(
 
 
 def _is_first() -> bool:
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -314,7 +263,7 @@ def _normalization(options: argparse.Namespace) -> tuple[tuple[float, ...], tupl
         mean, std = (tuple(float(word) for word in part) for part in (options.mean, options.std))
     except ValueError:
         raise OptionError(
-            "expected three numbers each for --mean and --std, as in 0.5,0.5,0.5, found"
+            "--mean and --std take numbers such as 0.5,0.5,0.5, not"
             f" {','.join(options.mean)!r} and {','.join(options.std)!r}."
         ) from None
     return mean, std

@@ -6,37 +6,34 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from killick.errors import OptionError
+from killick.cli.arguments import add_shared
 
 if TYPE_CHECKING:
     from killick.storage.exported_file import Exported
 
 EXAMPLES = """\
 examples:
-  killick export runs/mine                                  ONNX, one reference folded in
-  killick export runs/mine --k 5                            averages over five, and tells their spread
+  killick export runs/mine                             ONNX, one reference folded in
+  killick export runs/mine --k 5                       averages over five references
   killick export runs/mine --precision int8 --output phone/
-  killick export runs/mine --references mean                no training image leaves
-  killick export my-model --data imagefolder:pictures --validation imagefolder:others --accept 0.99
+  killick export runs/mine --references mean           contains no training image
+  killick export my-model --data imagefolder:a --validation imagefolder:b --accept 0.99
   killick export runs/mine --format torch --precision bfloat16
-"""
-LAYOUT = """
-The folder has the file, model.json (what it is, how it compares with the model), examples.npz and
-check.py, which compares them on the machine where it is to run: python check.py. ONNX files need
-numpy and onnxruntime there, nothing else. A .pt2 file can run code when torch loads it.
+
+The folder has the file, model.json (metadata, agreement with the model), examples.npz and check.py,
+which compares them on the target machine: python check.py. ONNX files need numpy and onnxruntime
+there, nothing else. A .pt2 file can run code when torch loads it.
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command."""
+    """Add this command to the parser of `killick`."""
     parser = commands.add_parser(
         name,
-        help="a model as an ONNX or torch.export file that runs without Killick",
-        description="Write a model as one file: images in; logits, probabilities, energy, spread"
-        " and a yes or no out.",
-        epilog=EXAMPLES + LAYOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        help="write a model as an ONNX or torch.export file that runs without Killick",
+        description="Write a model as one file: images in; logits, probabilities, energy, standard"
+        " deviation\nover references and in-distribution decision out.",
+        epilog=EXAMPLES,
         usage="killick export MODEL [--format onnx|torch] [--precision P] [--output FOLDER] [...]",
     )
     add_argument = parser.add_argument
@@ -46,16 +43,14 @@ def add(commands: Any, name: str) -> None:
         "--precision",
         choices=["float32", "float16", "bfloat16", "int8"],
         default="float32",
-        help="float32; half the size; or a quarter (int8, ONNX alone)",
+        help="of the weights (float32); int8 with ONNX only",
     )
     add_argument(
         "--output",
         metavar="FOLDER",
         type=Path,
-        help="default: exports/NAME, with what is special; an export that is there is replaced",
+        help="default: exports/NAME with the options that differ; an old export is replaced",
     )
-    inside = parser.add_argument_group("what is inside")
-    add_argument = inside.add_argument
     add_argument(
         "--k", metavar="K", type=int, default=1, help="references to average over (1); K passes"
     )
@@ -63,53 +58,43 @@ def add(commands: Any, name: str) -> None:
         "--references",
         choices=["stored", "mean", "synthetic"],
         default="stored",
-        help="stored (training images, as a rule), or made from all of the training set",
+        help="stored: usually training images; the others show none of them",
     )
     add_argument(
         "--accept",
         metavar="SHARE",
         type=float,
-        help="of validation pictures that are in distribution; default: the threshold that is"
-        " stored, else 0.95",
+        help="share of validation images below the OOD threshold (default: the stored threshold,"
+        " else 0.95)",
     )
     add_argument("--opset", metavar="N", type=int, help="version of ONNX's operators (18)")
-    add_argument("--name", metavar="NAME", help="what the file calls the model")
-    shown = parser.add_argument_group("what it is shown")
-    add_argument = shown.add_argument
+    add_argument("--name", metavar="NAME", help="name of the model in the file")
+    group = parser.add_argument_group("data")
+    add_argument = group.add_argument
     add_argument(
-        "--data",
-        metavar="DATA",
-        help="to measure and calibrate on; default: what it was trained on; see killick list data",
+        "--data", metavar="DATA", help="to measure and calibrate on (default: the training data)"
     )
     add_argument(
         "--validation",
         metavar="DATA",
-        help="to fit the threshold on; default: what the run set aside",
+        help="to fit the threshold on (default: the run's validation split)",
     )
     add_argument(
-        "--limit",
-        metavar="N",
-        type=int,
-        default=1000,
-        help="at most so many pictures to fit and to measure on (1000)",
+        "--limit", metavar="N", type=int, default=1000, help="at most N images of each (1000)"
     )
     add_argument(
         "--calibration",
         metavar="N",
         type=int,
         default=256,
-        help="training pictures that int8 takes its ranges from (256)",
+        help="training images for the ranges of int8 (256)",
     )
-    add_argument(
-        "--root", metavar="FOLDER", help="where cifar10 and cifar100 are; $KILLICK_DATA or ./data"
-    )
-    parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
+    add_shared(group, "--root")
+    add_shared(parser, "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Export, and tell what it is worth."""
-    if rest:
-        raise OptionError(f"expected options of killick export, found {' '.join(rest)}.")
+    """Export, and print what was measured."""
     from killick.deploy.exporter import export
 
     def say(sentence: str) -> None:

@@ -1,65 +1,91 @@
-"""The parser of the command line: whatever it does not understand it tells in one line."""
+"""The argument parser of the command line: errors in one line, with the likely spelling."""
 
 import argparse
 import difflib
-import re
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from killick.errors import OptionError
 
-_NUMBERS = {"int": "a whole number", "float": "a number"}
-
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that raises `OptionError`, and offers what was probably meant."""
+    """An `ArgumentParser` that raises `OptionError` and suggests the likely spelling.
+
+    Args:
+        arguments: For `ArgumentParser`.
+        fill: Called with the parser before it first parses or prints help. It adds what takes long
+            to know, such as the options of one study or a list of settings.
+        keywords: For `ArgumentParser`.
+    """
+
+    def __init__(
+        self, *arguments: Any, fill: "Callable[[Parser], None] | None" = None, **keywords: Any
+    ) -> None:
+        keywords.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        keywords.setdefault("allow_abbrev", False)
+        super().__init__(*arguments, **keywords)
+        self._fill = fill
+
+    def fill(self) -> None:
+        """Add what takes long to know, once."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in `argparse`, with everything filled in."""
+        self.fill()
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        """As in `argparse`, with everything filled in."""
+        self.fill()
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise what `argparse` would print below two lines of usage."""
-        raise OptionError(f"{_say_plainly(message)}. See {self.prog} --help.")
+        """Raise what `argparse` would print below the usage."""
+        raise OptionError(f"{message.removeprefix('argument ')}. See {self.prog} --help.")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Where a value is one of a few; `argparse` calls it."""
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
         hint = suggest(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
-            what = "a command" if self.prog == "killick" else str(action.metavar)
-            self.error(f"expected {what}, found {value}{hint}")
-        self.error(f"{_name(action)}: expected {_either(choices)}, found {value!r}{hint}")
+            self.error(f"no such {action.metavar.lower()}: {value}{hint}")
+        name = "/".join(action.option_strings) or str(action.metavar)
+        self.error(f"{name}: {value!r} is not one of {', '.join(choices)}{hint}")
 
     @property
     def options(self) -> list[str]:
-        """All it knows, such as `--help`."""
+        """All known options, such as `--help`."""
+        self.fill()
         return [option for action in self._actions for option in action.option_strings]
 
     def refuse(self, words: Sequence[str]) -> None:
-        """Tell the first of the words that were not understood."""
+        """Raise for the first of the words that were not understood."""
         if not words:
             return
         unknown = next((word for word in words if word.startswith("-")), words[0])
         if not unknown.startswith("-"):
-            self.error(f"expected nothing more, found {unknown!r}")
+            self.error(f"unexpected argument: {unknown!r}")
         name = unknown.partition("=")[0]
-        self._refuse_option(name, suggest(name, self.options))
+        self.error(f"no such option: {name}{suggest(name, self.options)}")
 
     def refuse_near_misses(self, words: Iterable[str], settings: Iterable[str]) -> None:
-        """Tell an option with a slip in it, where unknown ones may be settings of a recipe.
+        """Raise for a misspelled option where unknown ones may be settings of a recipe.
 
         Args:
-            words: That were not understood.
-            settings: All there are, without dashes; what is nearer to one of them is left alone.
+            words: Those that were not understood.
+            settings: All settings, without dashes; words nearer to one of them are left alone.
         """
         known = [f"--{setting}" for setting in settings]
         for word in words:
             name = word.partition("=")[0]
             nearest = difflib.get_close_matches(name, [*known, *self.options], n=1)
             if name.startswith("--") and nearest and nearest[0] in self.options:
-                self._refuse_option(name, f" (did you mean {nearest[0]}?)")
-
-    def _refuse_option(self, name: str, hint: str) -> NoReturn:
-        self.error(f"expected an option of {self.prog}, found {name}{hint}")
+                self.error(f"no such option: {name} (did you mean {nearest[0]}?)")
 
 
 def inner_parsers(parser: argparse.ArgumentParser) -> dict[str, Any]:
@@ -85,21 +111,12 @@ def suggest(word: str, known: Sequence[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
-def _name(action: argparse.Action) -> str:
-    return action.option_strings[-1] if action.option_strings else str(action.metavar or "it")
-
-
-def _either(choices: Sequence[str]) -> str:
-    return " or ".join([", ".join(choices[:-1]), choices[-1]] if len(choices) > 1 else choices)
-
-
-def _say_plainly(message: str) -> str:
-    """What `argparse` says, in the words of Killick's other errors."""
-    message = message.removeprefix("argument ")
-    missing = re.fullmatch(r"the following arguments are required: (.+)", message)
-    if missing:
-        return f"expected {missing[1]}, found nothing"
-    wrong = re.fullmatch(r"(\S+): invalid (int|float) value: (.+)", message, re.DOTALL)
-    if wrong:
-        return f"{wrong[1]}: expected {_NUMBERS[wrong[2]]}, found {wrong[3]}"
-    return message.replace("expected one argument", "expected a value, found none")
+def describe(names: dict[str, str], column: int, width: int) -> str:
+    """A line for each name, its meaning wrapped beside it."""
+    lines = []
+    for name, about in names.items():
+        first, *more = textwrap.wrap(about, width - column) or [""]
+        if len(name) > column - 4:
+            first, more = "", [first, *more]
+        lines += [f"  {name:{column - 2}}{first}".rstrip(), *(" " * column + line for line in more)]
+    return "\n".join(lines)

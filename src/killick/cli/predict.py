@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from killick.cli.arguments import add_shared
 from killick.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,89 +22,70 @@ examples:
   killick predict runs/mine photo.jpg
   killick predict runs/mine photos/ 'more/**/*.png' --output labels.csv
   killick predict exported/model.onnx photos/ --top 3 --format json
-  killick predict runs/mine photos/ --only out          those that are not like the training data
+  killick predict runs/mine photos/ --only out          only out-of-distribution images
   find . -name '*.jpg' -print0 | killick predict runs/mine - -0 --references 5
-"""
-FIELDS = """
-what is told of each picture:
+
+fields of each image:
   image            its path
-  label, index     the likeliest class, by name and by number
+  label, index     the predicted class, by name and by number
   confidence       its probability
-  uncertainty      entropy of all probabilities over that of a guess: 0 certain, 1 knows nothing
+  uncertainty      entropy of the probabilities, relative to a uniform guess: 0 to 1
   energy           higher is more out-of-distribution
   std              of the label's probability over references, with --references 2 or more
   in_distribution  whether the energy is below the threshold stored with the model; to store one:
                    killick evaluate MODEL --store-threshold
-  error            why a picture could not be read; the others go on, and the exit code is 1
+  error            why an image could not be read; the others go on, and the exit code is 1
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command."""
+    """Add this command to the parser of `killick`."""
     parser = commands.add_parser(
         name,
-        help="labels of pictures, how sure, in or out of distribution",
-        description="Label pictures, and say how far each label is to be trusted.",
-        epilog=f"{EXAMPLES}{FIELDS}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        help="label images, with confidence, uncertainty and OOD detection",
+        description="Label images, with confidence, uncertainty and OOD detection.",
+        epilog=EXAMPLES,
         usage="killick predict MODEL IMAGES ... [options]",
     )
-    parser.add_argument(
-        "model", metavar="MODEL", help="a Killick folder or run, or what killick export wrote"
-    )
-    parser.add_argument(
+    add_argument = parser.add_argument
+    add_argument("model", metavar="MODEL", help="a Killick folder or run, or an exported model")
+    add_argument(
         "images",
         metavar="IMAGES",
         nargs="+",
-        help="files; folders, for all pictures below; patterns in quotes; - for a list on stdin",
+        help="files; folders, for all images below; patterns in quotes; - for a list on stdin",
     )
-    parser.add_argument(
+    add_argument(
         "-0",
         "--null",
         action="store_true",
-        help="the list on stdin ends paths with NUL, as find -print0 does, not with line breaks",
+        help="the list on stdin is NUL-separated (find -print0)",
     )
-    asked = parser.add_argument_group("how the model is asked")
-    asked.add_argument(
+    add_argument(
         "--references",
         metavar="K",
         type=int,
-        help="ask an anchored model from its first K references (1); costs as many passes",
+        help="average over the first K references of an anchored model (1); K passes",
     )
-    asked.add_argument("--batch", metavar="N", type=int, help="pictures of a forward pass")
-    asked.add_argument("--workers", metavar="N", type=int, help="threads that read pictures")
-    asked.add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda, cuda:1")
-    asked.add_argument(
-        "--trust",
-        action="store_true",
-        help="open an exported .pt2 file, which can run code then; not needed for other models",
-    )
-    told = parser.add_argument_group("what is told, and where")
-    told.add_argument(
+    add_argument("--batch", metavar="N", type=int, help="images of a forward pass")
+    add_argument("--workers", metavar="N", type=int, help="threads that read images")
+    add_shared(parser, "--device", "--trust", "--quiet")
+    add_argument = parser.add_argument_group("output").add_argument
+    add_argument(
         "--format",
         choices=FORMATS,
-        help="default: by the extension of --output; a table on a terminal; JSON lines elsewhere",
+        help="default: by the suffix of --output; a table on a terminal; JSON lines elsewhere",
     )
-    told.add_argument(
-        "--output", metavar="FILE", type=Path, help="write there, whole or not at all"
+    add_argument("--output", metavar="FILE", type=Path, help="write to this file")
+    add_argument("--top", metavar="N", type=int, default=0, help="the N most likely classes")
+    add_argument("--probabilities", action="store_true", help="those of all classes, in order")
+    add_argument(
+        "--only", choices=ONLY, help="only images in or out of distribution, or unreadable ones"
     )
-    told.add_argument(
-        "--top", metavar="N", type=int, default=0, help="name the N likeliest classes"
-    )
-    told.add_argument(
-        "--probabilities", action="store_true", help="tell those of all classes, in their order"
-    )
-    told.add_argument(
-        "--only", choices=ONLY, help="tell only pictures in or out of distribution, or broken ones"
-    )
-    told.add_argument("--quiet", action="store_true", help="show nothing but errors on stderr")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Label the pictures; 1 if some could not be."""
-    if rest:
-        raise OptionError(f"expected options of killick predict, found {' '.join(rest)}.")
     from killick.deploy.batch_prediction import answer_batches
     from killick.deploy.image_classifier import explain_missing_threshold, open_classifier
     from killick.deploy.prediction_progress import Totals, Watching
@@ -129,7 +111,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     )
     advice = None if shape.judged else explain_missing_threshold(classifier)
     if advice is not None and options.only in ("in", "out"):
-        raise OptionError(f"expected a model with a threshold for --only {options.only}: {advice}")
+        raise OptionError(f"--only {options.only} requires a stored threshold: {advice}")
     batches = answer_batches(
         classifier,
         found,
@@ -166,16 +148,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 def _check(options: argparse.Namespace, form: str) -> None:
     """Refuse what does not go together."""
     if options.probabilities and form == "table":
-        raise OptionError(
-            "expected --probabilities with --format json or csv, found a table. For the likeliest"
-            " classes: --top 3."
-        )
+        raise OptionError("--probabilities requires --format json or csv; a table takes --top 3.")
     if options.null and "-" not in options.images:
-        raise OptionError(
-            "expected - among the images with --null, which is about a list on stdin, found none."
-        )
+        raise OptionError("--null requires - among the images, a list on stdin.")
     if options.images.count("-") > 1:
-        raise OptionError("expected - once among the images, found it more often.")
+        raise OptionError("- (a list on stdin) can be given only once.")
 
 
 def _find(options: argparse.Namespace) -> tuple[Iterable["Found"], int | None]:

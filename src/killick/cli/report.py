@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from killick.cli.arguments import add_shared
 from killick.errors import OptionError
 
 EXAMPLES = """\
@@ -13,59 +14,55 @@ examples:
   killick report runs/compare                            all runs in a folder, side by side
   killick report runs/plain runs/masked --output pages/  some runs; pages/report.html
   killick report runs/mine                               one run: runs/mine/report.html
-  killick report from-elsewhere/rows.csv runs/mine --baseline standard --title "Two machines"
+  killick report elsewhere/rows.csv runs/mine --baseline standard --title "Two machines"
 
-Runs that differ in nothing but the seed are one arm. From rows alone (a rows.csv) there are tables
-and differences; histograms, diagrams and examples need the folders answers/ beside them. Figures
+Runs that differ only in the seed are one arm. A rows.csv alone gives tables and differences;
+histograms, reliability diagrams and example images need the predictions in the run folder. Figures
 and their numbers are written beside the page, as SVG and CSV files.
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command."""
+    """Add this command to the parser of `killick`."""
     parser = commands.add_parser(
         name,
-        help="one HTML page about evaluated runs, side by side",
-        description="Write a page about runs: tables, figures, examples and provenance.",
+        help="write one HTML page about evaluated runs, side by side",
+        description="Write a report about runs: tables, figures, examples and provenance.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
         usage="killick report RUNS [RUNS ...] [--output FOLDER_OR_FILE] [--baseline ARM] [options]",
     )
-    parser.add_argument(
+    add_argument = parser.add_argument
+    add_argument(
         "runs",
         nargs="+",
         type=Path,
         metavar="RUNS",
-        help="run folders, files with rows, or folders that hold run folders",
+        help="run folders, files of rows, or folders that hold run folders",
     )
-    parser.add_argument(
+    add_argument(
         "--output",
         type=Path,
         metavar="FOLDER_OR_FILE",
-        help="a folder, or a file NAME.html; default: the folder given, or report/ for several",
+        help="a folder, or a file NAME.html (default: the folder given, or report/ for several)",
     )
-    parser.add_argument(
+    add_argument(
         "--baseline",
         metavar="ARM",
-        help="differences are to this arm, or to that of this run; default: standard training",
+        help="differences are to this arm or run (default: standard training)",
     )
-    parser.add_argument("--title", metavar="TEXT", help="of the page")
-    parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
+    add_argument("--title", metavar="TEXT", help="of the page")
+    add_shared(parser, "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Write the report, and say where it is."""
-    if rest:
-        raise OptionError(f"expected options of killick report, found {' '.join(rest)}.")
+    """Write the report, and print its path."""
     from killick.report.writer import make_scene, write_report
     from killick.results.run_folder import find_runs
 
     output = options.output or _default_output(options.runs)
     if options.output is None and (output / "study.json").exists():
         raise OptionError(
-            f"expected --output FOLDER for a plain report, as {output} holds the page of a study,"
-            " found none. killick study makes that page again."
+            f"{output} holds the report of a study. Write this one elsewhere: --output FOLDER."
         )
 
     runs = find_runs(options.runs)

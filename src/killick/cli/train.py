@@ -6,7 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from killick.cli.listing import describe
+from killick.cli.arguments import add_shared
+from killick.cli.parser import Parser
 from killick.errors import OptionError, show
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import (
@@ -25,63 +26,54 @@ EXAMPLES = """\
 examples:
   killick train                                             shapes on a CPU, in less than a minute
   killick train --recipe cifar10-resnet18 --data pack:cifar10.npz --epochs 60
-  killick train --data imagefolder:pictures --protocol standard --data.size 64
-  killick train --from my_net.pth --network timm:resnet50 --data imagefolder:pictures
+  killick train --data imagefolder:images --protocol standard --data.size 64
+  killick train --from my_net.pth --network timm:resnet50 --data imagefolder:images
   killick train --resume runs/shapes-small-masked-label-seed0
   torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command."""
+    """Add this command to the parser of `killick`."""
     parser = commands.add_parser(
         name,
         help="train one model: standard, anchored, or with masked references",
-        description="Train a model as a recipe says, and leave all about it in a run folder.",
-        epilog=EXAMPLES + "\n" + _describe_recipes() + "\n" + _describe_settings(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        description="Train a model from a recipe and write a run folder.",
         usage="killick train [--recipe NAME_OR_FILE] [--SETTING VALUE ...] [options]",
+        fill=_add_epilog,
     )
-    parser.add_argument(
+    add_argument = parser.add_argument
+    add_argument(
         "--recipe",
         metavar="NAME_OR_FILE",
-        help="a shipped recipe or a YAML file; default: shapes-small, and finetune with --from",
+        help="a shipped recipe or a YAML file (default: shapes-small; finetune with --from)",
     )
-    parser.add_argument(
-        "--output", metavar="FOLDER", type=Path, help="the run folder; default: under runs/"
+    add_argument(
+        "--output", metavar="FOLDER", type=Path, help="the run folder (default: under runs/)"
     )
-    parser.add_argument(
+    add_argument(
         "--from",
         dest="start",
         metavar="FOLDER_OR_FILE",
         type=Path,
         help="start from a trained network: a Killick folder, OWNER/NAME on the hub, .safetensors or"
-        " a saved state_dict; it is anchored exactly. A run brings its data along",
+        " a saved state_dict. It is anchored exactly. A run brings its data settings along",
     )
-    parser.add_argument(
-        "--resume", metavar="FOLDER", type=Path, help="go on with the run in this folder"
-    )
-    parser.add_argument(
-        "--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda or cuda:1"
-    )
-    parser.add_argument("--quiet", action="store_true", help="show nothing but errors")
-    parser.add_argument(
-        "--print-recipe", action="store_true", help="show the resolved recipe, and stop"
-    )
+    add_argument("--resume", metavar="FOLDER", type=Path, help="continue the run in this folder")
+    add_argument("--print-recipe", action="store_true", help="print the resolved recipe and stop")
+    add_shared(parser, "--device", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Train, or show what would be trained."""
+    """Train, or print the recipe."""
     given = overrides = parse_overrides(rest)
     if options.resume is not None:
         return _resume(options, overrides)
     name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
-    if name == "finetune" and options.start is None and not options.print_recipe:
-        raise OptionError(
-            "expected --from, a trained network, with the recipe finetune, found none: --from"
-            " runs/plain, for example."
-        )
+    needs_start = "the recipe finetune" if name == "finetune" else ""
+    needs_start = needs_start or ("network.new_head" if given.get("network.new_head") else "")
+    if needs_start and options.start is None and not options.print_recipe:
+        raise OptionError(f"{needs_start} requires --from, a trained network: --from runs/plain.")
     if options.start is not None:
         from killick.training.source_run import find_start, inherit
 
@@ -91,11 +83,6 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)
     refuse_idle(recipe, given)
-    if given.get("network.new_head") and options.start is None and not options.print_recipe:
-        raise OptionError(
-            "expected --from, a trained network, with network.new_head, found none: without one all"
-            " layers are new."
-        )
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0
@@ -112,15 +99,14 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _check_own(folder: Path) -> None:
-    """Refuse a folder that is not a run: a data set, say, that a run would become part of."""
+    """Refuse a folder that is not a run, such as a data set."""
     if not folder.is_dir() or (folder / "recipe.yaml").exists():
         return
     others = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise OptionError(
-            f"cannot train into {folder}: expected a new or empty folder, found {others[0]!r}{more}"
-            f" in it. Name another: --output {folder / 'run'}."
+            f"cannot train into {folder}: it holds {others[0]!r} and is not a run folder. Choose"
+            f" another: --output {folder / 'run'}."
         )
 
 
@@ -136,9 +122,8 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     ):
         if given is not None:
             raise OptionError(
-                f"expected --resume alone, found {name} beside it: a run goes on with the settings"
-                " it began with. To train longer, start another one from it: --from"
-                f" {options.resume}."
+                f"--resume continues with the settings of the run and takes no {name}. To train"
+                f" longer, start a new run from it: --from {options.resume}."
             )
     if options.print_recipe:
         state, _ = load_checkpoint(options.resume)
@@ -160,7 +145,7 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
     while waiting:
         word = waiting.pop(0)
         if not word.startswith("--"):
-            raise OptionError(f"expected a setting such as --epochs 10, found {word!r}.")
+            raise OptionError(f"unexpected argument: {word!r}. Settings are given as --epochs 10.")
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not waiting or waiting[0].startswith("--"):
@@ -178,7 +163,7 @@ def _missing_value(name: str) -> str:
         return f"no such option: --{name} (did you mean --{near[0]}?)."
     if find_setting(name) not in known:
         return f"no such option: --{name}. killick train --help lists all settings of a recipe."
-    return f"expected a value after --{name}, found none."
+    return f"--{name} needs a value."
 
 
 def _name(recipe_name: str, recipe: Recipe) -> str:
@@ -191,40 +176,22 @@ def _name(recipe_name: str, recipe: Recipe) -> str:
     return f"{recipe_name}{data}-{protocol.name}{target}-seed{recipe.seed}"
 
 
-def _describe_recipes() -> str:
-    """The shipped recipes, each in a line."""
-    about = {name: load_recipe(name).about.split(". ")[0] for name in shipped()}
-    return f"recipes:\n{describe(about, 30, 96)}\n"
-
-
-def _describe_settings() -> str:
-    """Every setting of a recipe: name, default, meaning."""
-    lines = [
-        "settings of a recipe, each also an option (--NAME VALUE); in brackets what holds where a",
-        "recipe says nothing (--print-recipe shows yours):",
-        *textwrap.wrap(
-            "in short: " + ", ".join(f"--{short} for --{name}" for short, name in SHORT.items()),
-            96,
-            initial_indent="  ",
-            subsequent_indent="  ",
-        ),
-    ]
+def _add_epilog(parser: Parser) -> None:
+    """Examples, recipes and every setting of a recipe: name, meaning, default."""
+    width = {"width": 96, "initial_indent": "  ", "subsequent_indent": "  "}
+    short = ", ".join(f"--{short} for --{name}" for short, name in SHORT.items())
+    lines = [EXAMPLES, "recipes (see killick list recipes):"]
+    lines += textwrap.wrap(", ".join(shipped()), break_on_hyphens=False, **width)  # type: ignore[arg-type]
+    lines += ["", "settings of a recipe, each also an option (--NAME VALUE) [default]:"]
+    lines += textwrap.wrap("short names: " + short, break_on_hyphens=False, **width)  # type: ignore[arg-type]
     for name, field in settings().items():
         if name == "about":
             continue
         default = field.default if not callable(field.default_factory) else field.default_factory()
         among = field.metadata["among"]
-        about = field.metadata["about"]
         choices = f" ({' | '.join(among)})" if among else ""
-        text = f"{about}{choices}  [{_shown(default)}]".strip()
-        wrapped = textwrap.wrap(text, 66) or [""]
+        shown = "none" if default is None else str(default)
+        shown = shown.lower() if isinstance(default, bool) else shown
+        wrapped = textwrap.wrap(f"{field.metadata['about']}{choices}  [{shown}]", 66)
         lines += [f"  {name:28}{wrapped[0]}", *(" " * 30 + line for line in wrapped[1:])]
-    return "\n".join(lines) + "\n"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    parser.epilog = "\n".join(lines) + "\n"
