@@ -286,7 +286,7 @@ def test_every_kind_is_listed_for_people_and_for_programs(capsys):
         assert f"{kind}:\n" in told
         for entry in entries:
             assert entry["about"], (kind, entry)
-            assert re.search(rf"^  {re.escape(entry['name'])}  .*", told, re.MULTILINE)
+            assert re.search(rf"^  {re.escape(entry['name'])}( |$)", told, re.MULTILINE)
 
 
 def test_lists_are_wrapped_on_a_terminal(monkeypatch, capsys):

@@ -145,9 +145,7 @@ def _corruptions() -> list[Entry]:
 def _studies() -> list[Entry]:
     from killick.studies import NAMES, find_study
 
-    return [
-        _entry(name, study, item=study.item) for name in NAMES if (study := find_study(name))
-    ]
+    return [_entry(name, study, item=study.item) for name in NAMES if (study := find_study(name))]
 
 
 KINDS: dict[str, Callable[[], list[Entry]]] = {
