@@ -25,7 +25,7 @@ from mkdocs.structure.pages import Page
 from killick import errors, metrics
 from killick.cli import make_parser
 from killick.cli.parser import inner_parsers
-from killick.report.statistics import MEASURES, Measure
+from killick.report.summary_metrics import SummaryMetric, summary_metrics
 from killick.studies import NAMES, find_study
 from killick.training import load_recipe, shipped
 from killick.training.recipe_files import settings
@@ -268,7 +268,7 @@ def _describe_comparison(path: Path) -> str:
     """The arms of a `summary.csv`: mean ± spread over seeds, and the difference to the first."""
     with open(path, encoding="utf-8") as file:
         rows = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
-    shown = [each for each in MEASURES if each.key in SHOWN]
+    shown = [each for each in summary_metrics() if each.key in SHOWN]
     titles = [f"{each.title}{', %' if each.unit == '%' else ''}" for each in shown]
     link = f"[{path.name}](../../benchmarks/results/{path.name})"
     lines = [
@@ -283,7 +283,7 @@ def _describe_comparison(path: Path) -> str:
     return "\n".join(lines)
 
 
-def _number(row: dict[str, str] | None, measure: Measure) -> str:
+def _number(row: dict[str, str] | None, measure: SummaryMetric) -> str:
     if row is None:
         return ""
 

@@ -1,4 +1,7 @@
-"""The page of a report in a real browser: drawn, sortable, legible in the dark and on a phone."""
+"""The page of a report in a browser: drawn, sortable, legible in the dark and on a phone.
+
+One test is in the default run; the others are slow.
+"""
 
 import os
 import re
@@ -108,7 +111,9 @@ def test_every_figure_is_drawn_with_marks_in_it(visit):
         assert marks > 10, title
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1100])
+@pytest.mark.slow
 def test_no_text_of_a_figure_is_cut_off(visit, width):
     page = visit(width)
     outside = page.evaluate(
@@ -133,6 +138,7 @@ def column(page, number: int) -> list[float]:
     return [float(text.replace("−", "-")) for text in shown]
 
 
+@pytest.mark.slow
 def test_a_click_on_a_head_sorts_by_number_and_a_second_one_turns_it_round(visit):
     page = visit()
     page.evaluate(  # as text, 100 comes before 9
@@ -152,6 +158,7 @@ def test_a_click_on_a_head_sorts_by_number_and_a_second_one_turns_it_round(visit
     assert head.get_attribute("aria-sort") == "descending"
 
 
+@pytest.mark.slow
 def test_every_column_can_be_sorted_with_the_keyboard_and_only_one_says_so(visit):
     page = visit()
     heads = page.locator("table.arms >> nth=0").locator("thead th")
@@ -168,6 +175,7 @@ def test_every_column_can_be_sorted_with_the_keyboard_and_only_one_says_so(visit
     assert names[0].startswith("standard")
 
 
+@pytest.mark.slow
 def test_what_was_not_measured_stays_last_either_way(visit):
     page = visit()
     page.evaluate(
@@ -182,7 +190,9 @@ def test_what_was_not_measured_stays_last_either_way(visit):
         assert "" not in orders[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 360, 412])
+@pytest.mark.slow
 def test_a_phone_needs_no_sideways_scroll(visit, width):
     page = visit(width, 740, device_scale_factor=2, is_mobile=True, has_touch=True)
     page.evaluate("() => document.querySelectorAll('details').forEach((d) => { d.open = true; })")
@@ -192,6 +202,7 @@ def test_a_phone_needs_no_sideways_scroll(visit, width):
     assert table.evaluate("(box) => box.scrollWidth <= box.clientWidth")
 
 
+@pytest.mark.slow
 def test_text_in_figures_is_large_enough_on_a_phone_and_on_a_desk(visit):
     for width in (360, 1100):
         smallest = visit(width).evaluate(
@@ -209,11 +220,13 @@ def test_text_in_figures_is_large_enough_on_a_phone_and_on_a_desk(visit):
 
 TEXTS = (
     "body p, body li, body td, body th, body dd, body dt, body h1, body h2, body h3, body a,"
-    " body summary, .mark, .spread, .interval, .difference, .unit, .sign, .who, .shown, button"
+    " body summary, .mark, .spread, .interval, .difference, .unit, .sign, .arm, .shown, button"
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
 def test_all_text_is_legible_on_either_ground(visit, scheme):
     page = visit(color_scheme=scheme)
     page.evaluate("() => document.querySelectorAll('details').forEach((d) => { d.open = true; })")
@@ -232,7 +245,9 @@ def test_all_text_is_legible_on_either_ground(visit, scheme):
     assert background < 0.02 if scheme == "dark" else background > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
 def test_figures_are_legible_on_either_ground(visit, scheme):
     page = visit(color_scheme=scheme)
     texts, lines, cells = page.evaluate(
@@ -261,6 +276,7 @@ def test_figures_are_legible_on_either_ground(visit, scheme):
     assert min(cells) >= 4.5
 
 
+@pytest.mark.slow
 def test_the_theme_can_be_changed_and_is_forgotten_with_the_page(visit):
     page = visit(color_scheme="light")
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -283,6 +299,7 @@ def test_the_theme_can_be_changed_and_is_forgotten_with_the_page(visit):
     page.wait_for_function("document.getElementById('theme').textContent === 'Light'")
 
 
+@pytest.mark.slow
 def test_paper_is_light_and_shows_no_buttons(visit):
     page = visit(700, color_scheme="dark")
     page.locator("#theme").click()
@@ -298,33 +315,37 @@ def test_paper_is_light_and_shows_no_buttons(visit):
     assert page.evaluate("document.scrollingElement.scrollWidth") <= 700
 
 
+@pytest.mark.slow
 def test_it_prints_onto_paper_of_which_every_page_is_used(visit):
     pdf = visit().pdf(format="A4", print_background=True)
     pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
     assert 4 <= pages <= 12
 
 
+@pytest.mark.slow
 def test_a_figure_is_saved_as_the_file_that_lies_beside_the_page(visit, report):
     page = visit()
     with page.expect_download() as started:
-        page.locator("[data-save=roc-1]").click()
-    assert started.value.suggested_filename == "roc-1.svg"
+        page.locator("[data-save=detection-roc-1]").click()
+    assert started.value.suggested_filename == "detection-roc-1.svg"
     saved = Path(started.value.path()).read_text()
-    beside = (report.parent / "figures" / "roc-1.svg").read_text()
+    beside = (report.parent / "figures" / "detection-roc-1.svg").read_text()
     for part in ("<style>", "</svg>", "prefers-color-scheme"):
         assert part in saved
     assert "var(" not in saved
     assert sorted(re.findall(r"#[0-9a-f]{6}", saved)) == sorted(re.findall(r"#[0-9a-f]{6}", beside))
     assert sorted(re.findall(r' d="([^"]+)"', saved)) == sorted(re.findall(r' d="([^"]+)"', beside))
     with page.expect_download() as started:
-        page.locator("#figure-roc figcaption a").click()
+        page.locator("#figure-detection-roc figcaption a").click()
     assert (
         Path(started.value.path()).read_bytes()
-        == (report.parent / "figures" / "roc.csv").read_bytes()
+        == (report.parent / "figures" / "detection-roc.csv").read_bytes()
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.slow
 def test_a_figure_alone_is_legible_too(browser, report, scheme):
     context = browser.new_context(color_scheme=scheme)
     page = context.new_page()
@@ -339,7 +360,8 @@ def test_a_figure_alone_is_legible_too(browser, report, scheme):
     assert ratio >= 4.5
 
 
-def test_pictures_are_shown_crisp_and_told_in_words(visit):
+@pytest.mark.slow
+def test_images_are_shown_crisp_with_a_description(visit):
     page = visit()
     images = page.evaluate(
         """() => [...document.querySelectorAll('#examples img')].map((image) => [

@@ -1,4 +1,4 @@
-"""The figures of a report: their numbers against slow loops over the answers, and their files."""
+"""The sections of a report: their numbers against slow loops over predictions, and their files."""
 
 import csv
 import hashlib
@@ -23,35 +23,41 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from killick.metrics import smooth_reliability
 from killick.report import figures as drawing
-from killick.report.examples import OF_A_KIND, _in_turn, choose_examples
-from killick.report.figures import COLOURS, Figure, Missing, choose_styles
-from killick.report.heatmap import draw_heatmap
-from killick.report.ood_detection import draw_energies, draw_roc
-from killick.report.reliability import draw_reliability
-from killick.report.severity import draw_severity
-from killick.report.training_curves import draw_curves
-from killick.report.uncertainty import draw_uncertainty
-from killick.report.writer import draw_sections, make_scene
+from killick.report.figures import COLORS, Figure, Missing, choose_styles
+from killick.report.report_data import make_report_data
+from killick.report.sections import SECTIONS, reliability
+from killick.report.sections.examples import _varied, choose_examples
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory):
-    return make_scene(grid_runs(make_grid(tmp_path_factory.mktemp("grid"))))
+    return make_report_data(grid_runs(make_grid(tmp_path_factory.mktemp("grid"))))
+
+
+def draw_all(data):
+    """All figures by name."""
+    contents = [section.make(data) for _, section in SECTIONS.items()]
+    return {figure.name: figure for content in contents for figure in content.figures}
+
+
+def draw(key, data):
+    """The first figure of a section."""
+    return SECTIONS.find(key).make(data).figures[0]
 
 
 @pytest.fixture(scope="module")
 def figures(scene):
-    return [figure for section in draw_sections(scene) for figure in section.figures]
+    return draw_all(scene)
 
 
 def records_of(figure: Figure) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(figure.csv)))
 
 
-def answers_by(scene, suite: str):
-    """All answers of a suite: arm, seed, answers."""
+def predictions_by(scene, suite: str):
+    """All predictions of a suite: arm, seed, predictions."""
     for arm in scene.comparison.arms:
         for run in arm.runs:
             for answers in run.answers:
@@ -63,7 +69,7 @@ def accuracies(scene) -> dict[tuple[str, str, int, int], float]:
     """By arm, corruption, severity and seed, counted one by one."""
     found = {}
     for suite in ("clean", "corruptions"):
-        for arm, seed, answers in answers_by(scene, suite):
+        for arm, seed, answers in predictions_by(scene, suite):
             hits = sum(
                 int(said) == int(label)
                 for said, label in zip(
@@ -80,9 +86,9 @@ def mean(values) -> float:
     return sum(values) / len(values)
 
 
-def test_lines_against_severity_are_means_over_corruptions_and_seeds(scene):
+def test_lines_against_severity_are_means_over_corruptions_and_seeds(scene, figures):
     truth = accuracies(scene)
-    records = records_of(draw_severity(scene))
+    records = records_of(figures["severity"])
     assert len(records) == 3 * 4
     for record in records:
         severity = int(record["severity"])
@@ -127,20 +133,20 @@ def heights_of(svg: str) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize(
-    ("draw", "number", "column", "chosen"),
+    ("name", "number", "column", "chosen"),
     [
-        (draw_severity, 0, "top1_mean", {}),
-        (draw_severity, 1, "difference", {}),
-        (draw_severity, 1, "difference_low", {}),
-        (draw_severity, 1, "difference_high", {}),
-        (draw_uncertainty, 0, "value", {"panel": "errors"}),
-        (draw_uncertainty, 1, "value", {"panel": "caught"}),
-        (draw_curves, 0, "mean", {"what": "loss"}),
-        (draw_curves, 1, "mean", {"what": "accuracy"}),
+        ("severity", 0, "top1_mean", {}),
+        ("severity", 1, "difference", {}),
+        ("severity", 1, "difference_low", {}),
+        ("severity", 1, "difference_high", {}),
+        ("uncertainty", 0, "value", {"panel": "errors"}),
+        ("uncertainty", 1, "value", {"panel": "found"}),
+        ("training", 0, "mean", {"what": "loss"}),
+        ("training", 1, "mean", {"what": "accuracy"}),
     ],
 )
-def test_what_is_drawn_stands_where_its_number_belongs(scene, draw, number, column, chosen):
-    figure = draw(scene)
+def test_what_is_drawn_stands_where_its_number_belongs(figures, name, number, column, chosen):
+    figure = figures[name]
     found, pixel = heights_of(figure.panels[number].svg)
     factor = 1 if chosen.get("what") == "loss" else 100
     for record in records_of(figure):
@@ -149,9 +155,9 @@ def test_what_is_drawn_stands_where_its_number_belongs(scene, draw, number, colu
             assert min(abs(value - each) for each in found) < pixel, record
 
 
-def test_the_heat_map_shows_the_difference_of_every_corruption_in_kinds(scene):
+def test_the_heat_map_shows_the_difference_of_every_corruption_in_kinds(scene, figures):
     truth = accuracies(scene)
-    figure = draw_heatmap(scene)
+    figure = figures["corruptions"]
     records = records_of(figure)
     assert [r["corruption"] for r in records[::3]] == list(CORRUPTIONS)
     assert [r["kind"] for r in records[::3]] == ["noise", "weather", "digital"]
@@ -170,15 +176,15 @@ def test_the_heat_map_shows_the_difference_of_every_corruption_in_kinds(scene):
     assert "blur" not in first.svg
 
 
-def test_the_colours_of_the_heat_map_are_symmetric_and_as_strong_as_the_difference(scene):
-    figure = draw_heatmap(scene)
+def test_the_colors_of_the_heat_map_are_symmetric_and_as_strong_as_the_difference(figures):
+    figure = figures["corruptions"]
     largest = max(abs(float(r["difference"])) for r in records_of(figure) if r["difference"])
     assert f">−{100 * largest:.1f}<" in figure.panels[0].svg
     assert f">+{100 * largest:.1f}<" in figure.panels[0].svg
     drawn = defaultdict(list)
     for role in ("gain", "loss"):
-        colour = COLOURS[role][0]
-        found = re.findall(rf'style="fill: {colour}; opacity: ([\d.e-]+)"', figure.panels[0].svg)
+        color = COLORS[role][0]
+        found = re.findall(rf'style="fill: {color}; opacity: ([\d.e-]+)"', figure.panels[0].svg)
         drawn[role] = [float(opacity) for opacity in found]
     scale = [(step + 0.5) / 6 - 1 for step in range(12)]
     wanted = [float(r["difference"]) / largest for r in records_of(figure) if r["difference"]]
@@ -191,13 +197,15 @@ def test_the_colours_of_the_heat_map_are_symmetric_and_as_strong_as_the_differen
         )
 
 
-def test_reliability_is_the_smoothed_accuracy_of_each_seed_joined_by_images(scene):
-    records = [r for r in records_of(draw_reliability(scene)) if r["images"] == "corrupted"]
+def test_reliability_is_the_smoothed_accuracy_of_each_seed_joined_by_images(scene, figures):
+    records = [r for r in records_of(figures["reliability"]) if r["images"] == "corrupted"]
     for arm in ("standard", "masked-label"):
         rights, alls = defaultdict(float), defaultdict(float)
         for seed in (0, 1):
             parts = [
-                a.single for n, s, a in answers_by(scene, "corruptions") if (n, s) == (arm, seed)
+                a.single
+                for n, s, a in predictions_by(scene, "corruptions")
+                if (n, s) == (arm, seed)
             ]
             confidence = np.concatenate([part["confidence"] for part in parts]).astype(float)
             correct = np.concatenate([part["correct"] for part in parts])
@@ -224,26 +232,29 @@ def test_reliability_is_the_smoothed_accuracy_of_each_seed_joined_by_images(scen
                 assert ends[0] - 1e-9 <= float(record["accuracy"]) <= ends[1] + 1e-9
 
 
-def test_a_reliability_line_ends_where_there_are_too_few_images(scene):
-    figure = draw_reliability(scene)
+def test_a_reliability_line_ends_where_there_are_too_few_images(scene, figures, monkeypatch):
     line = [
         record
-        for record in records_of(figure)
+        for record in records_of(figures["reliability"])
         if (record["arm"], record["images"]) == ("standard", "corrupted")
     ]
-    enough = [float(r["confidence"]) for r in line if float(r["images_nearby"]) >= 15]
-    assert len(enough) < len(line)
-    colour = COLOURS["arm-0"][0]
-    paths = re.findall(r'<path d="M ([\d.]+) [^"]*"[^>]*style="([^"]*)"', figure.panels[0].svg)
+    nearby = [float(record["images_nearby"]) for record in line]
+    enough = 0.999 * np.median(nearby)
+    monkeypatch.setattr(reliability, "_ENOUGH", enough)
+    first = next(float(r["confidence"]) for r in line if float(r["images_nearby"]) >= enough)
+    assert first > 0
+    color = COLORS["arm-0"][0]
+    svg = draw("reliability", scene).panels[0].svg
+    paths = re.findall(r'<path d="M ([\d.]+) [^"]*"[^>]*style="([^"]*)"', svg)
     starts = [
-        float(x) for x, style in paths if f"stroke: {colour}" in style and "width: 2.2" in style
+        float(x) for x, style in paths if f"stroke: {color}" in style and "width: 2.2" in style
     ]
     # The axes begin 40 px from the left and are 288 px wide.
-    assert (starts[0] - 40) / 288 == pytest.approx(enough[0], abs=0.002)
+    assert (starts[0] - 40) / 288 == pytest.approx(first, abs=0.002)
 
 
-def test_histograms_count_every_image_once(scene):
-    records = records_of(draw_energies(scene))
+def test_histograms_count_every_image_once(scene, figures):
+    records = records_of(figures["detection-energy"])
     for arm in ("standard", "masked-label"):
         for name in ("test set", "blobs", "noise"):
             bins = [r for r in records if (r["arm"], r["set"]) == (arm, name)]
@@ -251,7 +262,7 @@ def test_histograms_count_every_image_once(scene):
             values = np.concatenate(
                 [
                     a.single["energy"]
-                    for n, _, a in answers_by(scene, suite)
+                    for n, _, a in predictions_by(scene, suite)
                     if n == arm and (suite == "clean" or a.about["set"] == name)
                 ]
             )
@@ -262,8 +273,8 @@ def test_histograms_count_every_image_once(scene):
                 assert float(b["share"]) == pytest.approx(mean(inside), abs=0.009)
 
 
-def test_roc_curves_and_their_areas_are_scikit_learns_in_the_mean_over_seeds(scene):
-    records = records_of(draw_roc(scene))
+def test_roc_curves_and_their_areas_are_scikit_learns_in_the_mean_over_seeds(scene, figures):
+    records = records_of(figures["detection-roc"])
     assert {r["set"] for r in records} == {"noise", "blobs"}
     for arm, name in itertools.product(("standard", "anchored"), ("noise", "blobs")):
         areas, found = [], []
@@ -271,7 +282,7 @@ def test_roc_curves_and_their_areas_are_scikit_learns_in_the_mean_over_seeds(sce
             inside, outside = (
                 next(
                     a.single["energy"]
-                    for n, s, a in answers_by(scene, suite)
+                    for n, s, a in predictions_by(scene, suite)
                     if (n, s) == (arm, seed) and (suite == "clean" or a.about["set"] == name)
                 )
                 for suite in ("clean", "ood")
@@ -288,15 +299,15 @@ def test_roc_curves_and_their_areas_are_scikit_learns_in_the_mean_over_seeds(sce
         assert rates[-1] == 1
 
 
-def test_errors_by_spread_are_counted_in_tenths_of_each_seed(scene):
-    records = records_of(draw_uncertainty(scene))
+def test_errors_by_spread_are_counted_in_tenths_of_each_seed(scene, figures):
+    records = records_of(figures["uncertainty"])
     assert {r["arm"] for r in records} == {"anchored", "masked-label"}
     for arm in ("anchored", "masked-label"):
         tenths, fifths, by_confidence = [], [], []
         for seed in (0, 1):
             images = []
             for suite in ("clean", "corruptions"):
-                for n, s, a in answers_by(scene, suite):
+                for n, s, a in predictions_by(scene, suite):
                     if (n, s) == (arm, seed):
                         m = a.marginal
                         images += zip(m["spread"], m["confidence"], m["correct"], strict=True)
@@ -311,24 +322,14 @@ def test_errors_by_spread_are_counted_in_tenths_of_each_seed(scene):
         mine = [r for r in records if r["arm"] == arm]
         errors = [r for r in mine if r["panel"] == "errors"]
         assert float(errors[-1]["value"]) == pytest.approx(mean(tenths), abs=1e-5)
-        fifth = next(r for r in mine if (r["panel"], r["share_of_images"]) == ("caught", "0.2"))
+        fifth = next(r for r in mine if (r["panel"], r["share_of_images"]) == ("found", "0.2"))
         assert float(fifth["value"]) == pytest.approx(mean(fifths), abs=1e-5)
         assert float(fifth["least"]) == pytest.approx(min(fifths), abs=1e-5)
         assert float(fifth["by_confidence"]) == pytest.approx(mean(by_confidence), abs=1e-5)
 
 
-def test_the_fifth_that_is_told_in_words_is_the_one_drawn(scene):
-    figure = draw_uncertainty(scene)
-    fifths = [
-        r for r in records_of(figure) if (r["panel"], r["share_of_images"]) == ("caught", "0.2")
-    ]
-    for record in fifths:
-        assert f"{100 * float(record['value']):.0f} % ({record['arm']})" in figure.says
-        assert f"{100 * float(record['by_confidence']):.0f} %" in figure.says
-
-
-def test_training_is_averaged_over_epochs_and_seeds(scene):
-    records = [r for r in records_of(draw_curves(scene)) if r["arm"] == "standard"]
+def test_training_is_averaged_over_epochs_and_seeds(figures):
+    records = [r for r in records_of(figures["training"]) if r["arm"] == "standard"]
     loss = [float(r["mean"]) for r in records if r["what"] == "loss"]
     # Two lines of the log, of equally many steps, make an epoch; the other seed lies 0.01 above.
     assert loss == pytest.approx(
@@ -347,13 +348,13 @@ def test_lines_of_a_log_count_by_their_steps(scene):
     ]
     arm = scene.comparison.arms[0]
     alone = replace(arm, runs=(replace(arm.runs[0], metrics=lines),))
-    figure = draw_curves(replace(scene, comparison=replace(scene.comparison, arms=(alone,))))
+    figure = draw("training", replace(scene, comparison=replace(scene.comparison, arms=(alone,))))
     assert [(r["epoch"], r["mean"]) for r in records_of(figure)] == [("1", "1.1"), ("4", "3")]
 
 
-def test_every_svg_is_xml_with_text_as_text_and_told_to_who_cannot_see_it(figures):
+def test_every_svg_is_xml_with_text_as_text_and_a_description(figures):
     seen = set()
-    for figure in figures:
+    for figure in figures.values():
         for panel in figure.panels:
             root = ElementTree.fromstring(drawing.to_file(panel.svg))
             assert root.get("role") == "img"
@@ -373,8 +374,8 @@ def test_every_svg_is_xml_with_text_as_text_and_told_to_who_cannot_see_it(figure
             assert "DejaVu" not in panel.svg
 
 
-def test_no_colour_is_left_on_the_page_that_does_not_follow_it(figures):
-    for figure in figures:
+def test_no_color_is_left_on_the_page_that_does_not_follow_it(figures):
+    for figure in figures.values():
         for panel in figure.panels:
             page = drawing.to_page(panel.svg)
             assert not re.findall(r"#[0-9a-f]{6}", page)
@@ -385,38 +386,37 @@ def test_no_colour_is_left_on_the_page_that_does_not_follow_it(figures):
 
 
 def test_a_figure_drawn_again_is_the_same_file(scene, figures):
-    again = [figure for section in draw_sections(scene) for figure in section.figures]
-    assert again == figures
+    assert draw_all(scene) == figures
 
 
-def test_settings_of_matplotlib_that_a_reader_has_change_nothing_and_stay(scene):
+def test_settings_of_matplotlib_that_a_user_has_change_nothing_and_stay(scene, figures):
     with matplotlib.rc_context({"savefig.bbox": "tight", "axes.titlesize": 30, "font.size": 3}):
-        figure = draw_severity(scene)
+        figure = draw("severity", scene)
         assert matplotlib.rcParams["font.size"] == 3
-    assert figure == draw_severity(scene)
+    assert figure == figures["severity"]
 
 
-def test_no_number_in_a_figure_loses_its_digits(scene):
-    figure = draw_reliability(scene)
+def test_no_number_in_a_figure_loses_its_digits(figures):
+    figure = figures["reliability"]
     shown = re.findall(r"clean, smooth ECE (\d\.\d+)<", "".join(p.svg for p in figure.panels))
     assert len(shown) == 3
     assert all(len(number) == 5 for number in shown)
 
 
 @pytest.mark.parametrize("ground", [0, 1])
-def test_colours_stand_out_from_the_ground_and_from_each_other_for_all_eyes(ground):
-    paper = COLOURS["paper"][ground]
-    arms = [pair[ground] for role, pair in COLOURS.items() if role.startswith("arm-")]
+def test_colors_stand_out_from_the_ground_and_from_each_other_for_all_eyes(ground):
+    paper = COLORS["paper"][ground]
+    arms = [pair[ground] for role, pair in COLORS.items() if role.startswith("arm-")]
     for role in ("ink", "muted"):
-        assert contrast(COLOURS[role][ground], paper) >= 4.5
-    assert all(contrast(colour, paper) >= 3 for colour in arms)
+        assert contrast(COLORS[role][ground], paper) >= 4.5
+    assert all(contrast(color, paper) >= 3 for color in arms)
     for eyes in EYES.values():
-        places = [lab(np.clip(np.array(eyes) @ linear(colour), 0, 1)) for colour in arms]
+        places = [lab(np.clip(np.array(eyes) @ linear(color), 0, 1)) for color in arms]
         for one, other in itertools.combinations(places, 2):
             assert np.linalg.norm(one - other) > 10
     for role in ("gain", "loss"):  # text on the strongest cells of a heat map
-        colour, ink = COLOURS[role][ground], COLOURS["ink"][ground]
-        assert contrast(ink, colour) >= 4.5
+        color, ink = COLORS[role][ground], COLORS["ink"][ground]
+        assert contrast(ink, color) >= 4.5
 
 
 # What those see who lack a kind of cones (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -440,8 +440,8 @@ EYES = {
 }
 
 
-def linear(colour: str) -> np.ndarray:
-    values = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+def linear(color: str) -> np.ndarray:
+    values = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
@@ -458,12 +458,12 @@ def lab(rgb: np.ndarray) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-def test_light_colours_are_all_different_because_by_them_they_are_known():
-    light = [pair[0] for pair in COLOURS.values()]
+def test_light_colors_are_all_different():
+    light = [pair[0] for pair in COLORS.values()]
     assert len(set(light)) == len(light)
 
 
-def test_twelve_arms_are_told_apart_by_more_than_colour(scene):
+def test_twelve_arms_differ_by_more_than_color(scene):
     arm = scene.comparison.arms[0]
     arms = [replace(arm, name=f"arm {i}") for i in range(12)]
     styles = choose_styles(replace(scene.comparison, arms=tuple(arms), baseline=arms[0]))
@@ -493,125 +493,79 @@ def test_any_name_can_be_drawn(name):
     assert any(drawing.shorten(name).strip() in text.strip() for text in texts)
 
 
-def test_examples_are_as_many_wins_as_losses_and_true(scene):
-    found = choose_examples(scene)
-    wins, losses = found.groups
-    assert len(wins.examples) == len(losses.examples) <= OF_A_KIND
-    truth = {}
-    for suite in ("clean", "corruptions"):
-        for arm, seed, a in answers_by(scene, suite):
-            if seed == 0:
-                for number in a.thumbnails:
-                    key = str(a.about["corruption"]), str(a.about["severity"]), number
-                    right = a.single["prediction"][number] == a.single["label"][number]
-                    truth.setdefault(key, {})[arm] = bool(right)
-    won = sum(t["masked-label"] and not t["standard"] for t in truth.values())
-    lost = sum(t["standard"] and not t["masked-label"] for t in truth.values())
-    assert (
-        f"masked-label is right and standard wrong about {won}, the other way round about {lost}"
-        in found.says
-    )
-    assert f"Of {len(truth)} pictures kept (4 images" in found.says
-    assert len(wins.examples) == min(won, lost, OF_A_KIND)
-    for group, right in ((wins, "masked, label"), (losses, "standard")):
-        for example in group.examples:
-            said = {saying.arm: saying for saying in example.sayings}
-            assert list(said) == ["standard", "anchored", "masked, label"]
-            assert said[right].right
-            assert said["masked, label"].right != said["standard"].right
-            for saying in said.values():
-                assert saying.right == (saying.said == example.truth)
-                assert 0.5 <= saying.confidence <= 1
-            assert example.small
-            assert example.picture.startswith("data:image/png;base64,")
-
-
-def test_the_first_example_is_the_one_of_the_smallest_hash(scene):
+def test_examples_are_those_that_one_arm_alone_gets_right_in_the_order_of_their_hash(scene):
+    groups = choose_examples(scene)
     by_place = defaultdict(dict)
     for suite in ("clean", "corruptions"):
-        for arm, seed, answers in answers_by(scene, suite):
+        for arm, seed, predictions in predictions_by(scene, suite):
             if seed == 0:
-                by_place[answers.place][arm] = answers
-    for group, right in zip(choose_examples(scene).groups, (True, False), strict=True):
+                by_place[predictions.place][arm] = predictions
+    for (_, images), one, two in zip(
+        groups, ("masked-label", "standard"), ("standard", "masked-label"), strict=True
+    ):
         hashes = {
             hashlib.sha256(f"{place} {number}".encode()).hexdigest(): (place, number)
             for place, arms in by_place.items()
             for number in arms["standard"].thumbnails
-            if bool(arms["masked-label"].single["correct"][number]) == right
-            and bool(arms["standard"].single["correct"][number]) != right
+            if arms[one].single["correct"][number] and not arms[two].single["correct"][number]
         }
-        place, number = hashes[min(hashes)]
-        assert group.examples[0].number == number
-        severity = by_place[place]["standard"].about["severity"]
-        assert group.examples[0].shown.endswith(f" {severity}" if severity else "clean")
+        assert [(image.place, image.number) for image in images] == [
+            hashes[key] for key in sorted(hashes)
+        ]
+        for image in images:
+            said = {arm: (predicted, right) for arm, predicted, _, right in image.predictions}
+            assert list(said) == ["standard", "anchored", "masked-label"]
+            assert all(right == (predicted == image.truth) for predicted, right in said.values())
+            assert image.small
+            assert image.uri.startswith("data:image/png;base64,")
 
 
 def test_other_images_and_other_corruptions_come_before_any_twice():
     def choose(*pairs: tuple[int, str]) -> list[tuple[int, str]]:
         candidates = [SimpleNamespace(number=n, corruption=c) for n, c in pairs]
-        return [(each.number, each.corruption) for each in _in_turn(candidates, 2)]
+        return [(each.number, each.corruption) for each in _varied(candidates, 2)]
 
     assert choose((1, "fog"), (1, "snow"), (2, "snow")) == [(1, "fog"), (2, "snow")]
     assert choose((1, "fog"), (2, "fog"), (3, "snow")) == [(1, "fog"), (3, "snow")]
     assert choose((1, "fog"), (1, "fog")) == [(1, "fog"), (1, "fog")]
 
 
-def test_the_order_of_the_runs_changes_no_example(scene, tmp_path):
+def test_the_order_of_the_runs_changes_no_example(scene):
     runs = [run for arm in scene.comparison.arms for run in arm.runs]
-    assert choose_examples(make_scene(runs[::-1], "standard")).groups[0].title == (
-        choose_examples(scene).groups[0].title
-    )
-    one = [
-        e.number
-        for g in choose_examples(make_scene(runs[::-1], "standard")).groups
-        for e in g.examples
+    other = choose_examples(make_report_data(runs[::-1], "standard"))
+    assert [[image.number for image in images] for _, images in other] == [
+        [image.number for image in images] for _, images in choose_examples(scene)
     ]
-    assert one == [e.number for g in choose_examples(scene).groups for e in g.examples]
 
 
-def test_what_is_missing_is_said_with_the_way_to_it(tmp_path):
+def test_what_is_missing_is_named_with_the_way_to_it(tmp_path):
     folder = make_grid(tmp_path, seeds=(0,), answers=False, corruptions=(), foreign=())
     for each in folder.iterdir():
         (each / "metrics.jsonl").unlink()
-    scene = make_scene(grid_runs(folder))
-    ways = {
-        draw_severity: "--suite clean,corruptions",
-        draw_heatmap: "--suite clean,corruptions",
-        draw_reliability: "without --no-answers",
-        draw_energies: "--suite clean,ood",
-        draw_roc: "--suite clean,ood",
-        draw_uncertainty: "--references 5",
-        draw_curves: "whole folders",
-        choose_examples: "without --no-answers",
-    }
-    for draw, way in ways.items():
-        found = draw(scene)
-        assert isinstance(found, Missing), draw
-        assert way in found.why
+    scene = make_report_data(grid_runs(folder))
+    for key in ("severity", "corruptions", "reliability", "detection", "uncertainty", "training"):
+        found = draw(key, scene)
+        assert isinstance(found, Missing), key
         assert found.why.startswith("No ")
-
-
-def test_standard_arms_alone_have_no_spread(tmp_path):
-    scene = make_scene(grid_runs(make_grid(tmp_path, {"standard": {"protocol": "standard"}})))
-    assert "anchored model" in draw_uncertainty(scene).why
+    assert isinstance(draw("examples", scene), Missing)
 
 
 def test_one_arm_has_its_accuracies_by_severity_and_no_differences(tmp_path):
-    scene = make_scene(grid_runs(make_grid(tmp_path, {"standard": {"protocol": "standard"}})))
-    assert scene.subject is None
-    assert len(draw_severity(scene).panels) == 1
-    (panel,) = draw_heatmap(scene).panels
+    scene = make_report_data(grid_runs(make_grid(tmp_path, {"standard": {"protocol": "standard"}})))
+    assert len(draw("severity", scene).panels) == 1
+    assert isinstance(draw("uncertainty", scene), Missing)  # no references, no spread
+    (panel,) = draw("corruptions", scene).panels
     truth = accuracies(scene)
     for corruption, severity in itertools.product(CORRUPTIONS, (1, 3, 5)):
         value = mean(truth["standard", corruption, severity, seed] for seed in (0, 1))
         assert f">{100 * value:.1f}<" in panel.svg
-    assert [group.title for group in choose_examples(scene).groups] == ["Wrong", "Right"]
+    assert [title for title, _ in choose_examples(scene)] == ["Wrong", "Right"]
 
 
 def test_more_arms_than_fit_into_a_heat_map_have_more_panels(scene, tmp_path):
     arms = {f"arm{i}": {"protocol": "standard", "network": f"net{i}"} for i in range(7)}
     folder = make_grid(tmp_path, arms, (0,), foreign=(), severities=(1,), n=12, limit=12)
-    figure = draw_heatmap(make_scene(grid_runs(folder)))
+    figure = draw("corruptions", make_report_data(grid_runs(folder)))
     assert [panel.name for panel in figure.panels] == [
         *("corruptions", "corruptions-2", "corruptions-accuracy", "corruptions-accuracy-2"),
     ]
@@ -628,7 +582,7 @@ def test_what_goes_on_is_drawn_where_it_went_on(scene):
     later = replace(scene.comparison, arms=(replace(arm, runs=runs),))
     before = replace(scene.comparison, arms=(arm,))
     epochs = [
-        [float(r["epoch"]) for r in records_of(draw_curves(replace(scene, comparison=each)))]
+        [float(r["epoch"]) for r in records_of(draw("training", replace(scene, comparison=each)))]
         for each in (before, later)
     ]
     assert epochs[0]

@@ -56,7 +56,8 @@ def add(commands: Any, name: str) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the report, and print its path."""
-    from killick.report.writer import make_scene, write_report
+    from killick.report.report_data import make_report_data
+    from killick.report.writer import write_report
     from killick.results.run_folder import find_runs
 
     output = options.output or _default_output(options.runs)
@@ -66,17 +67,16 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         )
 
     runs = find_runs(options.runs)
-    scene = make_scene(runs, options.baseline)
+    data = make_report_data(runs, options.baseline)
     page = write_report(
         runs,
         output,
         title=options.title,
         failed=tuple(_find_unfinished(options.runs)),
-        scene=scene,
+        data=data,
     )
-    for note in scene.comparison.notes:
-        if "is left out" in note:  # a page without it would be taken for one about all
-            print(f"killick: {note}", file=sys.stderr)
+    for line in data.comparison.left_out:
+        print(f"killick: {line}", file=sys.stderr)
     if not options.quiet:
         print(f"The report is in {page}, its figures and tables beside it.")
     return 0

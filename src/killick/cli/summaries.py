@@ -169,12 +169,12 @@ def _cell(rows: Rows, metric: str, scaling: str, factor: float) -> str:
 
 def show_comparison(folder: Path, console: Console | None = None) -> None:
     """Print the summary that a report leaves beside itself: an arm a line."""
-    from killick.report.statistics import MEASURES
+    from killick.report.summary_metrics import summary_metrics
 
     console = console or Console(highlight=False, markup=False)
     with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
         found = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
-    measures = {measure.key: measure for measure in MEASURES}
+    measures = {measure.key: measure for measure in summary_metrics()}
     shown = [
         (title, measures[key])
         for title, key in _COMPARED.items()
@@ -220,7 +220,7 @@ def show_study(
     console.print(shown.says, soft_wrap=True)
     for table in shown.tables:
         console.print()
-        console.print(f"{table.title}. {table.says}".rstrip(), style="dim", soft_wrap=True)
+        console.print(f"{table.title}. {table.note}".rstrip(), style="dim", soft_wrap=True)
         _show_table(table, console)
     console.print()
     for check in shown.checks:

@@ -1,9 +1,11 @@
-"""Reports: runs side by side, from their rows and answers alone; nothing here knows a model.
+"""Reports: runs side by side, from the rows and predictions on disk. Nothing here knows a model.
+
+In come run folders (`killick.results`), out come an HTML page, figures (SVG) and tables (CSV):
 
 ```
-runs ──> comparison ──> numbers ──> headline, tables, figures, page
+runs ──> comparison (arms, seeds) ──> statistics (means, intervals) ──> sections ──> page
 ```
 
-`make_comparison` sorts runs into arms, `summarise` gives their numbers with intervals, `headline`
-says in a sentence or two what came out.
+Imports only `runtime`, `results`, `corruptions` and `metrics`. A section of the page is one file in
+`sections/`.
 """

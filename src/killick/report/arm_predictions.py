@@ -1,26 +1,23 @@
-"""What the arms answered to each image, as far as their runs kept it."""
+"""The predictions of an arm for each image, as far as its runs kept them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from killick.report.comparison import Arm, answers_of, seed_of
-
-Array = np.ndarray[Any, Any]
-
-CORRUPTED = ("corruptions", "cbar")
+from killick.report.evaluations import predictions_of
+from killick.report.run_groups import ArmRuns, seed_of
+from killick.results.predictions import Array
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Some sets of one run, images one after another.
+class LabeledPredictions:
+    """The predictions of one run for some test sets, one after another.
 
     Attributes:
         seed: Of the run.
         confidence: `(n,)`, of the predicted class.
-        correct: `(n,)`, whether that was right.
+        correct: `(n,)`, whether the prediction is right.
         spread: `(n,)`, over references; empty with one reference.
     """
 
@@ -30,25 +27,21 @@ class Judged:
     spread: Array
 
 
-def judged(arm: Arm, suites: tuple[str, ...], inference: str = "single") -> list[Judged]:
-    """For each seed all images of some suites; seeds without answers are left out.
-
-    Args:
-        arm: Whose runs are looked at.
-        suites: "clean", "corruptions", "cbar".
-        inference: "single", or "marginal" with the spread over references.
-    """
+def labeled_predictions(
+    arm: ArmRuns, suites: tuple[str, ...], inference: str = "single"
+) -> list[LabeledPredictions]:
+    """All images of some suites, for each seed that has predictions."""
     found = []
     for run in arm.runs:
         parts = [
-            getattr(answers, inference)
-            for answers in answers_of(run)
-            if answers.about.get("suite") in suites
+            getattr(predictions, inference)
+            for predictions in predictions_of(run)
+            if predictions.about.get("suite") in suites
         ]
         parts = [part for part in parts if "correct" in part]
         if parts:
             found.append(
-                Judged(
+                LabeledPredictions(
                     seed_of(run),
                     _join(parts, "confidence").astype(np.float64),
                     _join(parts, "correct").astype(bool),
@@ -58,14 +51,14 @@ def judged(arm: Arm, suites: tuple[str, ...], inference: str = "single") -> list
     return found
 
 
-def energies(arm: Arm) -> Iterator[tuple[int, str, Array]]:
+def energies(arm: ArmRuns) -> Iterator[tuple[int, str, Array]]:
     """The energy of each image: seed, OOD set or "" for the clean test set, `(n,)`."""
     for run in arm.runs:
-        for answers in answers_of(run):
-            suite = answers.about.get("suite")
+        for predictions in predictions_of(run):
+            suite = predictions.about.get("suite")
             if suite in ("clean", "ood"):
-                name = "" if suite == "clean" else str(answers.about["set"])
-                yield seed_of(run), name, answers.single["energy"].astype(np.float64)
+                name = "" if suite == "clean" else str(predictions.about["set"])
+                yield seed_of(run), name, predictions.single["energy"].astype(np.float64)
 
 
 def _join(parts: list[dict[str, Array]], name: str) -> Array:

@@ -1,4 +1,4 @@
-"""The bootstrap over images: what each number about a model would be in resampled sets.
+"""The bootstrap over images: the numbers about a model in resampled test sets.
 
 One draw counts how often each image is taken. All models, corruptions and severities get the same
 draws, as image i of every corrupted set comes from clean image i: differences between models are
@@ -15,7 +15,6 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -23,19 +22,18 @@ from torch import Tensor
 
 from killick import metrics
 from killick.metrics import cosine_series as cosines
-from killick.report.table_cells import LABELLED, MARGINAL, OOD, SINGLE, Cell
+from killick.report.conditions import LABELED, MARGINAL, OOD, SINGLE, Condition, Place
 from killick.results.predictions import Answers, Array
 
 RESAMPLES = 1000
 _ENTRIES = 1 << 23  # of a matrix of draws that are worked on at a time: 32 MB
-_LEAST_BANDWIDTH = 2 / 1024  # as `smooth_ece` has it, and its step
+_LEAST_BANDWIDTH = 2 / 1024  # as in `smooth_ece`, and its step
 _BANDWIDTH_STEP = 1 / 1024
-_SHARE = 0.95  # of the images in distribution that are accepted
-Place = tuple[str, ...]
+_SHARE = 0.95  # of the in-distribution images that are accepted
 
 
-class Draws:
-    """How often each image is taken, the same for the same images whoever asks.
+class BootstrapDraws:
+    """How often each image is taken: the same counts for the same images.
 
     Args:
         resamples: How many sets are drawn.
@@ -75,117 +73,110 @@ class Draws:
 
 @dataclass(frozen=True)
 class Resampled:
-    """What the numbers about a model would be in resampled sets.
+    """The numbers about a model in resampled test sets.
 
     Attributes:
-        values: For each cell `(resamples,)`.
-        places: For each set, known by a cell's last four parts, which images it holds and how they
-            were asked about. Only numbers of equal places are paired.
-        counts: Of the images of each set, known likewise.
+        values: For each condition `(resamples,)`.
+        images: For each test set which images it holds, see `images_of`. Only numbers about equal
+            images are paired.
+        counts: Of the images of each test set.
     """
 
-    values: dict[Cell, Tensor] = field(default_factory=dict)
-    places: dict[tuple[str, str, str, int], Place] = field(default_factory=dict)
-    counts: dict[tuple[str, str, str, int], int] = field(default_factory=dict)
-
-    @cached_property
-    def inferences(self) -> frozenset[str]:
-        """Those that there are numbers of."""
-        return frozenset(cell.inference for cell in self.values)
+    values: dict[Condition, Tensor] = field(default_factory=dict)
+    images: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    counts: dict[Place, int] = field(default_factory=dict)
 
 
 def resample(
-    answers: Sequence[Answers], draws: Draws, errors: Mapping[Cell, float] | None = None
+    predictions: Sequence[Answers],
+    draws: BootstrapDraws,
+    errors: Mapping[Condition, float] | None = None,
 ) -> Resampled:
-    """What all numbers about one model would be in resampled sets.
+    """All numbers about one model in resampled test sets.
 
     Args:
-        answers: Of one model, from one evaluation.
+        predictions: Of one model, from one evaluation.
         draws: Shared by the models that are compared.
-        errors: Smooth calibration errors that are known already, which save finding bandwidths.
-            Those of other sets are then not resampled: no number is asked of them.
+        errors: Smooth calibration errors that are known already, which saves finding bandwidths.
+            Test sets that are not in it have no resampled calibration error.
     """
     found = Resampled()
     groups: dict[tuple[str, int], list[Answers]] = {}
-    for each in answers:
-        if each.about.get("suite") in LABELLED and "correct" in each.single:
-            groups.setdefault((_images(each), each.count), []).append(each)
-    for (images, count), sets in groups.items():
+    for each in predictions:
+        if each.about.get("suite") in LABELED and "correct" in each.single:
+            groups.setdefault((_label_digest(each), each.count), []).append(each)
+    for (name, count), sets in groups.items():
         if count:
-            _resample_labelled(found, sets, draws, images, errors)
-    clean = next((each for each in answers if each.about.get("suite") == "clean"), None)
-    for each in answers:
+            _resample_labeled(found, sets, draws, name, errors)
+    clean = next((each for each in predictions if each.about.get("suite") == "clean"), None)
+    for each in predictions:
         if clean is not None and clean.count and each.about.get("suite") == OOD and each.count:
             _resample_detection(found, clean, each, draws)
     return found
 
 
-def place_of(answers: Answers) -> Place:
-    """Which images a set holds, with their labels, and how they were asked about."""
-    return (*answers.place, _digest_of(answers.single.get("label")))
+def images_of(predictions: Answers) -> tuple[str, ...]:
+    """Which images a test set holds, with their labels and how they were preprocessed."""
+    return (*predictions.place, _label_digest(predictions))
 
 
-def _images(answers: Answers) -> str:
-    """A name for the images that a set was made of.
+def _label_digest(predictions: Answers) -> str:
+    """A name for the images that a test set was made of.
 
-    Equal labels in equal order: the same pictures, corrupted or not, also where published files
+    Equal labels in equal order mean the same images, corrupted or not, also where published files
     have digests of their own for each corruption.
     """
-    return _digest_of(answers.single.get("label"))
-
-
-def _digest_of(labels: Array | None) -> str:
+    labels = predictions.single.get("label")
     if labels is None:
         return ""
     return hashlib.sha256(labels.astype(np.int64).tobytes()).hexdigest()[:16]
 
 
-def _key(answers: Answers) -> tuple[str, str, str, int]:
-    """The last four parts of a set's cells."""
-    about = answers.about
+def _place_of(predictions: Answers) -> Place:
+    about = predictions.about
     suite = str(about["suite"])
     corruption, severity = str(about.get("corruption") or ""), about.get("severity") or 0
     return suite, str(about["set"]) if suite == OOD else "", corruption, int(severity)
 
 
-def _asked(answers: Answers) -> Iterator[tuple[str, dict[str, Array]]]:
-    yield SINGLE, answers.single
-    if answers.marginal:
-        yield MARGINAL, answers.marginal
+def _by_inference(predictions: Answers) -> Iterator[tuple[str, dict[str, Array]]]:
+    yield SINGLE, predictions.single
+    if predictions.marginal:
+        yield MARGINAL, predictions.marginal
 
 
-def _resample_labelled(
+def _resample_labeled(
     found: Resampled,
     sets: Sequence[Answers],
-    draws: Draws,
-    images: str,
-    errors: Mapping[Cell, float] | None,
+    draws: BootstrapDraws,
+    name: str,
+    errors: Mapping[Condition, float] | None,
 ) -> None:
     """Accuracy, likelihood and calibration of sets that were made of the same images."""
-    linear: dict[Cell, Array] = {}
-    smooth: dict[Cell, tuple[Tensor, Tensor, float]] = {}
+    linear: dict[Condition, Array] = {}
+    smooth: dict[Condition, tuple[Tensor, Tensor, float]] = {}
     for each in sets:
-        key = _key(each)
-        found.places[key], found.counts[key] = place_of(each), each.count
-        for inference, values in _asked(each):
-            linear[Cell(inference, "top1", *key)] = values["correct"]
-            linear[Cell(inference, "nll", *key)] = values["nll"]
-            cell = Cell(inference, "smooth_ece", *key)
-            if errors is not None and cell not in errors:
+        place = _place_of(each)
+        found.images[place], found.counts[place] = images_of(each), each.count
+        for inference, values in _by_inference(each):
+            linear[Condition(inference, "top1", *place)] = values["correct"]
+            linear[Condition(inference, "nll", *place)] = values["nll"]
+            condition = Condition(inference, "smooth_ece", *place)
+            if errors is not None and condition not in errors:
                 continue
             confidence = torch.from_numpy(values["confidence"].astype(np.float64)).clamp(0, 1)
             correct = torch.from_numpy(values["correct"])
-            error = metrics.smooth_ece(confidence, correct) if errors is None else errors[cell]
-            smooth[cell] = confidence, confidence - correct.double(), _bandwidth(error)
+            error = metrics.smooth_ece(confidence, correct) if errors is None else errors[condition]
+            smooth[condition] = confidence, confidence - correct.double(), _bandwidth(error)
     columns = torch.from_numpy(np.stack(list(linear.values()), 1).astype(np.float32))
-    parts: dict[Cell, list[Tensor]] = {cell: [] for cell in (*linear, *smooth)}
-    for weights in draws.weights(images, sets[0].count):
+    parts: dict[Condition, list[Tensor]] = {condition: [] for condition in (*linear, *smooth)}
+    for weights in draws.weights(name, sets[0].count):
         means = (weights @ columns).double().unbind(1)
-        for cell, mean in zip(linear, means, strict=True):
-            parts[cell].append(mean)
-        for cell, (confidence, residuals, bandwidth) in smooth.items():
-            parts[cell].append(smooth_errors(confidence, residuals, bandwidth, weights))
-    found.values.update({cell: torch.cat(pieces) for cell, pieces in parts.items()})
+        for condition, mean in zip(linear, means, strict=True):
+            parts[condition].append(mean)
+        for condition, (confidence, residuals, bandwidth) in smooth.items():
+            parts[condition].append(smooth_errors(confidence, residuals, bandwidth, weights))
+    found.values.update({condition: torch.cat(pieces) for condition, pieces in parts.items()})
 
 
 def _bandwidth(error: float) -> float:
@@ -216,22 +207,27 @@ def smooth_errors(
     return errors.clamp_max_(1.0)
 
 
-def _resample_detection(found: Resampled, clean: Answers, other: Answers, draws: Draws) -> None:
-    """How well the energy tells a set from the clean one.
+def _resample_detection(
+    found: Resampled, clean: Answers, other: Answers, draws: BootstrapDraws
+) -> None:
+    """How well the energy separates an OOD set from the clean test set.
 
-    Some sets are made from the test images. Nothing of a picture is left in them that its energy
-    could depend on alike, so both sides are drawn independently.
+    Both sides are drawn independently, also where OOD images were made from test images: nothing is
+    left of these that the energy could depend on.
     """
-    key = _key(other)
-    found.places[key] = (*place_of(clean), *place_of(other))
-    found.counts[key] = other.count
+    place = _place_of(other)
+    found.images[place] = (*images_of(clean), *images_of(other))
+    found.counts[place] = other.count
     name = f"{other.about['set']} {other.about.get('pictures', '')}"
-    inside, outside = draws.counts(_images(clean), clean.count), draws.counts(name, other.count)
-    for (inference, ours), (_, theirs) in zip(_asked(clean), _asked(other), strict=False):
+    inside = draws.counts(_label_digest(clean), clean.count)
+    outside = draws.counts(name, other.count)
+    for (inference, ours), (_, theirs) in zip(
+        _by_inference(clean), _by_inference(other), strict=False
+    ):
         scores = ours["energy"], theirs["energy"]
-        found.values[Cell(inference, "auroc", *key)] = areas(*scores, inside, outside)
+        found.values[Condition(inference, "auroc", *place)] = areas(*scores, inside, outside)
         rates = false_rates(*scores, inside, outside)
-        found.values[Cell(inference, "fpr_at_95_tpr_in", *key)] = rates
+        found.values[Condition(inference, "fpr_at_95_tpr_in", *place)] = rates
 
 
 def areas(ours: Array, theirs: Array, inside: Tensor, outside: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A comparison: runs as arms and seeds, a baseline, and what a reader must know about them."""
+"""A comparison: runs as arms and seeds, a baseline, and notes about how they can be compared."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,24 +7,20 @@ from functools import cached_property
 from pathlib import Path
 
 from killick.errors import DataError, check_option
-from killick.report.bootstrap import Draws, Place, Resampled, place_of, resample
-from killick.report.evaluations import answers_of as answers_of
+from killick.report.bootstrap import BootstrapDraws, Resampled, images_of, resample
+from killick.report.conditions import Condition, condition_of, values_in
 from killick.report.evaluations import (
     choose_evaluations,
     describe_evaluation,
     evaluation_of,
-    evaluations_in,
+    predictions_of,
     split_models,
 )
 from killick.report.intervals import ENOUGH_SEEDS
-from killick.report.run_groups import Arm as Arm
-from killick.report.run_groups import group_runs
-from killick.report.run_groups import seed_of as seed_of
-from killick.report.table_cells import Cell, cell_of, cells_in
-from killick.results.rows import Row
+from killick.report.run_groups import ArmRuns, group_runs, seed_of
 from killick.results.run_folder import Run
 
-RunKey = tuple[str, int]  # of an arm, its seed
+RunKey = tuple[str, int]  # arm, seed
 
 
 @dataclass(frozen=True)
@@ -34,14 +30,16 @@ class Comparison:
     Attributes:
         arms: The baseline first, then in the order in which they came.
         baseline: Differences are to this one; None with one arm.
-        data: On which all were evaluated.
-        notes: What a reader must know: runs left out, unequal seeds, other test sets, ...
+        data: The data set on which all were evaluated.
+        notes: Limits of the comparison, such as unequal seeds or test sets.
+        left_out: A line for each run without comparable results.
     """
 
-    arms: tuple[Arm, ...]
-    baseline: Arm | None
+    arms: tuple[ArmRuns, ...]
+    baseline: ArmRuns | None
     data: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @cached_property
     def runs(self) -> dict[RunKey, Run]:
@@ -49,21 +47,21 @@ class Comparison:
         return {(arm.name, seed_of(run)): run for arm in self.arms for run in arm.runs}
 
     @cached_property
-    def values(self) -> dict[RunKey, dict[Cell, float]]:
+    def values(self) -> dict[RunKey, dict[Condition, float]]:
         """The numbers of each run."""
-        return {key: cells_in(run.rows) for key, run in self.runs.items()}
+        return {key: values_in(run.rows) for key, run in self.runs.items()}
 
     @cached_property
     def resampled(self) -> dict[RunKey, Resampled]:
-        """What the numbers of each run would be in resampled sets; empty without answers."""
-        draws = Draws()
+        """The numbers of each run in resampled test sets; empty without predictions."""
+        draws = BootstrapDraws()
         return {
-            key: resample(answers_of(run), draws, self.values[key])
+            key: resample(predictions_of(run), draws, self.values[key])
             for key, run in self.runs.items()
         }
 
     def has_references(self, run: RunKey) -> bool:
-        """Whether a model was asked from references; one without is asked in one way alone."""
+        """Whether a model was evaluated with references; others have one inference alone."""
         return run in self._with_references
 
     @cached_property
@@ -71,15 +69,6 @@ class Comparison:
         return frozenset(
             key for key, run in self.runs.items() if any(str(row["k"]) for row in run.rows)
         )
-
-
-def rows_of(run: Run) -> list[Row]:
-    """The rows of a run's model, of one evaluation.
-
-    Runs of a comparison have one already, which all of them share where they can.
-    """
-    run = next((part for part in split_models(run) if part.name == run.name), split_models(run)[0])
-    return choose_evaluations([run])[0].rows
 
 
 def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Comparison:
@@ -95,115 +84,96 @@ def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Compari
         OptionError: If there is no such arm.
     """
     notes: list[str] = []
-    parts = [part for run in runs for part in split_models(run)]
-    parts = _leave_out(parts, notes)
-    data, parts = _choose_data(parts, notes)
+    left_out: list[str] = []
+    parts = _with_results([part for run in runs for part in split_models(run)], left_out)
+    data, parts = _choose_data(parts, left_out)
     chosen = choose_evaluations(parts)
-    _note_evaluations(parts, chosen, notes)
-    arms = [_one_of_each_seed(arm, notes) for arm in group_runs(chosen)]
+    _note_evaluations(chosen, notes)
+    arms = [_one_per_seed(arm, notes) for arm in group_runs(chosen)]
     base = _choose_baseline(arms, baseline)
     arms.sort(key=lambda arm: arm is not base)  # stable: the others stay as they came
-    _note_seeds(arms, notes)
+    if len({arm.seeds for arm in arms}) > 1:
+        words = "; ".join(f"{arm.name} {', '.join(map(str, arm.seeds))}" for arm in arms)
+        notes.append(f"Unequal seeds ({words}): differences are over the seeds that both have.")
     if len(arms) > 1:
-        _note_answers(arms, base, notes)
-    return Comparison(tuple(arms), base if len(arms) > 1 else None, data, tuple(notes))
+        _note_intervals(arms, base, notes)
+    found = base if len(arms) > 1 else None
+    return Comparison(tuple(arms), found, data, tuple(notes), tuple(left_out))
 
 
-def _leave_out(runs: Iterable[Run], notes: list[str]) -> list[Run]:
-    """Runs with numbers to show."""
+def _with_results(runs: Iterable[Run], left_out: list[str]) -> list[Run]:
     kept = []
     for run in runs:
         if run.job.get("finished") is False:
-            notes.append(f"{run.name} is left out: it was not finished.")
-        elif not any(cell_of(row) is not None for row in run.rows):
-            notes.append(f"{run.name} is left out: it has no results yet.")
+            left_out.append(f"{run.name} is left out: not finished.")
+        elif not any(condition_of(row) is not None for row in run.rows):
+            left_out.append(f"{run.name} is left out: no results yet.")
         else:
             kept.append(run)
     if not kept:
-        found = "; ".join(notes) or "no runs."
-        raise DataError(f"expected runs with results, found none: {found} Evaluate them first.")
+        found = " ".join(left_out) or "No runs."
+        raise DataError(f"no runs with results to report. {found} Evaluate them first.")
     return kept
 
 
-def _choose_data(runs: Sequence[Run], notes: list[str]) -> tuple[str, list[Run]]:
-    """The data of which there is most, and the runs that were evaluated on them."""
-    sizes = Counter(str(row["data"]) for run in runs for row in run.rows if cell_of(row))
+def _choose_data(runs: Sequence[Run], left_out: list[str]) -> tuple[str, list[Run]]:
+    """The data set with most rows, and the runs that were evaluated on it."""
+    sizes = Counter(str(row["data"]) for run in runs for row in run.rows if condition_of(row))
     data = max(sizes, key=lambda name: sizes[name])
     kept = []
     for run in runs:
         rows = [row for row in run.rows if row["data"] == data]
-        if any(cell_of(row) for row in rows):
+        if any(condition_of(row) for row in rows):
             kept.append(replace(run, rows=rows))
         else:
             others = ", ".join(sorted({str(row["data"]) for row in run.rows}))
-            notes.append(f"{run.name} is left out: it was evaluated on {others}, not on {data}.")
+            left_out.append(f"{run.name} is left out: evaluated on {others}, not on {data}.")
     return data, kept
 
 
-def _note_evaluations(before: Sequence[Run], chosen: Sequence[Run], notes: list[str]) -> None:
-    keys = [evaluation_of(run.rows[0]) for run in chosen]
+def _note_evaluations(runs: Sequence[Run], notes: list[str]) -> None:
+    keys = [evaluation_of(run.rows[0]) for run in runs]
     usual = Counter(keys).most_common(1)[0][0]
-    for run, shown, key in zip(before, chosen, keys, strict=True):
+    for run, key in zip(runs, keys, strict=True):
         if key != usual:
             notes.append(
-                f"{run.name} was evaluated otherwise ({describe_evaluation(key)}) than the others"
-                f" ({describe_evaluation(usual)}): differences to it are partly between sets."
-            )
-        others = [each for each in evaluations_in(run) if each != key]
-        if others and shown.rows:
-            words = "; ".join(map(describe_evaluation, others))
-            notes.append(
-                f"{run.name} holds other evaluations too ({words}); shown is"
-                f" {describe_evaluation(key)}."
+                f"{run.name} was evaluated on other images ({describe_evaluation(key)}) than the"
+                f" others ({describe_evaluation(usual)})."
             )
 
 
-def _one_of_each_seed(arm: Arm, notes: list[str]) -> Arm:
+def _one_per_seed(arm: ArmRuns, notes: list[str]) -> ArmRuns:
     """An arm with one run for each seed: the one evaluated last."""
     runs: dict[int, Run] = {}
-    for run in sorted(arm.runs, key=_when):
-        old = runs.get(seed_of(run))
-        if old is not None:
+    for run in sorted(arm.runs, key=_evaluated_at):
+        if (old := runs.get(seed_of(run))) is not None:
             notes.append(
                 f"{arm.name} has two runs of seed {seed_of(run)}: {run.name}, evaluated last, is"
-                f" shown, {old.name} is not."
+                f" used, {old.name} is not."
             )
         runs[seed_of(run)] = run
     return replace(arm, runs=tuple(runs[seed] for seed in sorted(runs)))
 
 
-def _when(run: Run) -> float:
-    """When the rows of a run were written; files whose time is unknown come first."""
-    files = [run.folder / "rows.jsonl", run.folder / "rows.csv"]
-    return max((_changed(file) for file in files), default=0.0)
+def _evaluated_at(run: Run) -> float:
+    """When the rows of a run were written; 0 if unknown."""
+    files = [run.folder / name for name in ("rows.jsonl", "rows.csv")]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
-def _changed(file: Path) -> float:
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _choose_baseline(arms: Sequence[Arm], name: str | None) -> Arm:
+def _choose_baseline(arms: Sequence[ArmRuns], name: str | None) -> ArmRuns:
     if name is not None:
         by_folder = [arm for arm in arms if any(run.name == Path(name).name for run in arm.runs)]
         named = [arm for arm in arms if arm.name == name] or by_folder
         if not named:
-            check_option("baseline", name, [arm.name for arm in arms])
+            check_option("the baseline", name, [arm.name for arm in arms])
         return named[0]
     plain = (arm for arm in arms if arm.protocol == "standard" and arm.from_scratch)
     return next(plain, arms[0])
 
 
-def _note_seeds(arms: Sequence[Arm], notes: list[str]) -> None:
-    if len({arm.seeds for arm in arms}) > 1:
-        words = "; ".join(f"{arm.name} {', '.join(map(str, arm.seeds))}" for arm in arms)
-        notes.append(f"The arms have unequal seeds ({words}): differences are over those in both.")
-
-
-def _note_answers(arms: Sequence[Arm], base: Arm, notes: list[str]) -> None:
-    """What is known of the interval of differences."""
+def _note_intervals(arms: Sequence[ArmRuns], base: ArmRuns, notes: list[str]) -> None:
+    """What the intervals of differences are over, where there are few seeds."""
     theirs = {seed_of(run): run for run in base.runs}
     by_images = False
     for arm in arms:
@@ -211,33 +181,33 @@ def _note_answers(arms: Sequence[Arm], base: Arm, notes: list[str]) -> None:
         if arm is base or len(common) >= ENOUGH_SEEDS:
             continue
         if not common:
-            notes.append(f"{arm.name} has no seed in common with {base.name}: no differences.")
+            notes.append(f"{arm.name} and {base.name} have no seed in common: no differences.")
             continue
         problems = {_pairing_problem(run, theirs[seed_of(run)]) for run in common} - {""}
         by_images |= not problems
         for problem in sorted(problems):
-            notes.append(f"{arm.name} and {base.name} cannot be compared by images: {problem}.")
+            notes.append(f"No intervals over images for {arm.name}: {problem}.")
     if by_images:
         notes.append(
-            "Intervals come from resampling the test images: they hold for the models trained"
-            " here. Models of other seeds may differ by more; five seeds or more would tell."
+            f"With fewer than {ENOUGH_SEEDS} seeds, intervals are over test images: models of other"
+            " seeds may differ by more."
         )
 
 
 def _pairing_problem(run: Run, other: Run) -> str:
-    """Why the answers of two runs cannot be paired; empty if they can."""
-    ours, theirs = _places(run), _places(other)
-    for places, name in ((ours, run.name), (theirs, other.name)):
-        if not places:
-            return f"{name or 'one of them'} has no answers kept image by image"
+    """Why the predictions of two runs cannot be paired; empty if they can."""
+    ours, theirs = _images_by_set(run), _images_by_set(other)
+    for images, name in ((ours, run.name), (theirs, other.name)):
+        if not images:
+            return f"{name or 'one run'} has no predictions per image"
     if any(ours[key] != theirs[key] for key in ours.keys() & theirs.keys()):
-        return f"{run.name} and {other.name} were shown other images, or asked otherwise"
+        return f"{run.name} and {other.name} were evaluated on different images"
     return ""
 
 
-def _places(run: Run) -> dict[tuple[str, ...], Place]:
+def _images_by_set(run: Run) -> dict[tuple[str, ...], tuple[str, ...]]:
     names = ("suite", "set", "corruption", "severity")
     return {
-        tuple(str(each.about.get(name, "")) for name in names): place_of(each)
-        for each in answers_of(run)
+        tuple(str(each.about.get(name, "")) for name in names): images_of(each)
+        for each in predictions_of(run)
     }

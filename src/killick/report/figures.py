@@ -1,16 +1,14 @@
-"""How all figures look: one palette, one size of text, SVG that follows light and dark.
+"""How all figures look: one palette, one text size, SVG that follows light and dark themes.
 
-Matplotlib draws with the light colours. On the page each of them becomes a CSS variable, so that a
-figure changes with the page; in a file of its own it keeps them, and a rule for dark screens
-follows. A panel is as wide as a phone, so that its text stays legible there; on wider screens
-panels stand side by side.
+Matplotlib draws with the light colors. On the page each of them becomes a CSS variable, so that a
+figure changes with the page; in a file of its own it keeps them, followed by a rule for dark
+screens. A panel is as wide as a phone; on wider screens panels stand side by side.
 """
 
-import csv
 import io
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -23,17 +21,18 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
 from killick.report.comparison import Comparison
+from killick.report.tables import to_csv
 
-# What a colour is for: on light paper, on dark paper. Light ones differ from each other, because
-# by them it is known, in the drawn file, what a colour was for.
-COLOURS = {
+# What a color is for: on light paper, on dark paper. Light ones differ from each other, because
+# they are replaced by their role after drawing.
+COLORS = {
     "ink": ("#1d2126", "#e8ebee"),
     "muted": ("#59616b", "#a9b2bc"),
     "grid": ("#dde2e7", "#343b43"),
     "paper": ("#fffffe", "#15181c"),
     "gain": ("#5aa2d9", "#1d689f"),
     "loss": ("#ea9440", "#9a4f0e"),
-    # The baseline, then the other arms. Told apart also without red, green or blue cones.
+    # The baseline, then the other arms; distinguishable without red, green or blue cones.
     "arm-0": ("#3f4650", "#d3d9e0"),
     "arm-1": ("#1468b3", "#3f93ea"),
     "arm-2": ("#d9560b", "#ff9233"),
@@ -42,6 +41,8 @@ COLOURS = {
     "arm-5": ("#6b5410", "#a8923a"),
     "arm-6": ("#6a3df0", "#b7a4ff"),
 }
+COLOURS = COLORS
+MUTED = COLORS["muted"][0]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 WIDTH = 340  # px of a panel at its natural size; a pixel is a point of matplotlib
 LINE_OF_LEGEND = 16
@@ -59,16 +60,18 @@ Record = Sequence[Any]
 
 @dataclass(frozen=True)
 class Style:
-    """How an arm is drawn: by colour, and by dashes and marker for who sees no colours."""
+    """How an arm is drawn: color, dashes and marker."""
 
     role: str
     dashes: Any
     marker: str
 
     @property
-    def colour(self) -> str:
+    def color(self) -> str:
         """To draw with."""
-        return COLOURS[self.role][0]
+        return COLORS[self.role][0]
+
+    colour = color
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,9 @@ class Panel:
 
     Attributes:
         name: Of its file, without ending; unique in a report.
-        title: Said first to who cannot see it.
-        description: What it shows, for the same reader.
-        svg: In light colours, without anything that is for a file of its own.
+        title: For screen readers, as `description`.
+        description: What it shows.
+        svg: In light colors, without anything that is for a file of its own.
     """
 
     name: str
@@ -90,30 +93,27 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that show the same thing, and the numbers in them.
+    """Panels that belong together, and the numbers in them.
 
     Attributes:
-        name: Of its CSV file, without ending.
-        says: What to see, in a sentence or two, from the numbers.
+        name: Of its CSV file, without ending; begins with the key of its section.
+        note: One line under it, or empty.
         panels: In order.
         columns: Of the numbers.
         records: A line of numbers for each point drawn.
     """
 
     name: str
-    says: str
+    note: str
     panels: tuple[Panel, ...]
     columns: tuple[str, ...]
     records: tuple[Record, ...]
 
     @property
     def csv(self) -> str:
-        """The numbers as a table."""
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([_plain(value) for value in record] for record in self.records)
-        return text.getvalue()
+        """The numbers as a CSV file, floats with six digits."""
+        lines = ([f"{v:.6g}" if isinstance(v, float) else v for v in r] for r in self.records)
+        return to_csv(self.columns, lines)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Missing:
 
 
 def choose_styles(comparison: Comparison) -> dict[str, Style]:
-    """A style for each arm by name; the baseline in the colour of ink."""
+    """A style for each arm by name; the baseline in ink."""
     styles = {}
     others = 0
     for arm in comparison.arms:
@@ -140,16 +140,16 @@ def choose_styles(comparison: Comparison) -> dict[str, Style]:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw inside: sets matplotlib up, and puts it back."""
-    ink, muted, grid = (COLOURS[role][0] for role in ("ink", "muted", "grid"))
+    """Draw inside: sets matplotlib up and restores it afterwards."""
+    ink, grid = COLORS["ink"][0], COLORS["grid"][0]
     settings: Any = {
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": "killick",  # the same numbers give the same file
         "text.parse_math": False,  # names may have dollar signs
-        "font.family": ["DejaVu Sans"],  # its widths; others stand in when it is shown
+        "font.family": ["DejaVu Sans"],  # its widths; the page has other fonts
         "font.size": _TEXT,
         "text.color": ink,
-        "axes.edgecolor": muted,
+        "axes.edgecolor": MUTED,
         "axes.labelcolor": ink,
         "axes.linewidth": 0.8,
         "axes.spines.top": False,
@@ -158,11 +158,11 @@ def drawing() -> Iterator[None]:
         "axes.axisbelow": True,
         "axes.facecolor": "none",
         "axes.unicode_minus": True,
-        "figure.facecolor": COLOURS["paper"][0],
+        "figure.facecolor": COLORS["paper"][0],
         "grid.color": grid,
         "grid.linewidth": 0.8,
-        "xtick.color": muted,
-        "ytick.color": muted,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
         "xtick.labelcolor": ink,
         "ytick.labelcolor": ink,
         "lines.linewidth": 1.8,
@@ -172,9 +172,9 @@ def drawing() -> Iterator[None]:
         "legend.fontsize": _TEXT,
     }
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # not what the reader's own settings say
+        matplotlib.rcdefaults()  # not the user's own settings
         matplotlib.rcParams.update(settings)
-        # Names may be in any script; the font that they are shown in is the reader's.
+        # Names may be in any script; browsers have the glyphs.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
@@ -201,12 +201,20 @@ def put_heading(canvas: Canvas, title: str, below: str = "") -> None:
     whole_height = canvas.get_size_inches()[1] * 72
     canvas.text(8 / WIDTH, 1 - 15 / whole_height, title, fontsize=12.5, fontweight="bold")
     if below:
-        muted = COLOURS["muted"][0]
-        canvas.text(8 / WIDTH, 1 - 31 / whole_height, below, fontsize=_TEXT, color=muted)
+        canvas.text(8 / WIDTH, 1 - 31 / whole_height, below, fontsize=_TEXT, color=MUTED)
+
+
+def new_chart(
+    heading: str, below: str, titles: Sequence[str], *, height: float = 200, left: float = 40
+) -> tuple[Canvas, Axes]:
+    """A panel with one pair of axes under a heading, and room for a legend with these titles."""
+    canvas = new_canvas(44 + height + 42 + legend_height(titles))
+    put_heading(canvas, heading, below)
+    return canvas, put_axes(canvas, left=left, top=44, width=WIDTH - left - 12, height=height)
 
 
 def put_legend(canvas: Canvas, entries: Iterable[tuple[str, Line2D | Any]]) -> None:
-    """A legend at the lower edge, two columns wide."""
+    """A legend at the lower edge."""
     titles, handles = zip(*entries, strict=True)
     shown = [shorten(title) for title in titles]
     canvas.legend(
@@ -222,6 +230,11 @@ def put_legend(canvas: Canvas, entries: Iterable[tuple[str, Line2D | Any]]) -> N
     )
 
 
+def put_arm_legend(canvas: Canvas, names: Iterable[str], styles: Mapping[str, Style]) -> None:
+    """A legend of arms."""
+    put_legend(canvas, [(name, sample_line(styles[name])) for name in names])
+
+
 def columns_for(titles: Sequence[str]) -> int:
     """Columns of a legend that fit into the width of a panel."""
     widest = max(map(len, map(shorten, titles)), default=0)
@@ -235,12 +248,12 @@ def legend_height(titles: Sequence[str]) -> int:
 
 
 def sample_line(style: Style) -> Line2D:
-    """What stands for an arm in a legend."""
-    return Line2D([], [], color=style.colour, linestyle=style.dashes, marker=style.marker)
+    """An arm in a legend."""
+    return Line2D([], [], color=style.color, linestyle=style.dashes, marker=style.marker)
 
 
 def put_line(axes: Axes, x: Any, lines: Any, style: Style, *, of: int, every: int = 1) -> None:
-    """The mean of several lines, and a band from the least to the most of them.
+    """The mean of several lines, and a band from their minimum to their maximum.
 
     Args:
         axes: To draw on.
@@ -253,7 +266,7 @@ def put_line(axes: Axes, x: Any, lines: Any, style: Style, *, of: int, every: in
     axes.plot(
         x,
         lines.mean(0),
-        color=style.colour,
+        color=style.color,
         linestyle=style.dashes,
         marker=style.marker,
         markevery=every,
@@ -261,18 +274,16 @@ def put_line(axes: Axes, x: Any, lines: Any, style: Style, *, of: int, every: in
     )
     if len(lines) > 1 and of <= _MOST_BANDS:
         low, high = lines.min(0), lines.max(0)
-        axes.fill_between(x, low, high, color=style.colour, alpha=0.16, linewidth=0)
+        axes.fill_between(x, low, high, color=style.color, alpha=0.16, linewidth=0)
 
 
 def describe_bands(seeds: int, arms: int) -> str:
-    """What to say of bands, where there are any."""
+    """The end of a heading that explains bands, where there are any."""
     return "; band: all seeds" if seeds > 1 and arms <= _MOST_BANDS else ""
 
 
 def shorten(title: str, longest: int = _LONGEST_TITLE) -> str:
-    """A title that fits into a figure, without what no file of XML may hold.
-
-    The middle is left out, as names that begin alike often differ at the end.
+    """A title that fits into a figure, its middle left out, without control characters.
 
     Example:
         >>> shorten("masked-label-alpha0.25", 16)
@@ -315,40 +326,35 @@ def finish(canvas: Canvas, name: str, title: str, description: str) -> Panel:
 
 
 def _tidy_attribute(found: re.Match[str]) -> str:
-    """An attribute with the fonts of the reader, and without needless digits."""
+    """An attribute with the fonts of the page, and without needless digits."""
     text = re.sub(r"'DejaVu Sans'[^;\"]*", FONT, found.group())
     return _ROUGH.sub(r"\1", re.sub(r"\s+", " ", text))
 
 
 def to_page(svg: str) -> str:
-    """The drawing with the variables of a page for colours."""
-    for role, (light, _) in COLOURS.items():
+    """The drawing with CSS variables for colors."""
+    for role, (light, _) in COLORS.items():
         svg = svg.replace(light, f"var(--{role})")
     return svg
 
 
 def to_file(svg: str) -> str:
-    """The drawing as a file of its own, which follows the reader's screen by itself."""
+    """The drawing as a file of its own, with rules for dark screens."""
     place = svg.index(">") + 1
     head = '<?xml version="1.0" encoding="UTF-8"?>\n'
     return f"{head}{svg[:place]}<style>{dark_rules()}</style>{svg[place:]}\n"
 
 
 def dark_rules() -> str:
-    """Rules that change the light colours of a file on a dark screen."""
+    """CSS rules that replace the light colors of a file on a dark screen."""
     rules = [
         f'[style*="{kind}: {light}"]{{{kind}:{dark} !important}}'
-        for light, dark in COLOURS.values()
+        for light, dark in COLORS.values()
         for kind in ("fill", "stroke")
     ]
     return f"@media (prefers-color-scheme: dark){{{''.join(rules)}}}"
 
 
 def variables(side: int) -> str:
-    """The colours of light (0) or dark (1) pages, as declarations of CSS."""
-    return "".join(f"--{role}:{pair[side]};" for role, pair in COLOURS.items())
-
-
-def _plain(value: Any) -> Any:
-    """Floats with as many digits as mean something."""
-    return f"{value:.6g}" if isinstance(value, float) else value
+    """The colors of light (0) or dark (1) pages, as CSS declarations."""
+    return "".join(f"--{role}:{pair[side]};" for role, pair in COLORS.items())

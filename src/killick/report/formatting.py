@@ -1,8 +1,6 @@
-"""Numbers and names as they stand in sentences."""
+"""Numbers and names as they are shown."""
 
-from collections.abc import Mapping, Sequence
-
-_MOST_TOLD = 5  # of a kind in one sentence
+from collections.abc import Sequence
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -13,16 +11,6 @@ def percent(share: float, digits: int = 1) -> str:
         '83.1 %'
     """
     return f"{signless(100 * share, digits)} %"
-
-
-def points(difference: float, digits: int = 1) -> str:
-    """A difference of shares, in points of percent, with its sign.
-
-    Example:
-        >>> points(-0.0312)
-        '−3.1 points'
-    """
-    return f"{signed(100 * difference, digits)} points"
 
 
 def signed(value: float, digits: int) -> str:
@@ -60,23 +48,6 @@ def enumerate_words(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def tell_some(shares: Mapping[str, float], digits: int = 0) -> str:
-    """Shares with whose they are; of many the least and the most.
-
-    Example:
-        >>> tell_some({"plain": 0.2, "masked": 0.412})
-        '20 % (plain) and 41 % (masked)'
-        >>> tell_some({name: number / 10 for number, name in enumerate("abcdef")})
-        'from 0 % (a) to 50 % (f)'
-    """
-    if len(shares) <= _MOST_TOLD:
-        return enumerate_words([f"{percent(v, digits)} ({name})" for name, v in shares.items()])
-    low, high = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
-    return (
-        f"from {percent(shares[low], digits)} ({low}) to {percent(shares[high], digits)} ({high})"
-    )
-
-
 def count_words(count: int, one: str, many: str | None = None) -> str:
     """A count with its noun.
 
@@ -88,7 +59,7 @@ def count_words(count: int, one: str, many: str | None = None) -> str:
 
 
 def spell_corruption(name: str) -> str:
-    """The name of a corruption for people.
+    """The name of a corruption for figures.
 
     Example:
         >>> spell_corruption("jpeg_compression"), spell_corruption("gaussian_noise")
@@ -97,6 +68,9 @@ def spell_corruption(name: str) -> str:
     return name.replace("_", " ").replace("jpeg", "JPEG").replace("gaussian", "Gaussian")
 
 
-def capitalise(sentence: str) -> str:
+def capitalize(sentence: str) -> str:
     """A sentence that begins with a capital, its other letters as they were."""
     return sentence[:1].upper() + sentence[1:]
+
+
+capitalise = capitalize

@@ -1,6 +1,6 @@
 "use strict";
 
-// Sorting: a first click puts the lowest numbers first, a second the highest; what has none is last.
+// Sorting: a first click sorts up, a second down; rows without a number come last.
 function sortBy(table, column, descending) {
   const body = table.tBodies[0];
   const order = (row) => {
@@ -30,7 +30,7 @@ for (const table of document.querySelectorAll("table.arms")) {
   });
 }
 
-// Light and dark: as the system has it, until the reader says otherwise; forgotten with the page.
+// Light and dark: as the system has it, or as chosen until the page is reloaded.
 const theme = document.getElementById("theme");
 const darkSystem = window.matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => {
@@ -39,7 +39,7 @@ const isDark = () => {
 };
 const nameTheme = () => {
   theme.textContent = isDark() ? "Light" : "Dark";
-  theme.setAttribute("aria-label", isDark() ? "Show on light ground" : "Show on dark ground");
+  theme.setAttribute("aria-label", isDark() ? "Light theme" : "Dark theme");
 };
 theme.addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
@@ -49,15 +49,15 @@ darkSystem.addEventListener("change", nameTheme);
 theme.hidden = false;
 nameTheme();
 
-// Saving a figure: as drawn, with colours in place of the page's variables.
-const colours = JSON.parse(document.getElementById("colours").textContent);
+// Saving a figure: with colors in place of the page's variables.
+const colors = JSON.parse(document.getElementById("colors").textContent);
 function save(button) {
   const drawing = button.closest(".panel").querySelector("svg");
   const text = new XMLSerializer()
     .serializeToString(drawing)
-    .replace(/var\(--([\w-]+)\)/g, (_, role) => colours.light[role]);
+    .replace(/var\(--([\w-]+)\)/g, (_, role) => colors.light[role]);
   const place = text.indexOf(">") + 1;
-  const whole = `${text.slice(0, place)}<style>${colours.dark}</style>${text.slice(place)}`;
+  const whole = `${text.slice(0, place)}<style>${colors.dark}</style>${text.slice(place)}`;
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([whole], { type: "image/svg+xml" }));
   link.download = `${button.dataset.save}.svg`;
@@ -69,7 +69,7 @@ for (const button of document.querySelectorAll("button[data-save]")) {
   button.addEventListener("click", () => save(button));
 }
 
-// On paper nothing can be opened, so everything is.
+// On paper all folded tables are open.
 window.addEventListener("beforeprint", () => {
   for (const part of document.querySelectorAll("details.more")) part.open = true;
 });

@@ -2,35 +2,42 @@
 
 import csv
 import io
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table whose cells are ready to be read.
+    """A table of formatted text.
 
     Attributes:
         name: Of its CSV file, without ending; unique in a report.
         title: What it shows.
-        columns: Their heads; the first is that of the lines' names.
-        rows: The name of each line and its cells.
-        says: What to know when reading it.
+        columns: Their heads; the first is that of the row names.
+        rows: The name of each row and its cells.
+        note: One line under it.
     """
 
     name: str
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    says: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), self.name
 
     @property
     def csv(self) -> str:
-        """For a spreadsheet."""
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(self.rows)
-        return text.getvalue()
+        """As a CSV file."""
+        return to_csv(self.columns, self.rows)
+
+
+def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A CSV file; None becomes an empty field."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()

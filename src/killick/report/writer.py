@@ -1,32 +1,21 @@
-"""Writing a report: the page, its figures and tables, each file whole or as it was."""
+"""Writes a report: the page, its figures and tables, each file complete or unchanged."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from killick.errors import OptionError
-from killick.report.comparison import make_comparison
-from killick.report.examples import choose_examples
-from killick.report.figures import Figure, choose_styles, to_file
-from killick.report.formatting import capitalise, enumerate_words
-from killick.report.headline import choose_subject, headline
-from killick.report.heatmap import draw_heatmap
-from killick.report.ood_detection import draw_energies, draw_roc
-from killick.report.page import Section, render_page
-from killick.report.provenance import find_provenance
-from killick.report.reliability import draw_reliability
-from killick.report.scene import Scene
-from killick.report.severity import draw_severity
-from killick.report.statistics import summarise, write_summary
-from killick.report.training_curves import draw_curves
-from killick.report.uncertainty import draw_uncertainty
+from killick.report.figures import Figure, to_file
+from killick.report.formatting import capitalize, enumerate_words
+from killick.report.headline import headline
+from killick.report.page import render_page
+from killick.report.report_data import ReportData, make_report_data
+from killick.report.sections import SECTIONS, Content, Section
+from killick.report.statistics import write_summary
 from killick.results.run_folder import Run
 from killick.runtime.atomic_files import write_atomic
 
-_OURS = re.compile(
-    r"(severity|corruptions|reliability|energy|roc|uncertainty|training|study)(-[a-z0-9-]+)?"
-    r"\.(svg|csv)"
-)
 _MOST_NAMED = 4  # arms in a title
 PAGE, FIGURES, SUMMARY = "report.html", "figures", "summary.csv"
 
@@ -41,9 +30,9 @@ def write_report(
     failed: Sequence[str] = (),
     before: Sequence[Section] = (),
     lead: str | None = None,
-    scene: Scene | None = None,
+    data: ReportData | None = None,
 ) -> Path:
-    """One page about runs side by side, and beside it what it shows as SVG and CSV files.
+    """One page about runs side by side, and beside it its figures and tables as SVG and CSV files.
 
     Args:
         runs: As `killick.results.run_folder.find_runs` finds them.
@@ -53,87 +42,63 @@ def write_report(
         title: Of the page.
         command: By which all can be repeated.
         failed: What is missing because it failed or is not finished, a line each.
-        before: Sections that come before the arms; names of their figures and tables begin with
-            "study".
-        lead: The sentences at the top, instead of those about the arms.
-        scene: That `make_scene` made of the runs, where it did already.
+        before: Sections that come before the table of arms.
+        lead: The sentence at the top, instead of the one about the arms.
+        data: What `make_report_data` made of the runs, if that was done already.
 
     Returns:
         The HTML file.
     """
     page = output if output.suffix in (".html", ".htm") else output / PAGE
-    scene = scene or make_scene(runs, baseline)
-    sections = draw_sections(scene)
+    data = replace(data or make_report_data(runs, baseline), command=command or "")
+    own = sorted((section for _, section in SECTIONS.items()), key=lambda each: each.order)
+    first, after = ([(each, each.make(data)) for each in part] for part in (before, own))
     text = render_page(
-        scene,
-        title=title or _default_title(scene),
-        headline=headline(scene.comparison, scene.table) if lead is None else lead,
-        sections=sections,
-        examples=choose_examples(scene),
-        provenance=find_provenance(scene.comparison, command),
+        data,
+        title=title or _default_title(data),
+        headline=headline(data) if lead is None else lead,
+        before=first,
+        sections=after,
         failed=failed,
-        before=before,
     )
     figures = page.parent / FIGURES
     try:
         figures.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise OptionError(
-            f"expected a folder to write the report to, found {page.parent}: {problem.strerror}."
-        ) from None
-    shown = [*before, *sections]
-    drawn = [f for section in shown for f in section.figures if isinstance(f, Figure)]
-    _remove_old(figures)
-    for figure in drawn:
-        _write_figure(figure, figures)
-    for table in (table for section in shown for table in section.tables):
-        write_atomic(figures / f"{table.name}.csv", table.csv)
-    write_summary(scene.comparison, scene.table, page.parent / SUMMARY)
+        raise OptionError(f"cannot write into {page.parent}: {problem.strerror}.") from None
+    _remove_old(figures, [*before, *own])
+    for _, content in (*first, *after):
+        _write_files(content, figures)
+    write_summary(data.comparison, data.table, page.parent / SUMMARY)
     write_atomic(page, text)
     return page
 
 
-def make_scene(runs: Sequence[Run], baseline: str | None = None) -> Scene:
-    """The runs as arms, with their numbers and styles."""
-    comparison = make_comparison(runs, baseline)
-    styles = choose_styles(comparison)
-    subject = None if comparison.baseline is None else choose_subject(comparison)
-    return Scene(comparison, summarise(comparison), styles, subject)
-
-
-def draw_sections(scene: Scene) -> tuple[Section, ...]:
-    """All figures, in the order of the page."""
-    return (
-        Section("severity", "Accuracy against severity", (draw_severity(scene),)),
-        Section("corruptions", "Corruption by corruption", (draw_heatmap(scene),)),
-        Section("reliability", "Does confidence mean what it says?", (draw_reliability(scene),)),
-        Section("detection", "Telling other pictures", (draw_energies(scene), draw_roc(scene))),
-        Section("uncertainty", "Does spread tell of errors?", (draw_uncertainty(scene),)),
-        Section("training", "Training", (draw_curves(scene),)),
-    )
-
-
-def _remove_old(folder: Path) -> None:
+def _remove_old(folder: Path, sections: Iterable[Section]) -> None:
     """Figures of an earlier report, which may have had other panels; nothing else."""
+    keys = "|".join(re.escape(section.key) for section in sections)
+    ours = re.compile(rf"({keys})(-[a-z0-9-]+)?\.(svg|csv)")
     for path in folder.iterdir():
-        if _OURS.fullmatch(path.name):
+        if ours.fullmatch(path.name):
             path.unlink()
 
 
-def _write_figure(figure: Figure, folder: Path) -> None:
-    for panel in figure.panels:
-        write_atomic(folder / f"{panel.name}.svg", to_file(panel.svg))
-    write_atomic(folder / f"{figure.name}.csv", figure.csv)
+def _write_files(content: Content, folder: Path) -> None:
+    figures = [figure for figure in content.figures if isinstance(figure, Figure)]
+    for figure in figures:
+        for panel in figure.panels:
+            write_atomic(folder / f"{panel.name}.svg", to_file(panel.svg))
+        write_atomic(folder / f"{figure.name}.csv", figure.csv)
+    for table in content.tables:
+        write_atomic(folder / f"{table.name}.csv", table.csv)
 
 
-def _default_title(scene: Scene) -> str:
-    arms = scene.comparison.arms
-    if len(arms) == 1:
-        return f"{capitalise(arms[0].name)} on {scene.comparison.data}"
-    baseline = scene.comparison.baseline
-    assert baseline is not None
+def _default_title(data: ReportData) -> str:
+    arms, baseline = data.comparison.arms, data.comparison.baseline
+    if baseline is None:
+        return f"{capitalize(arms[0].name)} on {data.comparison.data}"
     others = [arm.name for arm in arms if arm is not baseline]
     if len(others) > _MOST_NAMED:
-        return f"{len(arms)} arms on {scene.comparison.data}"
-    names = capitalise(enumerate_words(others))
-    return f"{names} against {baseline.name} on {scene.comparison.data}"
+        return f"{len(arms)} arms on {data.comparison.data}"
+    names = capitalize(enumerate_words(others))
+    return f"{names} against {baseline.name} on {data.comparison.data}"

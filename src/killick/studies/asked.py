@@ -106,7 +106,7 @@ def judge_way(way: Asked, single: Asked) -> str:
     gaps = [value - single.by_seed[seed] for seed, value in way.by_seed.items()]
     gap, spread = statistics.fmean(gaps), max(single.over_draws, way.over_draws or 0)
     if len(gaps) > 1 and statistics.stdev(gaps) > 1e-9:
-        certain = abs(gap) > spread and t_interval(gaps).tells
+        certain = abs(gap) > spread and t_interval(gaps).significant
     else:
         certain = abs(gap) > 2 * spread
     if not certain:

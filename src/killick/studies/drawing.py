@@ -23,7 +23,7 @@ from killick.report.figures import (
 )
 from killick.report.formatting import signed, signless
 from killick.report.intervals import ENOUGH_SEEDS, Interval
-from killick.report.statistics import MEASURES, Measure
+from killick.report.summary_metrics import SummaryMetric, find_summary_metric
 from killick.report.tables import TextTable
 from killick.studies.results import Results
 
@@ -47,9 +47,9 @@ class Published:
     how: str
 
 
-def find_measure(key: str) -> Measure:
+def find_measure(key: str) -> SummaryMetric:
     """The measure with a key."""
-    return next(measure for measure in MEASURES if measure.key == key)
+    return find_summary_metric(key)
 
 
 def mean_and_spread(values: Iterable[float], factor: float = 100, digits: int = 1) -> str:
@@ -100,9 +100,9 @@ def judge(found: Interval | None, higher_is_better: bool = True) -> str:
     """
     if found is None:
         return "not known"
-    if not found.tells:
+    if not found.significant:
         return "no clear difference"
-    if not found.agrees:
+    if not found.seeds_agree:
         return "no clear difference: the seeds disagree"
     word = "better" if (found.value > 0) == higher_is_better else "worse"
     seeds = len(found.by_seed)

@@ -129,7 +129,7 @@ def judge_width(one: Optimum, base: Optimum, name: str) -> str:
     spread over seeds of either, and the narrower region was seen whole.
     """
     found = compare_radii(one, base, name)
-    if found is None or not found.tells:
+    if found is None or not found.significant:
         return "no clear difference"
     spreads = [statistics.stdev(each.radii[name].values()) for each in (one, base)]
     narrower = base if found.value > 0 else one

@@ -8,9 +8,8 @@ from typing import Any
 from killick.errors import DataError
 from killick.report.figures import Style
 from killick.report.intervals import Interval
-from killick.report.scene import Scene
-from killick.report.statistics import Number, between
-from killick.report.writer import make_scene
+from killick.report.report_data import ReportData, make_report_data
+from killick.report.statistics import Estimate, between
 from killick.results.measurements import Record, read_measured
 from killick.results.run_folder import Run
 from killick.studies.study import Plan
@@ -38,7 +37,7 @@ class Results:
     """
 
     plan: Plan
-    scene: Scene
+    scene: ReportData
     factors: Mapping[str, Mapping[str, Any]]
     measured: tuple[Record, ...]
 
@@ -58,7 +57,7 @@ class Results:
         """The values of a factor among finished arms, in the order of the plan."""
         return list(dict.fromkeys(own[factor] for own in self.factors.values() if factor in own))
 
-    def number(self, arm: str | None, measure: str) -> Number | None:
+    def number(self, arm: str | None, measure: str) -> Estimate | None:
         """A measure of an arm, by its key in `killick.report.statistics`; None if there is none."""
         return None if arm is None else self.scene.table.get(arm, {}).get(measure)
 
@@ -121,7 +120,7 @@ def make_results(plan: Plan, runs: Sequence[Run]) -> Results:
         for run in runs
         for record in read_measured(run.folder, plan.measuring)
     ]
-    return Results(plan, make_scene(runs), factors, tuple(measured))
+    return Results(plan, make_report_data(runs), factors, tuple(measured))
 
 
 def _fits(own: Mapping[str, Any], key: str, value: Any) -> bool:

@@ -16,7 +16,7 @@ from killick.experiments.job_runner import rename_job
 from killick.experiments.jobs import Job, make_jobs
 from killick.experiments.scheduler import check_work, work
 from killick.report.formatting import capitalise, count_words
-from killick.report.page import Section
+from killick.report.sections import Content, Section
 from killick.report.tables import TextTable
 from killick.report.writer import write_report
 from killick.results.rows import Row
@@ -132,7 +132,7 @@ def run_study(
         failed=[*failed, *worked.unfinished],
         before=[_section(plan, shown, equality, results)],
         lead=shown.says,
-        scene=results.scene,
+        data=results.scene,
     )
     write_atomic(output / ROWS, _rows(results))
     write_atomic(output / ABOUT, json.dumps(_about(plan, shown, equality), indent=2) + "\n")
@@ -186,7 +186,8 @@ def _section(plan: Plan, shown: Shown, equality: Equality | None, results: Resul
         tables.append(make_equality_table(equality))
         notes.append(f"As in the paper's settings: {', '.join(equality.equal) or 'nothing'}.")
     title = f"{study.item}, here and in the paper" if study.item else "Beyond the paper"
-    return Section("study", title, shown.figures, "", tuple(tables), tuple(notes))
+    content = Content(shown.figures, tuple(tables), tuple(notes))
+    return Section("study", title, 0, lambda _: content)
 
 
 def _tell_seeds(results: Results) -> str:

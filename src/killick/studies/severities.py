@@ -5,13 +5,13 @@ from importlib import resources
 from typing import Any
 
 from killick.report.figures import Figure
-from killick.report.statistics import Number, by_severity, mean_title
+from killick.report.statistics import Estimate, by_severity, mean_title
 from killick.report.tables import TextTable
 from killick.studies.drawing import NONE, draw_lines, mean_and_spread
 from killick.studies.results import Results
 
 COLUMNS = ("clean", *(f"c{s}" for s in range(1, 6)), *(f"cbar{s}" for s in range(1, 6)))
-Columns = dict[str, dict[str, Number]]  # arm, column
+Columns = dict[str, dict[str, Estimate]]  # arm, column
 
 
 def collect(results: Results) -> Columns:

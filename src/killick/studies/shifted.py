@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from killick.report.conditions import SINGLE
 from killick.report.figures import Figure
 from killick.report.formatting import count_words, enumerate_words
-from killick.report.statistics import Number, by_severity, ood_by_set
-from killick.report.table_cells import SINGLE
+from killick.report.statistics import Estimate, by_severity, ood_by_set
 from killick.report.tables import TextTable
 from killick.studies.drawing import (
     NONE,
@@ -19,7 +19,7 @@ from killick.studies.drawing import (
 from killick.studies.results import Results
 
 VISION_OOD = ("isun", "textures", "places365")  # whose plain mean the paper calls so
-Numbers = Mapping[str, Mapping[Any, Number]]  # by arm, and by set or severity
+Numbers = Mapping[str, Mapping[Any, Estimate]]  # by arm, and by set or severity
 _SMOOTH = "smooth_ece"
 _SUITES = {"corruptions": "common corruption", "cbar": "C-bar corruption"}
 
@@ -35,9 +35,10 @@ def errors_of(results: Results, arm: str) -> dict[int, dict[tuple[str, str, int]
         if name != arm:
             continue
         errors = {
-            (cell.suite, cell.corruption, cell.severity): value
-            for cell, value in values.items()
-            if (cell.metric, cell.inference) == (_SMOOTH, SINGLE) and cell.suite in _SUITES
+            (each.suite, each.corruption, each.severity): value
+            for each, value in values.items()
+            if (each.metric, each.inference, each.scaling) == (_SMOOTH, SINGLE, "")
+            and each.suite in _SUITES
         }
         for row in comparison.runs[name, seed].rows:
             asked = (row["suite"], row["metric"], row["inference"], row["scaling"])

@@ -1,0 +1,69 @@
+"""Conditions: which metric, inference and test set a number about a model belongs to."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from killick.corruptions.suites import PUBLISHED
+from killick.results.rows import Row
+
+SINGLE, MARGINAL = "single", "marginal"
+CORRUPTED = ("corruptions", "cbar")  # suites
+LABELED = ("clean", *CORRUPTED)
+OOD = "ood"
+OOD_SCORE = "energy"
+TEMPERATURE = "temperature"
+
+Place = tuple[str, str, str, int]
+
+
+class Condition(NamedTuple):
+    """Under which condition a number was measured.
+
+    Attributes:
+        inference: "single", from the first reference, or "marginal", the mean over references.
+        metric: Its key.
+        suite: "clean", "corruptions", "cbar" or "ood".
+        set: The OOD set; else empty.
+        corruption: Empty if there is none.
+        severity: From 1 to 5; 0 if there is none.
+        scaling: "temperature" if logits were divided by a fitted temperature; else empty.
+    """
+
+    inference: str
+    metric: str
+    suite: str
+    set: str = ""
+    corruption: str = ""
+    severity: int = 0
+    scaling: str = ""
+
+    @property
+    def place(self) -> Place:
+        """The test set alone."""
+        return self[2:6]
+
+
+def condition_of(row: Row) -> Condition | None:
+    """The condition of a row; None if reports do not use it, as for means over corruptions."""
+    suite, scaling = str(row["suite"]), str(row["scaling"])
+    corrupted, ood = suite in CORRUPTED, suite == OOD
+    if suite not in (*LABELED, OOD) or row["inference"] not in (SINGLE, MARGINAL):
+        return None
+    if scaling not in ("", TEMPERATURE):
+        return None
+    if ood != (row["score"] == OOD_SCORE) or corrupted != (row["corruption"] in PUBLISHED):
+        return None
+    return Condition(
+        str(row["inference"]),
+        str(row["metric"]),
+        suite,
+        str(row["set"]) if ood else "",
+        str(row["corruption"]) if corrupted else "",
+        int(row["severity"]) if corrupted else 0,
+        scaling,
+    )
+
+
+def values_in(rows: Iterable[Row]) -> dict[Condition, float]:
+    """The numbers in rows by condition."""
+    return {found: float(row["value"]) for row in rows if (found := condition_of(row)) is not None}

@@ -1,0 +1,48 @@
+"""What every section of a report is made from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from killick.report.comparison import Comparison, make_comparison
+from killick.report.figures import Style, choose_styles
+from killick.report.run_groups import ArmRuns
+from killick.report.statistics import Table, summarize
+from killick.results.run_folder import Run
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """A comparison with its numbers, and how its arms are drawn.
+
+    Attributes:
+        comparison: All arms.
+        table: Their numbers.
+        styles: By the name of the arm.
+        main_arm: The arm that the headline and the examples set against the baseline.
+        command: By which all can be repeated; empty if unknown.
+    """
+
+    comparison: Comparison
+    table: Table
+    styles: dict[str, Style]
+    main_arm: ArmRuns
+    command: str = ""
+
+
+def make_report_data(runs: Sequence[Run], baseline: str | None = None) -> ReportData:
+    """The runs as arms, with their numbers and styles."""
+    comparison = make_comparison(runs, baseline)
+    styles = choose_styles(comparison)
+    return ReportData(comparison, summarize(comparison), styles, choose_main_arm(comparison))
+
+
+def choose_main_arm(comparison: Comparison) -> ArmRuns:
+    """The first arm masked towards the label; else the first masked one; else the first other one.
+
+    It is never chosen by how well it did. With one arm it is that one.
+    """
+    others = [arm for arm in comparison.arms if arm is not comparison.baseline]
+    masked = [arm for arm in others if arm.protocol == "masked"]
+    label = [arm for arm in masked if arm.target == "label"]
+    named = [arm for arm in others if arm.name == "masked-label"]
+    return (named or label or masked or others)[0]

@@ -1,0 +1,72 @@
+"""The sections of a report: one module each, with one registered entry.
+
+To add a section, put a file here, or an entry point `killick.report_sections` into a package:
+
+    from killick.report.sections import SECTIONS, Content, ReportData, Section
+
+    def make(data: ReportData) -> Content:
+        return Content(tables=(TextTable("mine", "My table", ...),))
+
+    SECTIONS.register("mine", Section("mine", "My section", order=45, make=make))
+
+The page shows it in its order, and its figures and tables are saved beside the page.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from killick.registry import Registry
+from killick.report.figures import Figure, Missing
+from killick.report.report_data import ReportData as ReportData
+from killick.report.tables import TextTable
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a section shows, in this order.
+
+    Attributes:
+        figures: A `Missing` is shown as one line.
+        tables: Their names and those of figures begin with the section's key.
+        notes: One line each.
+        html: As `render` makes it.
+    """
+
+    figures: tuple[Figure | Missing, ...] = ()
+    tables: tuple[TextTable, ...] = ()
+    notes: tuple[str, ...] = ()
+    html: Markup = Markup()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        key: Its anchor on the page.
+        title: Its heading.
+        order: Sections are sorted by it.
+        make: What it shows of a comparison.
+    """
+
+    key: str
+    title: str
+    order: int
+    make: Callable[[ReportData], Content]
+
+
+SECTIONS: Registry[Section] = Registry(
+    "report_sections", "report section", package="killick.report.sections"
+)
+
+
+def render(template: str, **values: Any) -> Markup:
+    """HTML from a Jinja template; values are escaped."""
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return Markup(environment.from_string(template).render(values))

@@ -1,0 +1,106 @@
+"""The columns of summary tables: registered metrics over clean, corrupted and OOD test sets."""
+
+from dataclasses import dataclass, replace
+
+from killick.errors import check_option
+from killick.metrics import METRICS, Metric
+from killick.report.conditions import MARGINAL, OOD, SINGLE, TEMPERATURE
+from killick.report.intervals import Interval
+
+
+@dataclass(frozen=True)
+class SummaryMetric:
+    """A metric over some test sets: a column of the table of arms.
+
+    Attributes:
+        key: Its name in `summary.csv`: "corrupted_top1".
+        title: For tables and figures: "corrupted accuracy".
+        metric: Its entry, with unit, direction and format.
+        suite: On which test sets it is the mean.
+        severity: The only one that counts; 0 for all.
+        scaling: "temperature", or empty.
+        inference: "single", from the first reference, or "marginal", the mean over all.
+    """
+
+    key: str
+    title: str
+    metric: Metric
+    suite: str = "clean"
+    severity: int = 0
+    scaling: str = ""
+    inference: str = SINGLE
+
+    @property
+    def unit(self) -> str:
+        """As in the metric's entry."""
+        return self.metric.unit
+
+    @property
+    def factor(self) -> float:
+        """What a value is multiplied by to be in that unit."""
+        return self.metric.factor
+
+    @property
+    def digits(self) -> int:
+        """Decimals to show."""
+        return self.metric.digits
+
+    @property
+    def higher_is_better(self) -> bool:
+        """The direction of the metric."""
+        return self.metric.direction > 0
+
+    def verdict(self, difference: Interval | None) -> str:
+        """Whether a difference is "better" or "worse"; empty if it is not significant."""
+        if difference is None or not difference.significant or not self.metric.direction:
+            return ""
+        return "better" if (difference.value > 0) == self.higher_is_better else "worse"
+
+
+def summary_metrics() -> tuple[SummaryMetric, ...]:
+    """All columns: registered metrics on clean, corrupted and OOD images.
+
+    Each is there from the first reference and, after these, from the mean over all references.
+    """
+    found = []
+    for key, metric in METRICS.items():
+        if not metric.summary or metric.input == "derived":
+            continue
+        title = metric.title
+        if metric.input == "scores":
+            found.append(SummaryMetric(f"ood_{key}", f"OOD {title}", metric, OOD))
+            continue
+        found.append(SummaryMetric(f"clean_{key}", f"clean {title}", metric))
+        found.append(SummaryMetric(f"corrupted_{key}", f"corrupted {title}", metric, "corruptions"))
+        if key == "top1":
+            hardest = f"{title} at severity 5"
+            found.append(SummaryMetric(f"severity5_{key}", hardest, metric, "corruptions", 5))
+            found.append(SummaryMetric(f"cbar_{key}", f"C-bar {title}", metric, "cbar"))
+        if metric.scaled:
+            found += [
+                replace(
+                    each,
+                    key=f"{each.key}_temperature",
+                    title=f"{each.title}, with a temperature",
+                    scaling=TEMPERATURE,
+                )
+                for each in found[-2:]
+            ]
+    marginal = [
+        replace(
+            each,
+            key=f"{each.key}_marginal",
+            title=f"{each.title}, mean over references",
+            inference=MARGINAL,
+        )
+        for each in found
+    ]
+    return (*found, *marginal)
+
+
+def find_summary_metric(key: str) -> SummaryMetric:
+    """The column with this key."""
+    known = {each.key: each for each in summary_metrics()}
+    if key not in known:
+        check_option("the metric", key, list(known))
+    return known[key]
