@@ -338,7 +338,7 @@ class Anchored(ImageModel):
         return {**vars(self), "recent": recent, "_settled": (0, 0)}
 
     def extra_repr(self) -> str:
-        """What `print(model)` says beside the network."""
+        """Shown by `print(model)`."""
         stems = ", ".join(stem.name for stem in self.stems)
         policy = f" ({self.reference_policy})" if self.reference_policy else ""
         return (

@@ -1,6 +1,6 @@
-"""BatchNorm beside masking: statistics of what evaluation will see.
+"""BatchNorm statistics of unmasked pairs, which is what evaluation sees.
 
-Masking a whole batch spoils BatchNorm's running statistics: they mix masked and unmasked batches,
+Masking whole batches biases BatchNorm's running statistics: they mix masked and unmasked batches,
 each of which was normalized by statistics of its own, while evaluation sees unmasked pairs alone.
 A ResNet can lose most of its accuracy to that. So an anchored model remembers its last training
 pairs and, when it is switched to `eval()` after batches that may have been masked, estimates the

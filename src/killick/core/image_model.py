@@ -1,4 +1,4 @@
-"""What belongs to a model whether it is anchored or not: its images, classes and provenance."""
+"""The base of anchored and standard models: image shape, normalization, classes, provenance."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Normalize(nn.Module):
 
 @dataclass(frozen=True)
 class Threshold:
-    """Up to which energy an image is taken to be like those the model was made for.
+    """The energy up to which an image counts as in-distribution.
 
     Attributes:
         energy: Of `-logsumexp(logits)`; above it an image is out-of-distribution.
@@ -70,7 +70,7 @@ class Threshold:
 
 
 class ImageModel(nn.Module):
-    """A network, and what belongs to it whether it is anchored or not.
+    """The base of anchored and standard models.
 
     Attributes:
         net: The network.

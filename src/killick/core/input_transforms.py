@@ -1,4 +1,4 @@
-"""What stands before a network's first layer, taken out so that it can be done before pairing.
+"""Preprocessing inside a network, moved out of it so that it is applied before pairing.
 
 A normalization inside the network would be applied to the residual as if it were an image. Done
 first, to the image and to the reference alike, it leaves a pair of prepared images.

@@ -1,6 +1,6 @@
-"""Running a network to see what it does: what its layers read and compute, and on which input.
+"""Which layers of a network read its input, and what layers read and compute, found by running it.
 
-Nothing here knows a network by name; `stems` and `folding` build on it.
+No network is known by name.
 """
 
 import math

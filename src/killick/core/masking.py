@@ -1,10 +1,10 @@
-"""Reference masking: when a reference is hidden in training, and what is learnt then.
+"""Reference masking: when a reference is masked in training, and towards which target.
 
 Now and then the network sees `[0, x - reference]` instead of `[reference, x - reference]`. What it
 is trained towards meanwhile decides what it learns, and the paper and its authors' code disagree:
 
 - `target="label"`: the true label, as in the released code (and, by all signs, in the published
-  tables). The network must also manage with the residual alone.
+  tables). The network must classify from the residual alone.
 - `target="uniform"`: the uniform distribution, as in the paper's text. The network must *not*
   decide from the residual alone.
 
@@ -111,7 +111,7 @@ class ReferenceMasking:
         self._alpha = float(value)
 
     def record(self) -> dict[str, Any]:
-        """The settings, for whoever writes down results."""
+        """The settings, to be recorded with results."""
         return {
             "alpha": self.alpha,
             "every": self.every,
@@ -246,7 +246,7 @@ def _several_processes() -> bool:
 
 
 def _check_labels(labels: object, n: int) -> None:
-    """Refuse what `cross_entropy` fails on with other words, or compares with in another way."""
+    """Refuse labels that `cross_entropy` would reject obscurely or misread."""
     if not isinstance(labels, Tensor):
         raise DtypeError(
             f"expected labels as a torch.Tensor, found {type(labels).__name__}. A list of class"

@@ -1,8 +1,6 @@
-"""The standard model: an ordinary network in the same clothes as an anchored one.
+"""The standard model: an ordinary network with the interface of an anchored one, without references.
 
-Whoever compares anchored training with standard training wants both saved, loaded and evaluated by
-the same code. So a standard model takes the same images, refuses the same mistakes and carries the
-same names along; it only has no references.
+So both are saved, loaded and evaluated by the same code.
 """
 
 from collections.abc import Sequence
@@ -50,7 +48,7 @@ class Standard(ImageModel):
         return logits_of(self.net(x if self.normalize is None else self.normalize(x)))
 
     def extra_repr(self) -> str:
-        """What `print(model)` says beside the network."""
+        """Shown by `print(model)`."""
         return f"images {self.image_shape}, no references"
 
 

@@ -3,7 +3,7 @@
 To anchor a network is to let its stem read a pair instead of an image. The stem is found by running
 the network, doubled, and the outcome is checked by running it again; no network is known by name.
 
-How it is found: see `observe.find_stem`. How it is doubled: the network, its stem twice as wide, is
+How it is found: see `inspection.find_stem`. How it is doubled: the network, its stem twice as wide, is
 run on `[x, 0]` and on `[0, x]`. Each feature that now arrives at the stem must be one of those that
 arrived for `x` alone, in one of the two runs. That gives the place of every kernel slice, even if
 the network reorders its input before the stem (space to depth, cutting into patches, flattening).
