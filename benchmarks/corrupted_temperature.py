@@ -32,7 +32,7 @@ import killick
 from killick.cli import main as killick_command
 from killick.corruptions.suites import SEVERITIES, list_corruptions
 from killick.data.image_set import ImageSet
-from killick.evaluation.classifier import Subject, make_subject
+from killick.evaluation.classifier import Classifier, open_classifier
 from killick.metrics.accuracy import nll
 from killick.metrics.smooth_calibration import smooth_ece
 from killick.metrics.temperature import fit_temperature
@@ -48,7 +48,7 @@ Judged = dict[str, float | int | str]
 
 @torch.inference_mode()
 def answers(
-    subject: Subject, images: Tensor, corruptions: Sequence[str], seed: int
+    classifier: Classifier, images: Tensor, corruptions: Sequence[str], seed: int
 ) -> Iterator[Tensor]:
     """Logits of the pictures as they are, then of each corruption at each severity."""
     generator = torch.Generator(images.device).manual_seed(seed)
@@ -57,7 +57,7 @@ def answers(
         for part in images.split(BATCH):
             if name:
                 part = killick.corrupt(part, name, severity, generator=generator)
-            parts.append(subject.ask(part)[0])
+            parts.append(classifier.logits(part)[0])
         yield torch.cat(parts)
 
 
@@ -92,13 +92,13 @@ def measure(run: Path, corruptions: Sequence[str], device: str, limit: int | Non
     """A line for each temperature of one model."""
     recipe = load_recipe(run / "recipe.yaml")
     parts, cell = sets_of(recipe), read_job(run)
-    subject = make_subject(run / "model", references=1, device=device)
+    classifier = open_classifier(run / "model", references=1, device=device)
 
     def ask(images: ImageSet | None, seed: int) -> tuple[list[Tensor], Tensor]:
         assert images is not None
         images = images.part(torch.arange(min(limit or len(images), len(images))))
         pixels, labels = images.images().to(device), images.labels.to(device)
-        return list(answers(subject, pixels, corruptions, seed)), labels
+        return list(answers(classifier, pixels, corruptions, seed)), labels
 
     temperatures = fit(*ask(parts.validation, seed=1))
     found, labels = ask(parts.test, seed=0)

@@ -27,7 +27,7 @@ from killick.data.sources import load_sets
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, KillickError, OptionError, OutputError
 from killick.evaluation import model_runner as asking
-from killick.evaluation.classifier import Subject, _are_probabilities
+from killick.evaluation.classifier import Classifier, _are_probabilities
 from killick.evaluation.image_blocks import BLOCK, block_generator
 from killick.evaluation.test_sets import load_validation
 from killick.results.rows import COLUMNS, read_rows
@@ -621,7 +621,7 @@ def test_two_evaluations_into_one_folder_keep_each_others_rows(tmp_path, monkeyp
     see = asking.Asking.see
 
     def meanwhile(self, unit):
-        if self.subject.name == "a" and unit.suite == "clean":
+        if self.classifier.name == "a" and unit.suite == "clean":
             evaluate(make_standard(), folder=tmp_path, name="b")
         return see(self, unit)
 
@@ -682,7 +682,10 @@ def test_synthetic_sets_are_what_they_say(generator):
 @pytest.mark.parametrize("aside", [0, 150])
 def test_pictures_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, monkeypatch):
     recipe = load_recipe("shapes-small", {"data.validation": aside, "data.limit": None})
-    model = Subject("m", nn.Identity(), 32, None, 10, None, {}, "w", recipe=asdict(recipe))
+    model = Classifier(
+        *("m", nn.Identity(), torch.device("cpu"), 32, None, None, {}, "w", 10),
+        recipe=asdict(recipe),
+    )
     test = load_sets("shapes").test
     if not aside:  # a training set of gigabytes would be read to look at none of it
         monkeypatch.setattr("killick.evaluation.test_sets.cut_sets", None)

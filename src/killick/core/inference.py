@@ -17,6 +17,7 @@ from killick.core.image_model import Threshold
 from killick.core.standard import Standard, model_in
 from killick.core.transduction import nearest_candidate
 from killick.errors import OptionError, ShapeError, check_option
+from killick.metrics.ood_scores import energy_of, entropy_of
 
 PROTOCOLS = ("single", "marginal", "transductive")
 CANDIDATES = 50
@@ -174,7 +175,7 @@ def _marginal(
     task: str,
     keep_members: bool,
 ) -> Prediction:
-    views = [None] if references is None else [r.expand_as(x) for r in references]
+    views = [None] if references is None else [_expanded(r, x) for r in references]
     k = len(views)
     classify = task == "classification"
     logits, values, squashed = _Moments(), _Moments(), _Moments()
@@ -184,7 +185,7 @@ def _marginal(
         logits.add(output)
         values.add(output.softmax(-1) if classify else output)
         if classify:
-            entropy.add(_entropy(output.softmax(-1)))
+            entropy.add(entropy_of(output.softmax(-1)))
             votes.append(output.argmax(-1))
         if scaling is not None:
             squashed.add(output.sigmoid())
@@ -202,18 +203,25 @@ def _marginal(
     probs = mean.softmax(-1) if average == "logits" else values.mean
     information = disagreement = None
     if k > 1:
-        information = (_entropy(values.mean) - entropy.mean).clamp_min(0)
+        information = (entropy_of(values.mean) - entropy.mean).clamp_min(0)
         disagreement = (torch.stack(votes) != probs.argmax(-1)).float().mean(0)
     return Prediction(
         mean,
         numbers,
         probs=probs,
-        energy=-mean.logsumexp(-1),
+        energy=energy_of(mean),
         std=std,
         mutual_information=information,
         disagreement=disagreement,
         members=stacked,
     )
+
+
+def _expanded(reference: Tensor, x: Tensor) -> Tensor:
+    """The reference for each image, in the images' memory layout."""
+    view, last = reference.expand_as(x), torch.channels_last
+    laid_out = x.ndim == 4 and x.is_contiguous(memory_format=last)
+    return view.contiguous(memory_format=last) if laid_out and not x.is_contiguous() else view
 
 
 def _outputs(model: nn.Module, x: Tensor, references: Tensor | None, task: str) -> Tensor:
@@ -251,11 +259,6 @@ class _Moments:
         return variance.clamp_min(0).sqrt()
 
 
-def _entropy(probs: Tensor) -> Tensor:
-    surprise: Tensor = torch.special.xlogy(probs, probs)
-    return -surprise.sum(-1)
-
-
 def _transductive(
     model: nn.Module,
     anchored: Anchored,
@@ -274,6 +277,6 @@ def _transductive(
         logits,
         chosen,
         probs=logits.softmax(-1),
-        energy=-logits.logsumexp(-1),
+        energy=energy_of(logits),
         distance=distance,
     )

@@ -14,7 +14,7 @@ from typing import Any
 from killick import metrics
 from killick.corruptions.suites import PUBLISHED, SEVERITIES, list_corruptions
 from killick.errors import DataError, OptionError
-from killick.evaluation.classifier import Subject
+from killick.evaluation.classifier import Classifier
 from killick.evaluation.metric_values import MetricValue
 from killick.evaluation.plan import Unit
 from killick.results.rows import Row, identify, make_row, members_of, read_rows
@@ -41,7 +41,7 @@ Errors = dict[tuple[str, int], float]
 
 
 def read_baseline(
-    where: str, common: Mapping[str, Any], units: Iterable[Unit], subject: Subject
+    where: str, common: Mapping[str, Any], units: Iterable[Unit], classifier: Classifier
 ) -> tuple[str, Errors]:
     """The errors that mCE is relative to, and their name.
 
@@ -49,16 +49,16 @@ def read_baseline(
         where: "alexnet", for ImageNet; or a folder or file with the rows of another model.
         common: Columns of the evaluation that it is for; the baseline's must be like them.
         units: Of that evaluation.
-        subject: Who is evaluated.
+        classifier: Who is evaluated.
     """
     shown = [unit for unit in units if unit.suite == "corruptions"]
     if not shown:
         raise OptionError("expected the suite corruptions with --baseline, found others alone.")
     if where == "alexnet":
-        if subject.classes != 1000 or shown[0].table == "cifar":
+        if classifier.classes != 1000 or shown[0].table == "cifar":
             raise OptionError(
                 "expected ImageNet-C (1000 classes, constants of imagenet) for --baseline alexnet,"
-                f" found {subject.classes} classes. Name an evaluated run."
+                f" found {classifier.classes} classes. Name an evaluated run."
             )
         return where, {(name, s): error for name, error in ALEXNET.items() for s in SEVERITIES}
     alike = {

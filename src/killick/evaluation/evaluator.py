@@ -5,25 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import torch
 from torch import Tensor, nn
 
 from killick.core.image_model import image_model_in, takes_normalise
-from killick.corruptions.corruption import SMALL, Photographs
+from killick.corruptions.corruption import Photographs
 from killick.corruptions.suites import SEVERITIES
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.data.user_data import Given, as_sets
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
-from killick.evaluation.classifier import (
-    USUAL_REFERENCES,
-    Normalization,
-    Subject,
-    make_subject,
-)
+from killick.evaluation.classifier import Classifier, open_classifier
 from killick.evaluation.corruption_means import read_baseline
-from killick.evaluation.exported_classifier import exported_subject
 from killick.evaluation.model_runner import Asking
+from killick.evaluation.other_networks import Normalization
 from killick.evaluation.plan import DEFAULT_SUITES, Choices, Unit, plan, plan_validation
 from killick.evaluation.recorder import Recording
 from killick.evaluation.test_sets import (
@@ -39,6 +33,7 @@ from killick.runtime.processes import Processes, joined
 from killick.runtime.progress import Display, DisplayFactory, choose_display
 from killick.storage.exported_file import is_export
 
+USUAL_REFERENCES = 5
 FEW = 100  # validation pictures: fewer do not fit a temperature
 
 
@@ -139,20 +134,10 @@ def evaluate(
         The rows of this evaluation: dictionaries with the columns of `rows.csv`.
     """
     check_option("precision", precision, ["float32", "bfloat16"])
-    if _is_export(model):
-        other = None if precision == "float32" else precision
-        for option, value in (
-            ("checkpoint", checkpoint),
-            ("normalize", normalize),
-            ("size", size),
-            ("resize", resize),
-            ("precision", other),
-        ):
-            if value is not None:
-                raise OptionError(
-                    f"expected no {option} with the exported file {model}, which has its own, found"
-                    f" {value}."
-                )
+    if _is_export(model) and precision != "float32":
+        raise OptionError(f"the exported file {model} takes no precision, found {precision}.")
+    if type(references) is not int or references < 1:
+        raise OptionError(f"references must be at least 1, found {references!r}.")
     if batch is not None and (type(batch) is not int or batch < 1):
         raise OptionError(f"expected batch of at least 1, found {batch!r}.")
     if not 0 < acceptance < 1:
@@ -179,68 +164,63 @@ def evaluate(
     with joined(_place(device, model)) as processes:
         named = isinstance(model, str) and ":" in model
         test = load_test(data, root) if named and data is not None else None
-        if _is_export(model):
-            subject = exported_subject(
-                Path(model),
-                processes.device,
-                name=name,
-                trust=trust,
-                must_use_device=device not in (None, "auto"),
-            )
-        else:
-            subject = make_subject(
-                model,
-                name=name,
-                references=references,
-                checkpoint=checkpoint,
-                normalize=normalize,
-                size=size,
-                resize=resize,
-                classes=None if test is None else test.classes,
-                usual_size=data[0].shape[-1] if _are_images(data) else None,
-                device=processes.device,
-            )
+        classifier = open_classifier(
+            model,
+            name=name,
+            device=processes.device if device in (None, "auto") else str(processes.device),
+            trust=trust,
+            checkpoint=checkpoint,
+            normalize=normalize,
+            size=size,
+            resize=resize,
+            classes=None if test is None else test.classes,
+            usual_size=data[0].shape[-1] if _are_images(data) else None,
+        )
+        if classifier.stored:
+            classifier.references = min(references, classifier.stored)
         if test is None:
-            trained_on = subject.recipe.get("data", {}).get("name")
-            test = own_test(subject, root) if data is None else load_test(data, root, trained_on)
+            trained_on = classifier.recipe.get("data", {}).get("name")
+            test = own_test(classifier, root) if data is None else load_test(data, root, trained_on)
         if isinstance(data, tuple):
-            test = number_classes(test, subject)
-        if subject.class_names is None and test.classes == subject.classes:
-            subject.class_names = test.class_names  # as their order is
+            test = number_classes(test, classifier)
+        if classifier.class_names is None and test.classes == classifier.classes:
+            classifier.class_names = test.class_names  # as their order is
         if "ood" in choices.suites:
-            subject.remember_residuals(load_train(data, subject, root), seed)
-        held = load_validation(validation, subject, test, root)
+            classifier.store_residuals(load_train(data, classifier, root), seed)
+        held = load_validation(validation, classifier, test, root)
         by_name = isinstance(model, str) and not os.path.exists(model) and ":" in model
-        notes = [_describe_view(subject)] if by_name else []
-        if subject.references is not None and USUAL_REFERENCES < references > subject.references:
-            stored = subject.references
+        notes = [_describe_view(classifier)] if by_name else []
+        stored = classifier.stored
+        if stored and USUAL_REFERENCES < references > stored:
             notes.append(f"asked from the {stored} references that are stored, not {references}")
-        units = plan(subject, test.name, test, choices, processes, notes)
-        fitting = None if held is None else plan_validation(subject, held, choices, processes)
+        units = plan(classifier, test.name, test, choices, processes, notes)
+        fitting = None if held is None else plan_validation(classifier, held, choices, processes)
         common = {
-            "model": subject.name,
-            **subject.facts,
+            "model": classifier.name,
+            **classifier.facts,
             "data": test.name,
             "limit": limit,
             "evaluation_seed": seed,
-            "precision": subject.precision or precision,
-            "weights": subject.weights,
+            "precision": classifier.precision or precision,
+            "weights": classifier.weights,
         }
         recording = Recording(
-            subject,
+            classifier,
             choices,
             common,
             units,
             fitting=fitting,
             acceptance=acceptance,
-            baseline=None if baseline is None else read_baseline(baseline, common, units, subject),
+            baseline=None
+            if baseline is None
+            else read_baseline(baseline, common, units, classifier),
             folder=Path(folder) if folder is not None else None,
             writes=processes.first,
             again=again,
             answers=answers and folder is not None,
         )
-        batch = batch or _usual_batch(subject.size, processes.device)
-        asking = Asking(subject, processes, seed=seed, batch=batch, precision=precision)
+        batch = batch or classifier.usual_batch
+        asking = Asking(classifier, processes, seed=seed, batch=batch, precision=precision)
         try:
             told = choose_display(show, quiet or not processes.first)
             _run(asking, recording, units, fitting, notes, told)
@@ -280,7 +260,7 @@ def _run(
         todo = [clean, *todo]  # what others are told from
     looked_at = [*([] if fitting is None else [fitting]), *todo]
     total = sum(unit.count for unit in looked_at)
-    with show(f"evaluating {asking.subject.name}", total, 0, "image") as display:
+    with show(f"evaluating {asking.classifier.name}", total, 0, "image") as display:
         asking.tick = _ticking(display, asking.processes)
         for note in notes:
             display.message(note)
@@ -305,12 +285,12 @@ def _run(
             display.update(asking.seen, recording.add(unit, outcomes, inside, asking.temperatures))
 
 
-def _describe_view(subject: Subject) -> str:
+def _describe_view(classifier: Classifier) -> str:
     """What a network made by name is shown, where nobody may have said it."""
-    told = f"{subject.name} is shown pictures of {subject.size} px"
-    if subject.resize is not None:
-        told += f", the middle of {subject.resize} px"
-    normalize = getattr(image_model_in(subject.model), "normalize", None)
+    told = f"{classifier.name} is shown pictures of {classifier.size} px"
+    if classifier.resize is not None:
+        told += f", the middle of {classifier.resize} px"
+    normalize = getattr(image_model_in(classifier.model), "normalize", None)
     if normalize is not None:
         told += f", normalized by mean {normalize.mean} and std {normalize.std}"
     return f"{told} (--size, --resize, --mean, --std)"
@@ -322,13 +302,6 @@ def _place(device: str | None, model: object) -> str:
         return device or "auto"
     weights = next(iter(model.parameters()), None)
     return "cpu" if weights is None else str(weights.device)
-
-
-def _usual_batch(size: int, device: torch.device) -> int:
-    """Images of a forward pass: many on a GPU, on a CPU as many as its cache takes well."""
-    if device.type == "cpu":
-        return 100 if size <= SMALL else 25
-    return 1000 if size <= SMALL else 250
 
 
 def _ticking(display: Display, processes: Processes) -> Any:

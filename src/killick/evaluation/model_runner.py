@@ -1,4 +1,4 @@
-"""DisplayFactory pictures to a subject: blocks are changed, batched, and what is seen is kept."""
+"""DisplayFactory pictures to a classifier: blocks are changed, batched, and what is seen is kept."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import Tensor
 from killick import metrics
 from killick.core.anchored import evaluating
 from killick.errors import OutputError
-from killick.evaluation.classifier import Subject
+from killick.evaluation.classifier import Classifier
 from killick.evaluation.image_blocks import Block, Pictures
 from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outcomes, Values, collect, observe
@@ -18,10 +18,10 @@ from killick.runtime.processes import Processes
 
 
 class Asking:
-    """A subject, ready to be shown units.
+    """A classifier, ready to be shown units.
 
     Args:
-        subject: Who is asked.
+        classifier: Who is asked.
         processes: This one and the others.
         seed: Of what is random about the pictures.
         batch: Images of a forward pass.
@@ -35,14 +35,14 @@ class Asking:
 
     def __init__(
         self,
-        subject: Subject,
+        classifier: Classifier,
         processes: Processes,
         *,
         seed: int,
         batch: int,
         precision: str,
     ) -> None:
-        self.subject, self.processes = subject, processes
+        self.classifier, self.processes = classifier, processes
         self.temperatures: tuple[float, float] | None = None
         self.seen = 0
         self.tick: Callable[[int], None] = _ignore
@@ -66,7 +66,7 @@ class Asking:
                     aligned = unit.alignment.apply(logits)
                     part = observe(logits, labels, self.temperatures, aligned)
                 if unit.suite in ("clean", "ood"):
-                    distance = self.subject.measure_distance(images)
+                    distance = self.classifier.residual_distances(images)
                     part[0].update({} if distance is None else {RESIDUAL: distance})
                 parts.append(part)
                 self._count(len(images))
@@ -81,7 +81,7 @@ class Asking:
         assert unit.alignment is not None
         pictures = unit.open()
         device = self.processes.device
-        seen = [torch.zeros(self.subject.members, 0, self.subject.classes, device=device)]
+        seen = [torch.zeros(self.classifier.outputs, 0, self.classifier.classes, device=device)]
         with self._ready():
             for images, _ in self._batches(pictures, unit):
                 seen.append(self._ask(images))
@@ -101,13 +101,13 @@ class Asking:
 
     @contextmanager
     def _ready(self) -> Iterator[None]:
-        with evaluating(self.subject.model), torch.no_grad():
+        with evaluating(self.classifier.model), torch.no_grad():
             yield
 
     def _ask(self, images: Tensor) -> Tensor:
         kind = self.processes.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=self._half):
-            return self.subject.ask(images)
+            return self.classifier.logits(images)
 
     def _batches(self, pictures: Pictures, unit: Unit) -> Iterator[tuple[Tensor, Tensor]]:
         """Blocks, changed as the unit says, put together to batches."""

@@ -22,7 +22,7 @@ from killick.data.splits import stratified
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, OptionError, check_option
 from killick.evaluation.class_mapping import Alignment, ClassMap
-from killick.evaluation.classifier import Subject
+from killick.evaluation.classifier import Classifier
 from killick.evaluation.image_blocks import Pictures, block_generator
 from killick.results.predictions import sample
 from killick.runtime.processes import Processes
@@ -160,8 +160,8 @@ class Unit:
 class Opener:
     """Sets to pictures, each made ready once, as a model is shown them."""
 
-    def __init__(self, subject: Subject, choices: Choices, processes: Processes) -> None:
-        self._subject, self._choices, self._processes = subject, choices, processes
+    def __init__(self, classifier: Classifier, choices: Choices, processes: Processes) -> None:
+        self._classifier, self._choices, self._processes = classifier, choices, processes
         self._made: dict[str, Pictures] = {}
 
     def limited(self, images: ImageSet) -> ImageSet:
@@ -182,11 +182,11 @@ class Opener:
         """
         if keep is not None and keep in self._made:
             return self._made[keep]
-        subject, view = self._subject, self.view(cut)
+        classifier, view = self._classifier, self.view(cut)
         made = Pictures(
             images,
             view,
-            subject.size,
+            classifier.size,
             self._processes,
             self._choices.workers,
             keep=keep is not None,
@@ -197,12 +197,14 @@ class Opener:
 
     def view(self, cut: bool = False) -> PlainView:
         """What the model is shown of a picture."""
-        subject = self._subject
-        return PlainView(subject.size, None if cut else subject.resize, subject.interpolation)
+        classifier = self._classifier
+        return PlainView(
+            classifier.size, None if cut else classifier.resize, classifier.interpolation
+        )
 
     def align(self, name: str, images: ImageSet, *, mapped: bool = False) -> Alignment:
-        """From the subject's classes to those of a set."""
-        subject = self._subject
+        """From the classifier's classes to those of a set."""
+        classifier = self._classifier
         given = self._choices.class_map if mapped else None
         if given is not None and not set(given) & set(images.class_names):
             given = None  # it is about another set
@@ -211,11 +213,13 @@ class Opener:
                 f"expected pictures with classes for --shift {name}, found some without. Name"
                 " class folders, imagefolder:PATH; or use them as --ood."
             )
-        return Alignment(name, images.class_names, subject.class_names, subject.classes, given)
+        return Alignment(
+            name, images.class_names, classifier.class_names, classifier.classes, given
+        )
 
 
 def plan(
-    subject: Subject,
+    classifier: Classifier,
     name: str,
     test: ImageSet,
     choices: Choices,
@@ -225,21 +229,21 @@ def plan(
     """The units of an evaluation, in their order; the first is the clean test set.
 
     Args:
-        subject: Who is evaluated.
+        classifier: Who is evaluated.
         name: Of the data.
         test: The set that it is evaluated on.
         choices: What to look at.
         processes: This one and the others.
         notes: What a person should know is added here.
     """
-    if "references" in choices.suites and subject.members == 1:
+    if "references" in choices.suites and classifier.outputs == 1:
         if choices.suites == ("references",):
             raise OptionError(
                 "expected an anchored model with several references for --suite references, found"
-                f" {subject.name}, which has {subject.references or 'none'}."
+                f" {classifier.name}, which has {classifier.references or 'none'}."
             )
         notes.append("one reference or none: nothing to tell for the suite references")
-    opener = Opener(subject, choices, processes)
+    opener = Opener(classifier, choices, processes)
     clean = opener.limited(test)
     alignment = opener.align(name, clean)
     clean = alignment.restrict(clean)
@@ -247,7 +251,7 @@ def plan(
     view, pictures = opener.view().described, digest(clean)
     whole = partial(Unit, open=open_clean, count=len(clean), view=view, pictures=pictures)
     units = [whole("clean", name, alignment=alignment)]
-    table = choose_table((subject.size, subject.size), choices.table)
+    table = choose_table((classifier.size, classifier.size), choices.table)
     for suite, kind, files in (
         ("corruptions", "c", choices.corruption_files),
         ("cbar", "cbar", choices.cbar_files),
@@ -295,10 +299,10 @@ def plan(
 
 
 def plan_validation(
-    subject: Subject, images: ImageSet, choices: Choices, processes: Processes
+    classifier: Classifier, images: ImageSet, choices: Choices, processes: Processes
 ) -> Unit:
     """The unit that temperature and threshold are fitted on."""
-    opener = Opener(subject, choices, processes)
+    opener = Opener(classifier, choices, processes)
     images = opener.limited(images)
     alignment = opener.align(images.name, images)
     images = alignment.restrict(images)

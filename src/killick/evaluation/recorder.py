@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from killick.errors import CheckpointError, OptionError
-from killick.evaluation.classifier import Subject
+from killick.evaluation.classifier import Classifier
 from killick.evaluation.corruption_means import Errors, summarise
 from killick.evaluation.metric_values import (
     MEMBER_SCORES,
@@ -38,7 +38,7 @@ class Recording:
     """The rows of one evaluation.
 
     Args:
-        subject: Who is evaluated.
+        classifier: Who is evaluated.
         choices: What is looked at.
         common: Columns that all rows have.
         units: All that this evaluation looks at.
@@ -53,7 +53,7 @@ class Recording:
 
     def __init__(
         self,
-        subject: Subject,
+        classifier: Classifier,
         choices: Choices,
         common: dict[str, Any],
         units: Sequence[Unit],
@@ -66,7 +66,7 @@ class Recording:
         again: bool,
         answers: bool = False,
     ) -> None:
-        self._subject, self._choices, self._common = subject, choices, common
+        self._classifier, self._choices, self._common = classifier, choices, common
         self._acceptance, self._baseline = acceptance, baseline
         self._fitted_on = (
             None if fitting is None else f"{fitting.set} ({fitting.count}, {fitting.pictures[:6]})"
@@ -168,7 +168,7 @@ class Recording:
                 compared = compare_references(outcomes.single, values)
                 found += [make_row(**about, **asked, **each.columns()) for each in compared]
         if self._answers_in is not None and self._writes:
-            k, names = self._inferences()[-1][1], self._subject.class_names
+            k, names = self._inferences()[-1][1], self._classifier.class_names
             write_answers(self._answers_in, make_answers(unit, outcomes, self._common, k, names))
         self._keep(found)
         return _headline(unit, found)
@@ -193,11 +193,11 @@ class Recording:
             self._write(table=True)
 
     def _inferences(self) -> list[tuple[str, int | str]]:
-        if self._subject.references is None:
+        if self._classifier.references is None:
             return [("single", "")]
-        if self._subject.members == 1:
+        if self._classifier.outputs == 1:
             return [("single", 1)]
-        return [("single", 1), ("marginal", self._subject.members)]
+        return [("single", 1), ("marginal", self._classifier.outputs)]
 
     def _wanted(self, unit: Unit, inference: str) -> list[tuple[str, str, str]]:
         """Metric, scaling and estimator of the rows by which a finished unit is known."""

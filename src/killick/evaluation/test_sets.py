@@ -12,7 +12,7 @@ from killick.data.sources import load_sets, load_whole
 from killick.data.training_sets import cut_sets, fingerprint, read_data_settings
 from killick.data.user_data import Given, as_set, overlap
 from killick.errors import DataError, OptionError
-from killick.evaluation.classifier import Subject
+from killick.evaluation.classifier import Classifier
 
 _log = logging.getLogger("killick")
 Data = str | ImageSet | Sets | tuple[Tensor, Tensor]
@@ -72,29 +72,31 @@ def _real(path: str) -> str:
     return os.path.realpath(os.path.expanduser(path))
 
 
-def number_classes(images: ImageSet, subject: Subject) -> ImageSet:
+def number_classes(images: ImageSet, classifier: Classifier) -> ImageSet:
     """Images with labels that are numbers alone have all the model's classes."""
     numbers = tuple(str(number) for number in range(images.classes))
-    if images.class_names != numbers or images.classes > subject.classes:
+    if images.class_names != numbers or images.classes > classifier.classes:
         return images
-    ours = subject.class_names or tuple(str(number) for number in range(subject.classes))
+    ours = classifier.class_names or tuple(str(number) for number in range(classifier.classes))
     return replace(images, class_names=ours)
 
 
-def own_test(subject: Subject, root: str | None = None) -> ImageSet:
+def own_test(classifier: Classifier, root: str | None = None) -> ImageSet:
     """The test set of the data that a model was trained on."""
-    settings = subject.recipe.get("data")
+    settings = classifier.recipe.get("data")
     if not settings:
         raise OptionError(
-            f"expected data to evaluate {subject.name} on, since it does not say what it was"
+            f"expected data to evaluate {classifier.name} on, since it does not say what it was"
             " trained on: --data shapes, for example."
         )
     return load_test(settings["name"], root or settings.get("root"), settings["name"])
 
 
-def load_train(data: Data | None, subject: Subject, root: str | None = None) -> ImageSet | None:
+def load_train(
+    data: Data | None, classifier: Classifier, root: str | None = None
+) -> ImageSet | None:
     """The set a model was trained on, by its own word; else that of the data, if they have one."""
-    settings = subject.recipe.get("data")
+    settings = classifier.recipe.get("data")
     if settings:
         data, root = str(settings["name"]), root or settings.get("root")
     if isinstance(data, str):
@@ -103,7 +105,7 @@ def load_train(data: Data | None, subject: Subject, root: str | None = None) -> 
 
 
 def load_validation(
-    given: Given | None, subject: Subject, test: ImageSet, root: str | None = None
+    given: Given | None, classifier: Classifier, test: ImageSet, root: str | None = None
 ) -> ImageSet | None:
     """The set to fit on: the one asked for, or that of the model's own training, if it had one.
 
@@ -111,25 +113,25 @@ def load_validation(
     """
     if given is not None:
         whole = load_whole(given, root=root) if isinstance(given, str) else None
-        held = whole or number_classes(as_set("validation", given), subject)
+        held = whole or number_classes(as_set("validation", given), classifier)
         if overlap(held, test):
             raise DataError(
                 f"expected validation pictures that are not tested on, found those of {test.name}"
                 " among them. Name others, such as pack:FILE.npz#SPLIT or imagefolder:FOLDER."
             )
         return held
-    if not subject.recipe or not _are_same(test.name, subject.recipe["data"]["name"]):
+    if not classifier.recipe or not _are_same(test.name, classifier.recipe["data"]["name"]):
         return None
-    settings, seed = read_data_settings(subject.recipe, root)
+    settings, seed = read_data_settings(classifier.recipe, root)
     cut_by_us = settings.name.startswith("imagefolder:")  # perhaps
     if not settings.validation and not cut_by_us:
         return None  # and the images it was trained on need not be read
     parts = cut_sets(settings, seed)
-    now, then = fingerprint(parts.train), subject.trained_on
+    now, then = fingerprint(parts.train), classifier.trained_on
     if then not in (None, now):
         _log.warning(
             "%s is not what %s was trained on (%s, now %s): some of what it is tested or fitted on"
             " may be among what it was trained on",
-            *(settings.name, subject.name, then, now),
+            *(settings.name, classifier.name, then, now),
         )
     return parts.validation

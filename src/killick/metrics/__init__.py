@@ -31,7 +31,7 @@ from killick.metrics.detection import threshold as threshold
 from killick.metrics.metric_registry import METRICS as METRICS
 from killick.metrics.metric_registry import SCORES as SCORES
 from killick.metrics.metric_registry import Metric as Metric
-from killick.metrics.metric_registry import Score as Score
+from killick.metrics.metric_registry import OODScore as OODScore
 from killick.metrics.metric_registry import register_metric as register_metric
 from killick.metrics.metric_registry import register_score as register_score
 from killick.metrics.ood_scores import energy as energy

@@ -92,7 +92,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Score:
+class OODScore:
     """An OOD score: a number for each image, higher for images farther from the training data.
 
     Attributes:
@@ -112,7 +112,7 @@ class Score:
 
 
 METRICS: Registry[Metric] = Registry("metrics", "metric", package="killick.metrics")
-SCORES: Registry[Score] = Registry("scores", "score", package="killick.metrics")
+SCORES: Registry[OODScore] = Registry("scores", "score", package="killick.metrics")
 
 
 def register_metric(metric: Metric) -> Metric:
@@ -120,6 +120,6 @@ def register_metric(metric: Metric) -> Metric:
     return METRICS.register(metric.key, metric)
 
 
-def register_score(score: Score) -> Score:
+def register_score(score: OODScore) -> OODScore:
     """Add an OOD score; its key can be taken only once."""
     return SCORES.register(score.key, score)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from killick.errors import OptionError
 from killick.metrics.input_checks import blocks, check_logits, check_probs
-from killick.metrics.metric_registry import Metric, Score, register_metric, register_score
+from killick.metrics.metric_registry import Metric, OODScore, register_metric, register_score
 
 
 def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -24,7 +24,7 @@ def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
     check_logits(logits)
     if not (temperature > 0 and math.isfinite(temperature)):
         raise OptionError(f"expected a temperature above 0, found {temperature}.")
-    return torch.cat([temperature * _energy(b / temperature) for b in blocks(logits)])
+    return torch.cat([temperature * energy_of(b / temperature) for b in blocks(logits)])
 
 
 def max_softmax(probs: Tensor) -> Tensor:
@@ -42,18 +42,21 @@ def max_logit(logits: Tensor) -> Tensor:
 def entropy(probs: Tensor) -> Tensor:
     """The entropy of the predicted distribution, in nats; a class of probability 0 adds nothing."""
     check_probs(probs)
-    return torch.cat([_entropy(block) for block in blocks(probs)])
+    return torch.cat([entropy_of(block) for block in blocks(probs)])
 
 
 # The formulas, in the precision of their input: logits `(..., n, classes)`.
 
 
-def _energy(logits: Tensor) -> Tensor:
+def energy_of(logits: Tensor) -> Tensor:
+    """The free energy; the inputs are not checked."""
     return -logits.logsumexp(-1)
 
 
-def _entropy(probs: Tensor) -> Tensor:
-    return torch.special.entr(probs).sum(-1)
+def entropy_of(probs: Tensor) -> Tensor:
+    """The entropy over the last axis; the inputs are not checked."""
+    terms: Tensor = torch.special.entr(probs)
+    return terms.sum(-1)
 
 
 def _spread(members: Tensor) -> Tensor:
@@ -63,12 +66,12 @@ def _spread(members: Tensor) -> Tensor:
 def _mutual_information(members: Tensor) -> Tensor:
     """Entropy of the mean prediction minus the mean entropy, over references."""
     probs = members.softmax(-1)
-    return (_entropy(probs.mean(0)) - _entropy(probs).mean(0)).clamp_min(0)
+    return (entropy_of(probs.mean(0)) - entropy_of(probs).mean(0)).clamp_min(0)
 
 
-register_score(Score("energy", "energy", "minus the logsumexp of the logits", compute=_energy))
+register_score(OODScore("energy", "energy", "minus the logsumexp of the logits", compute=energy_of))
 register_score(
-    Score(
+    OODScore(
         "max_softmax",
         "max softmax",
         "minus the probability of the predicted class",
@@ -76,20 +79,20 @@ register_score(
     )
 )
 register_score(
-    Score(
+    OODScore(
         "max_logit", "max logit", "minus the highest logit", compute=lambda logits: -logits.amax(-1)
     )
 )
 register_score(
-    Score(
+    OODScore(
         "entropy",
         "entropy",
         "entropy of the predicted distribution",
-        compute=lambda logits: _entropy(logits.softmax(-1)),
+        compute=lambda logits: entropy_of(logits.softmax(-1)),
     )
 )
 register_score(
-    Score(
+    OODScore(
         "residual_distance",
         "residual",
         "distance to the nearest residual of training (anchored models)",
@@ -97,7 +100,7 @@ register_score(
     )
 )
 register_score(
-    Score(
+    OODScore(
         "spread",
         "spread",
         "mean standard deviation of the probabilities over references (anchored models)",
@@ -106,7 +109,7 @@ register_score(
     )
 )
 register_score(
-    Score(
+    OODScore(
         "mutual_information",
         "mutual inf.",
         "mutual information of prediction and reference (anchored models)",
