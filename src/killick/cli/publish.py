@@ -74,9 +74,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.data is not None and options.references == "stored":
         raise OptionError("--data requires --references mean or synthetic.")
     from killick.core.anchored import Anchored
-    from killick.deploy.publisher import find_rows, publish
-    from killick.deploy.push import check_pushable, push
-    from killick.deploy.reference_replacement import describe_cost, replace_by_statistics
+    from killick.deploy.private_references import format_cost, replace_by_statistics
+    from killick.deploy.publisher import find_rows, publish, push
+    from killick.storage.hub import import_client
     from killick.storage.model_folder import load, note_on_references
 
     def say(sentence: str) -> None:
@@ -84,20 +84,20 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             print(sentence, file=sys.stderr)
 
     if options.push is not None:
-        check_pushable(options.push)
+        import_client(f"to push {options.push}")
     model = load(options.model)
     rows = find_rows(model, options.model, options.rows)
     cost = None
     had_threshold = model.threshold is not None
     if options.references != "stored":
         cost = replace_by_statistics(model, options.references, options.data, say=say)
-    made = publish(model, options.output, rows=rows, licence=options.license, repo=options.push)
+    made = publish(model, options.output, rows=rows, license=options.license, repo=options.push)
     if not options.quiet:
         print(f"The model and its card are in {made.folder}, with {made.rows:,} rows.")
         if isinstance(model, Anchored):
             print(note_on_references(model))
         if cost is not None:
-            print(f"What that costs: {describe_cost(cost)}")
+            print(f"What that costs: {format_cost(cost)}")
         if not made.rows:
             where = shlex.quote(str(made.folder))
             print(f"The card says: not evaluated. Evaluate it: killick evaluate {where}")

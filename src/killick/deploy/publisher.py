@@ -1,4 +1,4 @@
-"""Writing a folder that a model hub takes as it is: whole, or not at all.
+"""Publishing a model: a folder as the Hugging Face hub takes it, and sending it there.
 
 ```
 folder/
@@ -6,7 +6,7 @@ folder/
   config.json            what the model is, with the digests of the next two
   model.safetensors      weights and references
   examples.safetensors   two pairs and the logits the model must give for them
-  rows.csv               all that was measured, if anything was
+  rows.csv               all results, if there are any
 ```
 """
 
@@ -14,26 +14,28 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard, model_in
-from killick.deploy.card_results import Evaluation, gather_evaluations
-from killick.deploy.model_card import MARK, Subject, make_card
-from killick.deploy.private_paths import without_folders
-from killick.errors import DataError, OptionError, StorageError
+from killick.deploy.model_card import MARK, CardContents, make_card
+from killick.errors import DataError, KillickError, OptionError, StorageError
 from killick.results.rows import Row, make_row, read_rows, write_rows
 from killick.runtime.atomic_files import atomic_folder
-from killick.storage.hub import read_hub_name
+from killick.storage.hub import explain, import_client, read_hub_name
 from killick.storage.model_files import FORMAT, PLAIN_NAMES, Contents, write_plain
 from killick.storage.model_folder import digest_weights, gather, load
 
-CARD, ROWS = "README.md", "rows.csv"
-FILES = frozenset({CARD, ROWS, "config.json", *PLAIN_NAMES.values()})
+CARD = "README.md"
+FILES = frozenset({CARD, "rows.csv", "config.json", *PLAIN_NAMES.values()})
+# A path from the root, from home or from a drive, at the start of a text or of what follows a
+# colon or a space: its folders. Of an address, as in https://host/path, nothing is taken.
+_FOLDERS = re.compile(r"(^|[\s:=])(?:~|(?=/\S)|[A-Za-z]:(?=[\\/]))(?!//)[^\n]*[\\/](?=[^\\/])")
 _log = logging.getLogger("killick")
 
 
@@ -43,7 +45,7 @@ class Published:
 
     Attributes:
         folder: Where.
-        rows: How many rows the card tells of.
+        rows: How many rows the card is made from.
         left_out: How many were of other weights or other references.
     """
 
@@ -57,70 +59,155 @@ def publish(
     folder: str | os.PathLike[str],
     *,
     rows: Iterable[Row] | str | os.PathLike[str] | None = None,
-    licence: str | None = None,
+    license: str | None = None,
     repo: str | None = None,
+    licence: str | None = None,
 ) -> Published:
-    """Write a folder for a model hub: the model, a card about it, and what was measured.
+    """Write a folder for a model hub: the model, its card and its results.
 
-    The card is made from facts alone. Only rows of these very weights and references count; others
-    are left out, and the card says so. Absolute paths, in how the model was trained and in rows,
-    are cut to their last part. The same model and rows give the same files, byte for byte.
+    Only rows of these weights and references are used. Absolute paths, in how the model was trained
+    and in rows, are cut to their last part. The same model and rows give the same files, byte for
+    byte.
 
     Args:
         model: Anchored or standard; or a folder of `killick.save`, or a run folder.
         folder: Written as a whole. One that was published before is replaced; any other that is not
             empty is refused.
-        rows: What was measured: rows, a run folder or a file with them. By default those in the
-            model's run folder, or else those that training left with the model.
-        licence: An identifier that the hub knows, such as "apache-2.0".
+        rows: Results: rows, a run folder or a file with them. By default those in the model's run
+            folder, or else those that training left with the model.
+        license: An identifier that the hub knows, such as "apache-2.0".
         repo: Where it will be on the hub, `owner/name`: for the title, and the code that loads it.
+        licence: The same as `license`.
 
     Raises:
         StorageError: If it cannot be written, or does not load again; what was there stays.
     """
-    licence, repo = _check_licence(licence), _check_repo(repo)
+    license = _check_license(license or licence)
+    repo = _check_repo(repo)
     folder = Path(os.path.realpath(folder))
     _check_replaceable(folder)
     loaded = model_in(model) if isinstance(model, nn.Module) else load(model)
     found = find_rows(loaded, None if isinstance(model, nn.Module) else model, rows)
-    contents = _without_folders(gather(loaded))
+    contents = gather(loaded)
+    private = {key: without_folders(contents.config[key]) for key in ("provenance", "threshold")}
+    contents = Contents({**contents.config, **private}, contents.weights, contents.examples)
     weights = digest_weights(loaded)
-    kept = [row for row in found if row["weights"] == weights]
+    kept = [make_row(**without_folders(row)) for row in found if row["weights"] == weights]
     left_out = len(found) - len(kept)
     if left_out:
         _log.warning(
-            "%d of %d rows are of other weights or other references: the card leaves them out.%s",
+            "%d of %d rows are of other weights or references: the card leaves them out.",
             left_out,
             len(found),
-            "" if kept else " It says: not evaluated.",
         )
-    kept = [make_row(**without_folders(row)) for row in kept]
-    outputs = contents.examples["logits"].shape[-1]
-    card = make_card(
-        Subject(
-            loaded,
-            {**contents.config, "outputs": outputs},
-            _name(repo, kept, contents),
-            repo,
-            licence,
-            weights,
-            _gather_evaluations(kept),
-            left_out,
-        )
+    about = CardContents(
+        model=loaded,
+        config=contents.config,
+        classes=contents.examples["logits"].shape[-1],
+        name=_name(repo, kept, contents.config),
+        repo=repo,
+        license=license,
+        weights=weights,
+        rows=kept,
+        left_out=left_out,
     )
+    try:
+        card = make_card(about)
+    except KillickError:
+        raise
+    except (ValueError, TypeError) as problem:
+        raise DataError(
+            f"cannot read the rows ({problem}). Evaluate the model again: killick evaluate."
+        ) from problem
     _write(folder, contents, card, kept, weights)
     return Published(folder, len(kept), left_out)
 
 
-def _check_licence(licence: str | None) -> str | None:
-    if licence is None:
-        return None
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", licence.lower()):
-        raise OptionError(
-            "expected a licence by its identifier, such as apache-2.0, mit or cc-by-4.0, found"
-            f" {licence!r}."
+def push(folder: Path, repo: str, *, private: bool = False) -> str:
+    """Send a published folder to the hub, and return its address there.
+
+    Args:
+        folder: As `publish` wrote it.
+        repo: `owner/name`; made if it is not there.
+        private: Whether a repository that is made now is private. One that is there stays as it is.
+
+    Raises:
+        InstallError: If the hub's client is not installed.
+        StorageError: If the hub does not take it.
+    """
+    client = import_client(f"to push {repo}")
+    try:
+        api = client.HfApi(library_name="killick")
+        api.create_repo(repo, repo_type="model", private=private, exist_ok=True)
+        sent = api.upload_folder(
+            repo_id=repo,
+            repo_type="model",
+            folder_path=str(folder),
+            allow_patterns=sorted(FILES),
+            delete_patterns=sorted(FILES),  # of these, what was there before and is not sent now
+            commit_message="Publish with Killick",
         )
-    return licence.lower()
+    except Exception as problem:  # of the client, of what it sends with, of the file system
+        raise StorageError(
+            f"cannot push to {repo}: {explain(problem)}. The folder is written: {folder}."
+        ) from problem
+    return str(sent)
+
+
+def find_rows(
+    model: Anchored | Standard,
+    place: str | os.PathLike[str] | None,
+    given: Iterable[Row] | str | os.PathLike[str] | None = None,
+) -> list[Row]:
+    """The rows that were given, else those beside the model, else those that training left in it.
+
+    Args:
+        model: That they are about.
+        place: Where it was loaded from, if it was.
+        given: Rows, or a folder or file with them.
+    """
+    if isinstance(given, str | os.PathLike):
+        found = read_rows(Path(given))
+        if not found:
+            raise DataError(
+                f"no rows.jsonl or rows.csv with rows in {Path(given)}. Evaluate the model first:"
+                " killick evaluate."
+            )
+        return found
+    if given is not None:
+        return [make_row(**row) for row in given]
+    folder = None if place is None else Path(place).absolute()
+    if folder is not None and folder.is_dir():
+        for each in [folder, folder.parent] if folder.name == "model" else [folder]:
+            if found := read_rows(each):
+                return found
+    kept = model.provenance.get("rows")
+    try:
+        return [make_row(**row) for row in kept] if isinstance(kept, list) else []
+    except (TypeError, AssertionError):  # provenance may hold anything
+        return []
+
+
+def without_folders(value: Any) -> Any:
+    """`value`, however deep, with the folders taken off every absolute path in its texts.
+
+    Example:
+        >>> without_folders({"data": {"name": "imagefolder:/home/me/pets"}, "epochs": 3})
+        {'data': {'name': 'imagefolder:pets'}, 'epochs': 3}
+    """
+    if isinstance(value, dict):
+        return {key: without_folders(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folders(each) for each in value]
+    return _FOLDERS.sub(r"\1", value) if isinstance(value, str) else value
+
+
+def _check_license(license: str | None) -> str | None:
+    if license is None:
+        return None
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license.lower()):
+        raise OptionError(f"{license!r} is no license identifier such as apache-2.0 or cc-by-4.0.")
+    return license.lower()
 
 
 def _check_repo(repo: str | None) -> str | None:
@@ -138,16 +225,13 @@ def _check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise StorageError(f"cannot write {folder}: expected a folder, found a file.")
-    names = {path.name for path in folder.iterdir()}
-    ours = _published_files(folder)
-    foreign = sorted(names - FILES - ours)
-    if not foreign and (not names or ours):
-        return
-    found = foreign[0] if foreign else "files of something else"
-    raise StorageError(
-        f"cannot write {folder}: expected no such folder, an empty one or one written by killick"
-        f" publish, found {found} in it. Choose another folder."
-    )
+    names, ours = {path.name for path in folder.iterdir()}, _published_files(folder)
+    others = sorted(names - FILES - ours)
+    if others or (names and not ours):
+        raise StorageError(
+            f"cannot write {folder}: expected a new folder or one written by killick publish, found"
+            f" {others[0] if others else 'files of something else'} in it. Choose another folder."
+        )
 
 
 def _published_files(folder: Path) -> set[str]:
@@ -164,66 +248,13 @@ def _published_files(folder: Path) -> set[str]:
         return set()
 
 
-def find_rows(
-    model: Anchored | Standard,
-    place: str | os.PathLike[str] | None,
-    given: Iterable[Row] | str | os.PathLike[str] | None = None,
-) -> list[Row]:
-    """The rows that were given; or those beside the model; or those that training left in it.
-
-    Args:
-        model: That they are about.
-        place: Where it was loaded from, if it was.
-        given: Rows, or a folder or file with them.
-    """
-    if isinstance(given, str | os.PathLike):
-        found = read_rows(Path(given))
-        if not found:
-            raise DataError(
-                f"expected rows.jsonl or rows.csv with rows in {Path(given)}, found none. Evaluate"
-                " the model first: killick evaluate."
-            )
-        return found
-    if given is not None:
-        return [make_row(**row) for row in given]
-    folder = None if place is None else Path(place).absolute()
-    if folder is not None and folder.is_dir():
-        for each in [folder, folder.parent] if folder.name == "model" else [folder]:
-            if found := read_rows(each):
-                return found
-    kept = model.provenance.get("rows")
-    try:
-        return [make_row(**row) for row in kept] if isinstance(kept, list) else []
-    except (TypeError, AssertionError):  # provenance is anybody's
-        return []
-
-
-def _gather_evaluations(rows: list[Row]) -> list[Evaluation]:
-    try:
-        return gather_evaluations(rows)
-    except (ValueError, TypeError) as problem:
-        raise DataError(
-            "expected rows as killick evaluate writes them, found some that cannot be read:"
-            f" {problem}. Evaluate the model again."
-        ) from problem
-
-
-def _without_folders(contents: Contents) -> Contents:
-    """The same, with absolute paths cut to their last part where people write them down."""
-    config = dict(contents.config)
-    for key in ("provenance", "threshold"):
-        config[key] = without_folders(config[key])
-    return Contents(config, contents.weights, contents.examples)
-
-
-def _name(repo: str | None, rows: Sequence[Row], contents: Contents) -> str:
+def _name(repo: str | None, rows: list[Row], config: dict[str, Any]) -> str:
     """What the card calls the model. Not by the folder: the same model gives the same card."""
     if repo is not None:
         return repo.partition("/")[2]
     if rows and rows[0]["model"]:
         return str(rows[0]["model"])
-    made = contents.config["architecture"]
-    return "A model" if made is None else str(made["name"])
+    return "A model" if config["architecture"] is None else str(config["architecture"]["name"])
 
 
 def _write(folder: Path, contents: Contents, card: str, rows: list[Row], weights: str) -> None:
@@ -236,18 +267,14 @@ def _write(folder: Path, contents: Contents, card: str, rows: list[Row], weights
                 write_rows(beside, rows)
                 (beside / "rows.jsonl").unlink()  # the same once more
             if contents.config["architecture"] is not None:
-                _check_again(beside, weights)
+                found = digest_weights(load(beside))
+                if found != weights:
+                    raise StorageError(
+                        f"the written model has weights {found} when loaded, not {weights}. This is"
+                        " a bug in Killick."
+                    )
     except OSError as problem:
         raise StorageError(
-            f"cannot write {folder}: {problem.strerror or problem}. What was there before is as it"
-            " was. Make room there, or choose another folder."
+            f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
+            " unchanged. Free some space, or choose another folder."
         ) from problem
-
-
-def _check_again(folder: Path, weights: str) -> None:
-    found = digest_weights(load(folder))
-    if found != weights:
-        raise StorageError(
-            f"expected the model that was written to be the same when loaded, found weights {found}"
-            f" instead of {weights}. This is a mistake in Killick."
-        )
