@@ -4,16 +4,19 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test check lint types docs format bench bench-gpu fuzz clean
+.PHONY: help demo test test-slow check lint types docs format bench bench-gpu fuzz clean
 
 help:                ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: $(READY)       ## killick compare: five protocols side by side, and a report (five minutes on two cores)
+demo: $(READY)       ## killick compare: five arms side by side, and a report (five minutes on two cores)
 	@$(RUN)/killick compare
 
-test: $(READY)       ## the tests and doctests, warnings as errors (about ten minutes on two cores)
+test: $(READY)       ## tests and doctests, warnings as errors (under five minutes on two cores)
 	$(RUN)/python -m pytest -n auto --dist worksteal
+
+test-slow: $(READY)  ## before a release: also the tests marked slow
+	$(RUN)/python -m pytest -n auto --dist worksteal -m "not gpu"
 
 check: lint types test ## what CI runs: format, lint, strict types, tests
 
@@ -24,17 +27,17 @@ lint: $(READY)       ## ruff: format and lint, nothing is changed
 types: $(READY)      ## mypy, strict
 	$(RUN)/mypy
 
-docs: $(READY)       ## the documentation as a site, in build/site
+docs: $(READY)       ## the documentation site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict --quiet
 
 format: $(READY)     ## ruff: format, and fix what can be fixed
 	$(RUN)/ruff format .
 	$(RUN)/ruff check --fix .
 
-bench: $(READY)      ## the CPU benchmarks; results go to benchmarks/results
+bench: $(READY)      ## CPU benchmarks; results go to benchmarks/results
 	$(RUN)/python benchmarks/step.py
-	$(RUN)/python benchmarks/folded.py
-	$(RUN)/python benchmarks/exported.py
+	$(RUN)/python benchmarks/folding.py
+	$(RUN)/python benchmarks/export_latency.py
 	$(RUN)/python benchmarks/transduction.py
 	$(RUN)/python benchmarks/training.py
 	OMP_NUM_THREADS=1 $(RUN)/python benchmarks/corruptions.py

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 from evidence import CHOSEN, HELD
-from paired import RESULTS
+from paired_timing import RESULTS
 from torch import Tensor
 
 import killick

@@ -23,8 +23,8 @@ study's. A finished cell is not run again, so the grids may be spread over sever
 
     python benchmarks/evidence.py --work evidence --write
 
-puts rows, tables and figures into `results/cifar10/` (`collected.py`), and docs/measured.py renews
-the tables of the pages. A cell takes about three minutes on an H200, all of them over two hours,
+puts rows, tables and figures into `results/cifar10/` (`evidence_results.py`), and
+`docs/evidence_tables.py` renews the tables of the pages. A cell takes about three minutes on an H200, all of them over two hours,
 less with `--jobs 3` under NVIDIA's MPS. `--foreign` is a pack with the splits textures, scenes,
 characters (other things) and shift (the same classes from elsewhere).
 """
@@ -308,7 +308,7 @@ def main() -> int:
     """Run grids, or a part of them; or write down what they found."""
     options = read_options()
     if options.write:
-        from collected import write_results
+        from evidence_results import write_results
 
         write_results(options.work)
         return 0

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paired import RESULTS
+from paired_timing import RESULTS
 from torch import Tensor
 
 import killick

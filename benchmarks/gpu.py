@@ -5,7 +5,7 @@
 
 Each writes its own file in `results`. What ran is written to `results/gpu.csv` after each: the
 command, how long it took, and `code`, which stands for every file of the library: two lines with
-the same one were measured on the same code. Then `python docs/timed.py` puts the figures into the
+the same one were measured on the same code. Then `python docs/timing_tables.py` puts the figures into the
 pages. One that fails is told, and the others run; the exit code is 1.
 """
 
@@ -23,7 +23,7 @@ LIBRARY = HERE.parent / "src" / "killick"
 RECORD = HERE / "results" / "gpu.csv"
 BENCHMARKS = {
     "step": ["step.py"],
-    "folded": ["folded.py"],
+    "folded": ["folding.py"],
     "training-steps": ["training.py", "DATA", "--only", "steps"],
     "training-runs": ["training.py", "DATA", "--only", "runs"],
     "corruptions": ["corruptions.py", "--classify", "DATA"],

@@ -13,7 +13,7 @@ from importlib import import_module
 
 import numpy as np
 import torch
-from paired import Ratio, compare, write
+from paired_timing import Ratio, compare, write
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from killick.metrics import aupr, auroc, smooth_ece, smooth_ece_interval

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnxruntime
 import torch
-from paired import RESULTS, compare
+from paired_timing import RESULTS, compare
 
 import killick
 from killick.storage.export_metadata import PRECISIONS

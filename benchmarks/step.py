@@ -11,7 +11,7 @@ captured in a CUDA graph, with the draws inside the graph.
 from collections.abc import Callable
 
 import torch
-from paired import Ratio, compare, write
+from paired_timing import Ratio, compare, write
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

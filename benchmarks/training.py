@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paired import RESULTS, compare, device_name, write
+from paired_timing import RESULTS, compare, device_name, write
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset

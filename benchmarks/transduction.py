@@ -8,7 +8,7 @@ product, as torch.cdist does by itself).
 """
 
 import torch
-from paired import compare, write
+from paired_timing import compare, write
 from torch import Tensor
 
 from killick.core.transduction import nearest_residuals

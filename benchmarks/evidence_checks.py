@@ -1,4 +1,4 @@
-"""What `collected.py` takes: cells that are whole, and fit to what was written before.
+"""What `evidence_results.py` takes: cells that are whole, and fit to what was written before.
 
 A cell that was only tried (few epochs, few pictures, a part of the suites) would be lost among
 thousands of lines, and its numbers on a page for good. So each is looked at before anything is
@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evaluated import CBAR, CORRUPTIONS, FOREIGN, MADE, RunCell, whole_or_one
+from evidence_jobs import CBAR, CORRUPTIONS, FOREIGN, MADE, RunCell, whole_or_one
 
 from killick.corruptions.suites import SEVERITIES
 
@@ -143,4 +143,4 @@ def _set(line: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _refuse(why: str) -> None:
-    raise SystemExit(f"collected.py: {why}")
+    raise SystemExit(f"evidence_results.py: {why}")

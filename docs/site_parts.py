@@ -108,8 +108,8 @@ def describe_errors() -> str:
 
 
 def is_public(package: types.ModuleType, name: str) -> bool:
-    """Whether a name is something that a package offers, and not one of its modules."""
-    return not name.startswith("_") and not isinstance(vars(package)[name], types.ModuleType)
+    """Whether a name is something that a package offers, and neither a module nor a constant."""
+    return not name.startswith("_") and callable(vars(package)[name])
 
 
 def describe_comparisons() -> str:

@@ -5,13 +5,13 @@ which cost about ten passes: folding shares the first layer alone. On a GPU the 
 kernels, which Python gives out one by one, take longer than the kernels; so there the networks are
 also compiled and captured in CUDA graphs.
 
-    python benchmarks/folded.py
+    python benchmarks/folding.py
 """
 
 from collections.abc import Callable
 
 import torch
-from paired import Ratio, compare, write
+from paired_timing import Ratio, compare, write
 from step import captured
 from torch import nn
 

@@ -3,7 +3,7 @@
 Both are files of `killick.export` in float32 with the same normalization inside and the same outputs:
 logits, probabilities and energy. One thread, so that time on the processor is latency.
 
-    python benchmarks/exported.py
+    python benchmarks/export_latency.py
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnxruntime
 import torch
-from paired import Ratio, compare, write
+from paired_timing import Ratio, compare, write
 
 import killick
 

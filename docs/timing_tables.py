@@ -1,6 +1,6 @@
 """Rows of timings in the pages, from the files in `benchmarks/results/`.
 
-    python docs/timed.py        # brings the rows of all pages up to date
+    python docs/timing_tables.py        # brings the rows of all pages up to date
 
 A row is `| what | setting | ratio | (noise) | [file](path) |`: the ratio of `what` in that file,
 and the 10th and 90th percentile of its baseline against itself. They stand there as text, so that

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accepted import check_cells, check_fit, check_none_lost
-from evaluated import (
+from evidence_checks import check_cells, check_fit, check_none_lost
+from evidence_jobs import (
     CBAR,
     CORRUPTIONS,
     FOLDERS,
@@ -42,7 +42,7 @@ from evaluated import (
     RunCell,
     whole_or_one,
 )
-from paired import RESULTS
+from paired_timing import RESULTS
 from scipy import stats
 
 from killick.cli import main as killick_command
@@ -164,7 +164,9 @@ def _draw_first(found: Sequence[RunCell], cells: Sequence[Cell], page: Path, fol
         return
     runs = [str(cell.run.folder) for cell in found]
     if killick_command(["report", *runs, "--output", str(page), "--quiet"]):
-        raise SystemExit("collected.py: the report was not written, and figures are as they were.")
+        raise SystemExit(
+            "evidence_results.py: the report was not written, and figures are as they were."
+        )
     for name in FIGURES:
         (folder / name).write_bytes((page / "figures" / name).read_bytes())
 

@@ -1,6 +1,6 @@
 """Tables of `docs/evidence.md`, from the files in `benchmarks/results/cifar10/`.
 
-    python docs/measured.py     # puts them into that page and into the README, where they stand
+    python docs/evidence_tables.py     # puts them into that page and into the README, where they stand
 
 They stand there as text, so that they are seen wherever the page is read; a test holds them to the
 files.
