@@ -24,9 +24,10 @@ study's. A finished cell is not run again, so the grids may be spread over sever
     python benchmarks/evidence.py --work evidence --write
 
 puts rows, tables and figures into `results/cifar10/` (`evidence_results.py`), and
-`docs/evidence_tables.py` renews the tables of the pages. A cell takes about three minutes on an H200, all of them over two hours,
-less with `--jobs 3` under NVIDIA's MPS. `--foreign` is a pack with the splits textures, scenes,
-characters (other things) and shift (the same classes from elsewhere).
+`docs/evidence_tables.py` renews the tables of the pages. A cell takes about three minutes on an
+H200, all of them over two hours, less with `--jobs 3` under NVIDIA's MPS. `--foreign` is a pack
+with the splits textures, scenes, characters (other things) and shift (the same classes from
+elsewhere).
 """
 
 import argparse
