@@ -51,8 +51,8 @@ def here() -> Iterator[None]:
 def few_shapes() -> Iterator[None]:
     """Fewer embedded pictures, for what is about how they are used: all runs are judged on them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("killick.data.sources.SHAPES_TRAIN", 1000)
-        patch.setattr("killick.data.sources.SHAPES_TEST", 300)
+        patch.setattr("killick.data.sources.shapes.TRAIN_COUNT", 1000)
+        patch.setattr("killick.data.sources.shapes.TEST_COUNT", 300)
         yield
 
 

@@ -37,7 +37,7 @@ import yaml
 from PIL import Image
 
 import killick
-from killick.data.decoding import decode, measure
+from killick.deploy.decoding_limits import decode_limited, measure_limited, read_file
 from killick.errors import KillickError
 from killick.results.rows import make_row, write_rows
 from killick.results.run_folder import read_run
@@ -208,11 +208,12 @@ def images(chance: random.Random) -> Case:
 
 def _look(folder: Path) -> None:
     path = folder / "a picture.jpg"
-    pixels = decode(path, str(path))
+    contents = read_file(path, str(path))
+    pixels = decode_limited(contents, str(path))
     assert pixels.dtype == torch.uint8
     assert pixels.ndim == 3
     assert len(pixels) == 3
-    assert sorted(measure(path, str(path))) == sorted(pixels.shape[1:])
+    assert sorted(measure_limited(contents, str(path))) == sorted(pixels.shape[1:])
 
 
 # Settings.

@@ -24,8 +24,8 @@ CPU = torch.device("cpu")
 SIZE = 6
 
 
-def picture_set(n: int) -> ImageSet:
-    """Random pictures whose first pixel is their number, and their label the number by 7."""
+def image_set(n: int) -> ImageSet:
+    """Random images whose first pixel is their number, and their label the number by 7."""
     g = torch.Generator().manual_seed(1)
     images = torch.randint(256, (n, 3, SIZE, SIZE), dtype=torch.uint8, generator=g)
     images[:, 0, 0, 0] = torch.arange(n)
@@ -43,14 +43,14 @@ def by_key(image: Tensor, key: int) -> Tensor:
 
 
 def resident(n: int, cut: Cut, shift: Shift | None = None, **options) -> Resident:
-    images = picture_set(n)
+    images = image_set(n)
     pixels = images.images().permute(0, 2, 3, 1).contiguous()
     return Resident(pixels, images.labels, shift or Shift(), cut, **{"seed": 0, **options})
 
 
 def streamed(n: int, cut: Cut, view=same, workers: int = 0, **options) -> Streamed:
     settings = {"seed": 0, "device": CPU, "workers": workers, **options}
-    return Streamed(picture_set(n), view, SIZE, cut, **settings)
+    return Streamed(image_set(n), view, SIZE, cut, **settings)
 
 
 def run(batches: Batches, epoch: int, step: int = 0, steps: int | None = None) -> Iterator[Batch]:
@@ -84,7 +84,7 @@ def test_an_epoch_has_every_sample_once_but_for_the_incomplete_batch(make, n):
     assert len(seen.images) == 96
     assert len(set(numbers(seen))) == 96
     assert seen.labels.tolist() == [number % 7 for number in numbers(seen)]
-    assert torch.equal(seen.images, picture_set(n).images()[numbers(seen)])
+    assert torch.equal(seen.images, image_set(n).images()[numbers(seen)])
 
 
 def test_other_samples_are_left_out_in_other_epochs():
@@ -111,7 +111,7 @@ def test_augmentation_does_not_depend_on_how_a_step_is_cut():
     whole = joined(run(resident(100, Cut(24), shift), epoch=1))
     ranks = [list(run(resident(100, Cut(24, rank, 2, 3), shift), epoch=1)) for rank in (0, 1)]
     assert_same(joined(part for parts in zip(*ranks, strict=True) for part in parts), whole)
-    assert not torch.equal(whole.images, picture_set(100).images()[epoch_order(100, 0, 1)[:96]])
+    assert not torch.equal(whole.images, image_set(100).images()[epoch_order(100, 0, 1)[:96]])
 
 
 @pytest.mark.parametrize("make", [resident, streamed])
@@ -150,10 +150,10 @@ def test_views_are_made_with_the_keys_of_their_samples(workers):
     order = epoch_order(40, 0, 1)
     assert torch.equal(batch.keys, sample_keys(0, 1, order))
     shades = (batch.keys % 256).to(torch.uint8)
-    assert torch.equal(batch.images, picture_set(40).images()[order] ^ shades.view(-1, 1, 1, 1))
+    assert torch.equal(batch.images, image_set(40).images()[order] ^ shades.view(-1, 1, 1, 1))
 
 
-def test_streamed_pictures_are_in_the_channels_last_layout():
+def test_streamed_images_are_in_the_channels_last_layout():
     batch = next(run(streamed(40, Cut(20)), epoch=0))
     assert batch.images.is_contiguous(memory_format=torch.channels_last)
     assert [t.dtype for t in batch] == [torch.uint8, torch.int64, torch.int64]
@@ -209,8 +209,8 @@ def test_keys_are_new_in_every_epoch_and_seed():
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("batch", [7, 256])
-def test_all_pictures_of_a_set_are_read_in_order(workers, batch):
-    images = picture_set(30).part(torch.arange(29, -1, -1))
+def test_all_images_of_a_set_are_read_in_order(workers, batch):
+    images = image_set(30).part(torch.arange(29, -1, -1))
     read = list(read_all(images, lambda image, key: functional.invert(image), workers, batch))
     assert [len(part) for part in read] == ([7] * 4 + [2] if batch == 7 else [30])
     assert torch.equal(torch.cat(read), 255 - images.images())
@@ -220,7 +220,7 @@ def test_all_pictures_of_a_set_are_read_in_order(workers, batch):
 def test_reading_draws_nothing_from_the_global_state(workers):
     batches, before = streamed(40, Cut(20), workers=workers), torch.get_rng_state()
     list(run(batches, epoch=0))
-    list(read_all(picture_set(4), same, workers))
+    list(read_all(image_set(4), same, workers))
     assert torch.equal(before, torch.get_rng_state())
 
 

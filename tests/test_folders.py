@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from killick.data.folders import load_folder, load_imagenet
 from killick.data.image_set import ImageSet
+from killick.data.sources.imagefolder import load_folder, load_imagenet
 from killick.errors import DataError
 
 
@@ -21,7 +21,7 @@ def put(file: Path, shade: int = 0, size: tuple[int, int] = (4, 4)) -> Path:
 
 
 def fill(folder: Path, **counts: int) -> Path:
-    """Class folders with so many pictures, named by their numbers."""
+    """Class folders with so many images, named by their numbers."""
     for kind, count in counts.items():
         for number in range(count):
             put(folder / kind / f"{number:02}.png", shade=number)
@@ -53,7 +53,7 @@ def test_train_and_test_folders_are_read(tmp_path):
     assert sets.train.name == sets.test.name == tmp_path.name
 
 
-def test_pictures_are_decoded_when_read_each_of_its_size(tmp_path):
+def test_images_are_decoded_when_read_each_of_its_size(tmp_path):
     put(tmp_path / "train" / "a" / "1.png", 10, (4, 6))
     put(tmp_path / "train" / "b" / "2.jpg", 20, (8, 5))
     train = load_folder(str(tmp_path)).train
@@ -96,14 +96,14 @@ def test_the_same_fifth_is_cut_off_every_time_and_anywhere(tmp_path):
     assert files_of(first.test) == files_of(second.test)
 
 
-def test_a_class_of_one_picture_stays_in_training(tmp_path):
+def test_a_class_of_one_image_stays_in_training(tmp_path):
     sets = load_folder(str(fill(tmp_path, cat=12, dog=1, eel=1)))
     assert sets.train.labels.unique().tolist() == [0, 1, 2]
     assert sets.test.labels.unique().tolist() == [0]
     assert sets.test.class_names == ("cat", "dog", "eel")
 
 
-def test_one_picture_of_each_class_leaves_nothing_to_test_on(tmp_path):
+def test_one_image_of_each_class_leaves_nothing_to_test_on(tmp_path):
     sets = load_folder(str(fill(tmp_path, a=1, b=1, c=1, d=1, e=1)))
     assert len(sets.train) == 5
     assert sets.test is None
@@ -113,8 +113,8 @@ def test_files_are_found_at_any_depth_by_their_extension_in_order(tmp_path):
     extensions = "jpg JPEG png bmp gif webp tif TIFF ppm"
     for number, extension in enumerate(extensions.split()):
         put(tmp_path / "train" / "cat" / f"deep{9 - number}" / f"x.{extension}")
-    Image.new("L", (2, 2)).save(tmp_path / "train" / "cat" / "grey.pgm")
-    (tmp_path / "train" / "cat" / "notes.txt").write_text("not a picture")
+    Image.new("L", (2, 2)).save(tmp_path / "train" / "cat" / "gray.pgm")
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("not a image")
     train = load_folder(str(tmp_path)).train
     assert len(train) == 10
     assert files_of(train) == sorted(files_of(train))
@@ -207,19 +207,19 @@ def test_an_empty_class_folder_is_refused(tmp_path):
     fill(tmp_path, cat=3)
     (tmp_path / "dog").mkdir()
     (tmp_path / "dog" / "notes.txt").touch()
-    refused(tmp_path, "pictures in every class folder, found none in HERE/dog", r"\.jpg .*Add some")
+    refused(tmp_path, "images in every class folder, found none in HERE/dog", r"\.jpg .*Add some")
 
 
-def test_pictures_without_class_folders_are_refused(tmp_path):
+def test_images_without_class_folders_are_refused(tmp_path):
     put(tmp_path / "b.png")
     put(tmp_path / "a.png")
-    refused(tmp_path, "class folders in HERE, found 2 pictures directly in it, such as 'a.png'")
+    refused(tmp_path, "class folders in HERE, found 2 images directly in it, such as 'a.png'")
 
 
-def test_pictures_beside_class_folders_are_refused(tmp_path):
+def test_images_beside_class_folders_are_refused(tmp_path):
     fill(tmp_path / "train", cat=1)
     put(tmp_path / "train" / "stray.png")
-    refused(tmp_path, "in HERE/train, found 1 pictures directly", "HERE/train/CLASS/stray.png")
+    refused(tmp_path, "in HERE/train, found 1 images directly", "HERE/train/CLASS/stray.png")
 
 
 def test_a_folder_without_folders_is_refused(tmp_path):
@@ -258,7 +258,7 @@ def test_a_flat_validation_folder_is_refused(tmp_path):
     put(tmp_path / "val" / "ILSVRC2012_val_00000001.png")
     refused(
         tmp_path,
-        "HERE/val, found 1 pictures directly in it, such as 'ILSVRC2012_val_00000001.png'",
+        "HERE/val, found 1 images directly in it, such as 'ILSVRC2012_val_00000001.png'",
         "Sort them into class folders",
         load=load_imagenet,
     )

@@ -1,4 +1,4 @@
-"""Mixup and CutMix: each picture with its neighbour, by torchvision's rules, from its own key."""
+"""Mixup and CutMix: each image with its neighbour, by torchvision's rules, from its own key."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def samples(n: int, height: int = 9, width: int = 14) -> tuple[Tensor, Tensor, T
 
 
 def shares(keys: Tensor, alpha: float) -> list[float]:
-    """What the pictures draw, by scipy's own quantiles."""
+    """What the images draw, by scipy's own quantiles."""
     drawn = uniform(keys, Stream.MIX_SHARE).double().numpy()
     return [float(share) for share in stats.beta.ppf(drawn, alpha, alpha)]
 
@@ -84,7 +84,7 @@ def test_boxes_and_labels_are_those_of_torchvisions_cutmix(share, centre, monkey
     assert_close(stays * whole + (1 - stays) * whole.flip(0), soft)
 
 
-def test_blended_pictures_and_labels_are_those_of_torchvisions_mixup(monkeypatch):
+def test_blended_images_and_labels_are_those_of_torchvisions_mixup(monkeypatch):
     images, labels, keys = samples(2)
     keys = keys[:1].expand(2)  # one share for both, as torchvision has it
     share = interpolate(beta_quantiles(0.8), uniform(keys, Stream.MIX_SHARE))[0]
@@ -114,7 +114,7 @@ def test_neighbours_are_each_others_and_the_odd_one_its_own():
     assert neighbours(1, CPU).tolist() == [0]
 
 
-def test_without_either_pictures_stay_and_labels_become_probabilities():
+def test_without_either_images_stay_and_labels_become_probabilities():
     images, labels, keys = samples(5)
     mixed, soft = Mixing(0.0, 0.0, CLASSES, "cpu")(images, labels, keys)
     assert torch.equal(mixed, images)
@@ -122,7 +122,7 @@ def test_without_either_pictures_stay_and_labels_become_probabilities():
     assert torch.equal(soft, soft.round())
 
 
-def test_with_both_kinds_each_has_half_of_the_pictures():
+def test_with_both_kinds_each_has_half_of_the_images():
     n = 20_000
     images = torch.tensor([0, 255], dtype=torch.uint8).repeat(n // 2)[:, None, None, None]
     images, keys = images.expand(n, 3, 2, 2), sample_keys(0, 0, torch.arange(n))
@@ -148,7 +148,7 @@ def test_a_batch_cut_into_even_parts_is_mixed_as_the_whole(kind):
         assert torch.equal(torch.cat(soft), whole[1])
 
 
-def test_mixed_pictures_keep_the_channels_last_layout_and_the_given_ones_stay():
+def test_mixed_images_keep_the_channels_last_layout_and_the_given_ones_stay():
     images, labels, keys = samples(8)
     before = images.clone()
     mixed, _ = Mixing(0.2, 1.0, CLASSES, "cpu")(images, labels, keys)

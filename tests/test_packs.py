@@ -1,4 +1,4 @@
-"""Packs of encoded pictures: what comes out, in memory or not, and what is refused."""
+"""Packs of encoded images: what comes out, in memory or not, and what is refused."""
 
 import io
 import pickle
@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from killick.data import packs
 from killick.data.decoding import decode
-from killick.data.packs import load_pack
-from killick.data.sources import load_whole
+from killick.data.sources import LoadOptions, load_whole
+from killick.data.sources import pack as packs
+from killick.data.sources.pack import load_pack
 from killick.errors import DataError, OptionError
 from killick.evaluation.test_sets import load_test
 
@@ -65,7 +65,7 @@ def refused(folder: Path, changes: dict[str, np.ndarray], pattern: str, mark: st
         load_pack(write(folder, good() | changes) + mark)
 
 
-def test_lossless_pictures_come_out_exactly_in_order(tmp_path):
+def test_lossless_images_come_out_exactly_in_order(tmp_path):
     pixels = draw(5)
     train = split("train", [encode(each) for each in pixels[:3]], [2, 0, 1])
     test = split("test", [encode(each) for each in pixels[3:]], [1, 1])
@@ -119,13 +119,13 @@ def test_compressed_packs_and_mixed_formats_are_read(tmp_path):
     assert torch.equal(train.read(0), train.read(1))
 
 
-def test_pictures_of_several_sizes_are_decoded_when_read(tmp_path):
+def test_images_of_several_sizes_are_decoded_when_read(tmp_path):
     pixels = [draw(1, height)[0] for height in (4, 5, 6)]
     changes = split("train", [encode(each) for each in pixels], [0, 1, 0])
     train = load_pack(write(tmp_path, good() | changes)).train
     assert not train.in_memory
     assert torch.equal(train.read(1), torch.tensor(pixels[1]).permute(2, 0, 1))
-    assert [picture.shape[1] for picture in train.source] == [4, 5, 6]
+    assert [image.shape[1] for image in train.source] == [4, 5, 6]
 
 
 def test_headers_that_differ_are_enough_not_to_decode(tmp_path, monkeypatch):
@@ -144,7 +144,7 @@ def test_an_odd_size_between_the_headers_looked_at_is_noticed(tmp_path, monkeypa
     assert train.read(3).shape == (3, 9, 4)
 
 
-def test_a_picture_that_is_turned_upright_has_another_size(tmp_path):
+def test_a_image_that_is_turned_upright_has_another_size(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     files = [encode(draw(1)[0]), encode(draw(1)[0], exif=exif)]
@@ -169,7 +169,7 @@ def test_a_pack_is_decoded_once_until_its_file_changes(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(packs, "decode", None)
         assert load_pack(file).train.source is first.train.source
-        again = load_pack(str(tmp_path / "." / "pack.npz"), test_only=True)
+        again = load_pack(str(tmp_path / "." / "pack.npz"), LoadOptions(test_only=True))
         assert again.test is None  # it has none, so what there is was not left out
         assert again.train.source is first.train.source
         alone = load_pack(f"{file}#train")
@@ -184,7 +184,7 @@ def test_to_be_tested_on_a_pack_is_not_decoded_to_train(tmp_path, monkeypatch):
     file = write(tmp_path, arrays)
     decoded = []
     monkeypatch.setattr(packs, "decode", lambda *given: decoded.append(given[1]) or decode(*given))
-    assert load_pack(file, test_only=True).train is None
+    assert load_pack(file, LoadOptions(test_only=True)).train is None
     assert len(decoded) == 2
     assert all("'test'" in name for name in decoded)
     for name in (f"pack:{file}", f"pack:{file}#test"):
@@ -221,15 +221,15 @@ def test_readers_survive_pickling(tmp_path, monkeypatch):
     assert torch.equal(copy.read(2), torch.tensor(draw(3)[2]).permute(2, 0, 1))
 
 
-def test_a_damaged_picture_is_named(tmp_path):
+def test_a_damaged_image_is_named(tmp_path):
     files = [encode(pixels) for pixels in draw(3)]
     files[1] = files[1][:50]
-    refused(tmp_path, split("train", files, [0, 0, 0]), "picture 1 of 'train' in FILE: ")
+    refused(tmp_path, split("train", files, [0, 0, 0]), "image 1 of 'train' in FILE: ")
 
 
-def test_an_empty_picture_is_named(tmp_path):
+def test_an_empty_image_is_named(tmp_path):
     files = [encode(draw(1)[0]), b""]
-    refused(tmp_path, split("train", files, [0, 0]), "picture 1 of 'train' in FILE: it is empty")
+    refused(tmp_path, split("train", files, [0, 0]), "image 1 of 'train' in FILE: it is empty")
 
 
 def test_a_pack_without_known_splits_is_refused_and_its_splits_told(tmp_path):

@@ -1,4 +1,4 @@
-"""PixMix, and the pictures it mixes in: what is drawn, what is computed, what is refused."""
+"""PixMix, and the images it mixes in: what is drawn, what is computed, what is refused."""
 
 import math
 import pickle
@@ -10,8 +10,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from killick.data import mixing_images as mixing_pictures
-from killick.data.mixing_images import make_mixing_pictures
+from killick.data import fractals
+from killick.data.fractals import make_mixing_images
 from killick.data.pixmix import CHANGES, Change, PixMix, Plan, Round, change, mix
 from killick.errors import DtypeError, OptionError, ShapeError
 
@@ -21,13 +21,13 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def some_image(height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
-    """Smooth colours with some black and some white in them."""
+    """Smooth colors with some black and some white in them."""
     noise = torch.randn(1, 3, 5, 5, generator=seeded(seed))
     smooth = torch.nn.functional.interpolate(noise, (height, width), mode="bicubic")[0]
     return (smooth * 120 + 128).clamp(0, 255).byte()
 
 
-def some_pictures(count: int = 5, side: int = 40) -> Tensor:
+def some_mixing_images(count: int = 5, side: int = 40) -> Tensor:
     return torch.stack([some_image(side, side, seed=100 + i) for i in range(count)])
 
 
@@ -46,7 +46,7 @@ def slowly_mixed(first: np.ndarray, second: np.ndarray, round_: Round) -> np.nda
 
 def rounds_of(k: int, count: int, **options: float) -> list[Round]:
     """The rounds of many plans."""
-    pixmix, generator = PixMix(some_pictures(), k=k, **options), seeded(0)
+    pixmix, generator = PixMix(some_mixing_images(), k=k, **options), seeded(0)
     return [round_ for _ in range(count) for round_ in pixmix.draw(generator).rounds]
 
 
@@ -71,11 +71,11 @@ def test_mixing_agrees_with_the_formulas(multiply, own, other):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_image_comes_out_as_a_slow_run_of_its_plan(seed):
-    image, pixmix = some_image(16, 12, seed), PixMix(some_pictures(side=20), k=4)
+    image, pixmix = some_image(16, 12, seed), PixMix(some_mixing_images(side=20), k=4)
     plan = pixmix.draw(seeded(seed))
     mixed = change(image, plan.start).double().numpy() / 255
     top, left = int(plan.top * 5), int(plan.left * 9)
-    crop = pixmix.pictures[plan.picture, :, top : top + 16, left : left + 12]
+    crop = pixmix.mixing_images[plan.mixing_image, :, top : top + 16, left : left + 12]
     for round_ in plan.rounds:
         partner = crop if round_.partner is None else change(image, round_.partner)
         mixed = slowly_mixed(mixed, partner.double().numpy() / 255, round_)
@@ -84,7 +84,7 @@ def test_an_image_comes_out_as_a_slow_run_of_its_plan(seed):
 
 
 def test_without_rounds_the_image_comes_out_as_it_is_or_changed_once():
-    image, pixmix = some_image(), PixMix(some_pictures(), k=0)
+    image, pixmix = some_image(), PixMix(some_mixing_images(), k=0)
     same = 0
     for seed in range(200):
         plan = pixmix.draw(seeded(seed))
@@ -95,22 +95,22 @@ def test_without_rounds_the_image_comes_out_as_it_is_or_changed_once():
 
 
 def test_a_round_that_gives_the_other_no_weight_changes_nothing():
-    image, pixmix = some_image(), PixMix(some_pictures())
+    image, pixmix = some_image(), PixMix(some_mixing_images())
     rounds = tuple(Round(None, multiply, 1.0, 0.0) for multiply in (False, True))
     assert torch.equal(pixmix.apply(image, Plan(None, rounds, 0, 0.5, 0.5)), image)
 
 
 def test_the_same_generator_gives_the_same_image_and_the_given_one_is_kept():
-    image, pixmix = some_image(), PixMix(some_pictures())
+    image, pixmix = some_image(), PixMix(some_mixing_images())
     before = image.clone()
     first, again = ([pixmix(image, g) for _ in range(8)] for g in (seeded(3), seeded(3)))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert len({picture.numpy().tobytes() for picture in first}) > 4
+    assert len({mixed.numpy().tobytes() for mixed in first}) > 4
     assert torch.equal(image, before)
 
 
 def test_every_image_takes_equally_many_numbers_from_the_generator():
-    pixmix, generator = PixMix(some_pictures(), k=3), seeded(0)
+    pixmix, generator = PixMix(some_mixing_images(), k=3), seeded(0)
     for _ in range(5):
         pixmix.draw(generator)
     expected = seeded(0)
@@ -120,7 +120,7 @@ def test_every_image_takes_equally_many_numbers_from_the_generator():
 
 def test_the_global_random_state_is_left_alone():
     before = torch.random.get_rng_state()
-    pixmix = PixMix(make_mixing_pictures(6, 32, seed=0))
+    pixmix = PixMix(make_mixing_images(6, 32, seed=0))
     for seed in range(20):
         pixmix(some_image(), seeded(seed))
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -128,7 +128,7 @@ def test_the_global_random_state_is_left_alone():
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (17, 40), (64, 30), (1, 1)])
 def test_images_of_any_size_come_out_in_their_size_and_type(height, width):
-    image, pixmix = some_image(height, width), PixMix(some_pictures(side=36), severity=10)
+    image, pixmix = some_image(height, width), PixMix(some_mixing_images(side=36), severity=10)
     for seed in range(30):
         mixed = pixmix(image, seeded(seed))
         assert mixed.shape == image.shape
@@ -136,7 +136,7 @@ def test_images_of_any_size_come_out_in_their_size_and_type(height, width):
 
 
 def test_rounds_are_as_often_of_each_number():
-    pixmix, generator = PixMix(some_pictures(), k=4), seeded(1)
+    pixmix, generator = PixMix(some_mixing_images(), k=4), seeded(1)
     counts = Counter(len(pixmix.draw(generator).rounds) for _ in range(5000))
     assert sorted(counts) == [0, 1, 2, 3, 4]
     assert all(abs(count - 1000) < 120 for count in counts.values())
@@ -183,19 +183,19 @@ def test_all_changes_come_as_often_and_as_strong_as_the_severity_says():
     assert abs(float(levels.mean()) - 2.55) < 0.1
 
 
-def test_one_picture_serves_all_rounds_and_all_pictures_and_places_come():
-    pixmix, generator = PixMix(some_pictures(count=7)), seeded(2)
+def test_one_image_serves_all_rounds_and_all_images_and_places_come():
+    pixmix, generator = PixMix(some_mixing_images(count=7)), seeded(2)
     plans = [pixmix.draw(generator) for _ in range(2000)]
-    counts = Counter(plan.picture for plan in plans)
+    counts = Counter(plan.mixing_image for plan in plans)
     assert sorted(counts) == list(range(7))
     assert min(counts.values()) > 200
     for place in ([plan.top for plan in plans], [plan.left for plan in plans]):
         assert abs(sum(place) / 2000 - 0.5) < 0.03
 
 
-def test_crops_reach_every_edge_of_the_picture():
-    picture = torch.arange(36, dtype=torch.uint8).reshape(1, 1, 6, 6).expand(1, 3, 6, 6)
-    pixmix = PixMix(picture)
+def test_crops_reach_every_edge_of_the_image():
+    texture = torch.arange(36, dtype=torch.uint8).reshape(1, 1, 6, 6).expand(1, 3, 6, 6)
+    pixmix = PixMix(texture)
     found = {
         int(pixmix._crop(Plan(None, (), 0, top, left), 4, 5)[0, 0, 0])
         for top in (0.0, 0.5, 0.999)
@@ -204,11 +204,11 @@ def test_crops_reach_every_edge_of_the_picture():
     assert found == {0, 1, 6, 7, 12, 13}
 
 
-def test_smaller_pictures_are_enlarged_until_they_cover_the_image():
-    pixmix = PixMix(some_pictures(count=1, side=8))
+def test_smaller_images_are_enlarged_until_they_cover_the_image():
+    pixmix = PixMix(some_mixing_images(count=1, side=8))
     crop = pixmix._crop(Plan(None, (), 0, 0.0, 0.0), 32, 20)
     expected = torch.nn.functional.interpolate(
-        pixmix.pictures.float(), (32, 32), mode="bilinear", antialias=True
+        pixmix.mixing_images.float(), (32, 32), mode="bilinear", antialias=True
     )
     assert crop.shape == (3, 32, 20)
     assert (crop - expected[0, :, :, :20]).abs().max() <= 1
@@ -258,10 +258,10 @@ def test_a_change_of_another_name_is_refused():
 
 
 def test_it_can_be_sent_to_another_process():
-    pixmix = PixMix(some_pictures(), k=2, beta=4.0, severity=1)
+    pixmix = PixMix(some_mixing_images(), k=2, beta=4.0, severity=1)
     copy = pickle.loads(pickle.dumps(pixmix))
     assert torch.equal(copy(some_image(), seeded(1)), pixmix(some_image(), seeded(1)))
-    assert repr(copy) == repr(pixmix) == "PixMix(5 pictures, k=2, beta=4.0, severity=1)"
+    assert repr(copy) == repr(pixmix) == "PixMix(5 mixing images, k=2, beta=4.0, severity=1)"
 
 
 @pytest.mark.parametrize(
@@ -275,45 +275,45 @@ def test_it_can_be_sent_to_another_process():
 )
 def test_options_out_of_range_are_refused(options, told):
     with pytest.raises(OptionError, match=told):
-        PixMix(some_pictures(), **options)
+        PixMix(some_mixing_images(), **options)
 
 
-def test_pictures_that_are_none_are_refused():
-    with pytest.raises(DtypeError, match=r"mixing pictures as uint8, found torch\.float32"):
-        PixMix(some_pictures().float())
+def test_images_that_are_none_are_refused():
+    with pytest.raises(DtypeError, match=r"mixing images as uint8, found torch\.float32"):
+        PixMix(some_mixing_images().float())
     with pytest.raises(ShapeError, match=r"with count > 0, found shape \(0, 3, 8, 8\)"):
         PixMix(torch.zeros(0, 3, 8, 8, dtype=torch.uint8))
     with pytest.raises(ShapeError, match=r"found shape \(3, 40, 40\)"):
-        PixMix(some_pictures()[0])
+        PixMix(some_mixing_images()[0])
 
 
 def test_images_of_another_kind_are_refused():
-    pixmix = PixMix(some_pictures())
+    pixmix = PixMix(some_mixing_images())
     with pytest.raises(DtypeError, match=r"an image as uint8, found torch\.float32"):
         pixmix(some_image().float(), seeded(0))
     with pytest.raises(ShapeError, match=r"as \(3, height, width\), found shape \(1, 3, 32, 32\)"):
         pixmix(some_image()[None], seeded(0))
 
 
-def test_mixing_pictures_are_as_promised_and_the_same_for_the_same_seed():
-    first, again, other = (make_mixing_pictures(31, 24, seed) for seed in (1, 1, 2))
+def test_mixing_images_are_as_promised_and_the_same_for_the_same_seed():
+    first, again, other = (make_mixing_images(31, 24, seed) for seed in (1, 1, 2))
     assert first.shape == (31, 3, 24, 24)
     assert first.dtype == torch.uint8
     assert torch.equal(first, again)
     assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_mixing_pictures_are_full_of_contrast_and_colour():
-    pictures = make_mixing_pictures(240, 32, seed=0).float() / 255
-    assert pictures.std((2, 3)).mean(1).min() > 0.08  # none is nearly of one colour
-    assert (pictures.amax(1) - pictures.amin(1)).mean() > 0.25
-    spread = pictures.mean((2, 3)).std(0)
-    assert spread.min() > 0.08  # nor are they all of one mean colour
+def test_mixing_images_are_full_of_contrast_and_color():
+    images = make_mixing_images(240, 32, seed=0).float() / 255
+    assert images.std((2, 3)).mean(1).min() > 0.08  # none is nearly of one color
+    assert (images.amax(1) - images.amin(1)).mean() > 0.25
+    spread = images.mean((2, 3)).std(0)
+    assert spread.min() > 0.08  # nor are they all of one mean color
 
 
-def test_mixing_pictures_have_structure_neighbouring_pixels_are_alike():
-    pictures = make_mixing_pictures(240, 32, seed=0).float().flatten(0, 1)
-    centred = pictures - pictures.mean((1, 2), keepdim=True)
+def test_mixing_images_have_structure_neighbouring_pixels_are_alike():
+    images = make_mixing_images(240, 32, seed=0).float().flatten(0, 1)
+    centred = images - images.mean((1, 2), keepdim=True)
     beside = (centred[:, :, 1:] * centred[:, :, :-1]).mean((1, 2)) / centred.square().mean((1, 2))
     assert beside.median() > 0.6
     assert (beside > 0.1).float().mean() > 0.95
@@ -324,7 +324,7 @@ def test_mixing_pictures_have_structure_neighbouring_pixels_are_alike():
 )
 def test_fractals_tell_how_soon_numbers_escape_and_else_how_near_to_zero_they_come(view):
     views = torch.tensor(view, dtype=torch.float64).view(1, 6, 1, 1)
-    found = mixing_pictures._escape_time(views, 16)[0]
+    found = fractals._escape_time(views, 16)[0]
     assert (found < 0).any()
     assert (found > 0).any()
     for (row, column), value in np.ndenumerate(found.numpy()):
@@ -344,18 +344,18 @@ def slow_escape(view: tuple[float, ...], pixel: complex) -> float:
     return -nearest
 
 
-def test_mixing_pictures_of_one_call_all_differ():
-    pictures = make_mixing_pictures(200, 16, seed=0)
-    assert len(pictures.flatten(1).unique(dim=0)) == 200
+def test_mixing_images_of_one_call_all_differ():
+    images = make_mixing_images(200, 16, seed=0)
+    assert len(images.flatten(1).unique(dim=0)) == 200
 
 
 @pytest.mark.parametrize(
     ("count", "size", "told"),
     [
-        (0, 32, "expected count to be at least 1 picture, found 0"),
+        (0, 32, "expected count to be at least 1 image, found 0"),
         (5, 4, "expected size to be at least 8 pixels, found 4"),
     ],
 )
-def test_mixing_pictures_that_cannot_be_are_refused(count, size, told):
+def test_mixing_images_that_cannot_be_are_refused(count, size, told):
     with pytest.raises(OptionError, match=told):
-        make_mixing_pictures(count, size, seed=0)
+        make_mixing_images(count, size, seed=0)

@@ -62,7 +62,7 @@ def test_folders_are_read_in_the_order_of_their_numbers(tmp_path, names, group):
         assert int(part.read(1)[0, 0, 0]) == severity - 1
 
 
-def test_files_score_as_the_pictures_in_them(tmp_path):
+def test_files_score_as_the_images_in_them(tmp_path):
     model, data = make_standard(), make_set(80)
     folder = write_arrays(tmp_path / "c", data)
     rows = killick.evaluate(model, data, ("corruptions",), corruption_files=str(folder), quiet=True)
@@ -80,7 +80,7 @@ def test_files_score_as_the_pictures_in_them(tmp_path):
     [
         (
             np.zeros((40, 16, 16, 3), np.float32),
-            r"uint8 pictures .*found float32 \(40, 16, 16, 3\)",
+            r"uint8 images .*found float32 \(40, 16, 16, 3\)",
         ),
         (np.zeros((41, 16, 16, 3), np.uint8), r"found uint8 \(41, 16, 16, 3\)"),
         (np.zeros((40, 3, 16, 16), np.uint8), r"found uint8 \(40, 3, 16, 16\)"),
@@ -100,7 +100,7 @@ def test_arrays_of_a_wrong_shape_are_refused_before_anything_is_computed(tmp_pat
 
 def test_what_is_missing_or_damaged_is_told(tmp_path):
     data = make_set(40)
-    with pytest.raises(DataError, match="expected a folder with corrupted pictures .*nothing"):
+    with pytest.raises(DataError, match="expected a folder with corrupted images .*nothing"):
         CorruptedFiles(str(tmp_path / "gone"), KNOWN, data.class_names)
     with pytest.raises(DataError, match=r"files such as fog.npy, or folders .* found none"):
         CorruptedFiles(str(tmp_path), KNOWN, data.class_names)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from killick.data import shapes
-from killick.data.shapes import CLASS_NAMES, make_shapes
+from killick.data.sources import shapes
+from killick.data.sources.shapes import CLASS_NAMES, make_shapes
 from killick.errors import OptionError
 from killick.nets import resnet_small
 
@@ -79,7 +79,7 @@ def test_distances_grow_by_one_per_unit_near_the_edge(name):
     torch.testing.assert_close(slopes[near], torch.ones_like(slopes[near]))
 
 
-def test_pictures_are_as_promised():
+def test_images_are_as_promised():
     images, labels, test_images, test_labels = make_shapes(25, 13, seed=0)
     assert images.shape == (25, 3, 32, 32)
     assert test_images.shape == (13, 3, 32, 32)
@@ -97,7 +97,7 @@ def test_classes_are_balanced_to_within_one_and_shuffled(count):
         assert (part != part.sort().values).any()
 
 
-def test_the_test_pictures_are_the_same_for_any_number_to_train_on():
+def test_the_test_images_are_the_same_for_any_number_to_train_on():
     _, _, images, labels = make_shapes(10, 30, seed=1)
     _, _, again, same = make_shapes(1234, 30, seed=1)
     assert torch.equal(images, again)
@@ -111,9 +111,9 @@ def test_one_seed_gives_one_set_and_another_seed_another():
     assert not torch.equal(first[2], other[2])
 
 
-def test_no_picture_is_in_two_sets_or_twice_in_one():
-    pictures = torch.cat([part for seed in (0, 1) for part in make_shapes(300, 300, seed)[::2]])
-    assert len(pictures.flatten(1).unique(dim=0)) == 1200
+def test_no_image_is_in_two_sets_or_twice_in_one():
+    images = torch.cat([part for seed in (0, 1) for part in make_shapes(300, 300, seed)[::2]])
+    assert len(images.flatten(1).unique(dim=0)) == 1200
 
 
 def test_the_global_random_state_is_left_alone():
@@ -132,7 +132,7 @@ def test_edges_are_soft_and_shapes_of_every_class_cover_a_fair_part(generator):
         assert 0.06 < coverage[labels == label].mean() < 0.35
 
 
-def test_shapes_lie_all_over_the_picture(generator):
+def test_shapes_lie_all_over_the_image(generator):
     coverage = shapes._draw_shapes(torch.arange(2000) % 10, generator)[:, 0]
     ticks = torch.arange(32.0)
     weight = coverage.sum((1, 2))
@@ -143,7 +143,7 @@ def test_shapes_lie_all_over_the_picture(generator):
 
 
 def test_shapes_are_brighter_than_the_background_some_faint_and_some_plain(generator):
-    discs = shapes._draw_pictures(torch.zeros(500, dtype=torch.long), generator).float().mean(1)
+    discs = shapes._draw_images(torch.zeros(500, dtype=torch.long), generator).float().mean(1)
     step = discs[:, 13:19, 13:19].mean((1, 2)) - discs[:, ::31, ::31].mean((1, 2))
     assert step.quantile(0.05) > -20
     assert step.quantile(0.1) < 25
@@ -151,8 +151,8 @@ def test_shapes_are_brighter_than_the_background_some_faint_and_some_plain(gener
 
 
 @pytest.mark.parametrize(("train", "test"), [(0, 10), (10, -1)])
-def test_parts_without_pictures_are_refused(train, test):
-    with pytest.raises(OptionError, match=r"expected (train|test) to be at least 1 picture, found"):
+def test_parts_without_images_are_refused(train, test):
+    with pytest.raises(OptionError, match=r"expected (train|test) to be at least 1 image, found"):
         make_shapes(train, test, seed=0)
 
 

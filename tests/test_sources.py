@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 from torchvision.datasets import cifar
 
-from killick.data import shapes, sources
-from killick.data.sources import cache_folder, load_sets
+from killick.data.image_set import Sets
+from killick.data.sources import DATA_SOURCES, DataSource, load_sets, load_whole, shapes
+from killick.data.sources.shapes import cache_folder
 from killick.errors import DataError, OptionError
 
 
@@ -20,8 +21,8 @@ from killick.errors import DataError, OptionError
 def cache(tmp_path, monkeypatch) -> Path:
     """A cache folder of its own, and shapes that are few and counted."""
     monkeypatch.setenv("KILLICK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sources, "SHAPES_TRAIN", 40)
-    monkeypatch.setattr(sources, "SHAPES_TEST", 20)
+    monkeypatch.setattr(shapes, "TRAIN_COUNT", 40)
+    monkeypatch.setattr(shapes, "TEST_COUNT", 20)
     return tmp_path / "cache"
 
 
@@ -40,7 +41,7 @@ def made(monkeypatch) -> list[tuple[int, int, int]]:
 
 
 def test_there_are_8000_shapes_to_train_on_and_2000_to_test_on():
-    assert (sources.SHAPES_TRAIN, sources.SHAPES_TEST, sources.SHAPES_SEED) == (8000, 2000, 0)
+    assert (shapes.TRAIN_COUNT, shapes.TEST_COUNT, shapes.SEED) == (8000, 2000, 0)
 
 
 def test_shapes_are_made_once_and_then_read(cache, made):
@@ -116,8 +117,8 @@ def test_nothing_in_the_cache_is_unpickled(cache, tmp_path):
 
 def test_other_sizes_and_versions_have_their_own_files(cache, monkeypatch):
     load_sets("shapes")
-    monkeypatch.setattr(sources, "SHAPES_VERSION", 2)
-    monkeypatch.setattr(sources, "SHAPES_TEST", 10)
+    monkeypatch.setattr(shapes, "VERSION", 2)
+    monkeypatch.setattr(shapes, "TEST_COUNT", 10)
     assert len(load_sets("shapes").test) == 10
     assert sorted(os.listdir(cache)) == ["shapes-v1-40-20.npz", "shapes-v2-40-10.npz"]
 
@@ -216,20 +217,20 @@ def test_cifar_is_looked_for_where_the_environment_says(tmp_path, monkeypatch):
     assert len(load_sets("cifar10").train) == 10
     monkeypatch.delenv("KILLICK_DATA")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=f"cifar10 in {tmp_path}/data/cifar-10-batches-py, found"):
+    with pytest.raises(DataError, match=f"cifar10 in {tmp_path}/data/cifar-10-batches-py"):
         load_sets("cifar10")
 
 
 def test_missing_cifar_is_told_with_the_ways_out(tmp_path):
     ways = r"--data.root FOLDER; .*--data.download true\) .*--data pack:FILE.npz\)"
-    with pytest.raises(DataError, match=rf"{tmp_path}/cifar-100-python, found no such .*{ways}"):
+    with pytest.raises(DataError, match=rf"{tmp_path}/cifar-100-python: no such .*{ways}"):
         load_sets("cifar100", root=str(tmp_path))
 
 
 def test_damaged_cifar_is_told(tmp_path):
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_text("not a batch")
-    with pytest.raises(DataError, match="cifar-10-batches-py, found damaged or missing files"):
+    with pytest.raises(DataError, match="cifar-10-batches-py: damaged or missing files"):
         load_sets("cifar10", root=str(tmp_path))
 
 
@@ -241,10 +242,10 @@ def test_cifar_is_fetched_only_when_asked(tmp_path, monkeypatch):
         raise OSError("the network is down")
 
     monkeypatch.setattr(cifar, "download_and_extract_archive", fail)
-    with pytest.raises(DataError, match="found no such folder"):
+    with pytest.raises(DataError, match="no such folder"):
         load_sets("cifar10", root=str(tmp_path))
     assert not asked
-    with pytest.raises(DataError, match="found no way to download it: the network is down"):
+    with pytest.raises(DataError, match="the download failed: the network is down"):
         load_sets("cifar10", root=str(tmp_path), download=True)
 
 
@@ -258,9 +259,34 @@ def test_names_with_paths_reach_their_readers(tmp_path):
         load_sets("pack:nowhere.npz#test")
 
 
-def test_hub_names_reach_their_reader_colons_and_all(monkeypatch):
-    monkeypatch.setitem(sources.WITH_PATH, "hf", ("hf:NAME", lambda name: name))
-    assert load_sets("hf:someone/pets:small") == "someone/pets:small"
+def test_a_source_of_the_users_own_is_loaded():
+    digits = load_sets("digits")
+
+    def load(argument, options):
+        assert (argument, options.root) == ("someone/pets:small", "there")
+        return Sets(digits.train, digits.test)
+
+    DATA_SOURCES.register("mine", DataSource("mine", load, "mine", "NAME"))
+    try:
+        found = load_sets("mine:someone/pets:small", root="there")
+        assert found.train is digits.train
+        with pytest.raises(OptionError, match="mine:NAME"):
+            load_sets("mine")
+    finally:
+        DATA_SOURCES.remove("mine")
+
+
+def test_every_source_says_how_it_is_written():
+    written = [source.written for _, source in DATA_SOURCES.items()]
+    assert {"shapes", "cifar10", "imagefolder:PATH", "pack:FILE.npz", "hf:NAME"} < set(written)
+    assert all(source.description for _, source in DATA_SOURCES.items())
+
+
+def test_images_of_a_folder_have_no_classes(tmp_path):
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+    for name in ("images", "pictures"):
+        whole = load_whole(f"{name}:{tmp_path}")
+        assert (len(whole), whole.class_names) == (1, ("unknown",))
 
 
 @pytest.mark.parametrize(
@@ -270,10 +296,11 @@ def test_hub_names_reach_their_reader_colons_and_all(monkeypatch):
         ("imagenet:", "imagenet:PATH"),
         ("pack", "pack:FILE.npz"),
         ("hf:", "hf:NAME"),
+        ("shapes:3", "shapes"),
     ],
 )
 def test_a_kind_without_its_path_is_told_how_to_be_written(name, written):
-    with pytest.raises(OptionError, match=f"as in '{written}', found '{name}'"):
+    with pytest.raises(OptionError, match=f"'{written}', found '{name}'"):
         load_sets(name)
 
 
@@ -283,13 +310,12 @@ def test_a_kind_without_its_path_is_told_how_to_be_written(name, written):
         ("cifar", "cifar10"),
         ("CIFAR100", "cifar100"),
         ("shape", "shapes"),
-        ("shapes:3", "shapes"),
         ("imagefolders:here", "imagefolder:PATH"),
         ("some/cats.npz", "pack:some/cats.npz"),
     ],
 )
 def test_unknown_names_are_refused_and_the_nearest_offered(name, meant):
-    with pytest.raises(OptionError, match=rf"'shapes', .*, found '{name}' \(did you mean '{meant}"):
+    with pytest.raises(OptionError, match=rf"found '{name}' \(did you mean '{meant}"):
         load_sets(name)
 
 
@@ -299,5 +325,5 @@ def test_a_folder_by_itself_is_told_how_to_be_written(tmp_path):
 
 
 def test_a_name_like_no_other_gets_no_guess():
-    with pytest.raises(OptionError, match=r"'pack:FILE.npz', 'hf:NAME', found 'xyzzy'\.$"):
+    with pytest.raises(OptionError, match=r"found 'xyzzy'\.$"):
         load_sets("xyzzy")

@@ -20,7 +20,7 @@ def counts_of(labels: Tensor) -> dict[int, int]:
 
 
 @given(LABELS, st.data(), SEEDS)
-def test_every_picture_is_either_kept_or_cut(labels, data, seed):
+def test_every_image_is_either_kept_or_cut(labels, data, seed):
     count = data.draw(st.integers(0, len(labels) - 1))
     kept, cut = stratified(torch.tensor(labels), count, seed)
     assert len(cut) == count
@@ -30,7 +30,7 @@ def test_every_picture_is_either_kept_or_cut(labels, data, seed):
 
 
 @given(LABELS, st.data(), SEEDS)
-def test_as_many_classes_keep_a_picture_as_can(labels, data, seed):
+def test_as_many_classes_keep_a_image_as_can(labels, data, seed):
     count = data.draw(st.integers(0, len(labels) - 1))
     kept, _ = stratified(torch.tensor(labels), count, seed)
     left = {labels[number] for number in kept.tolist()}
@@ -47,13 +47,13 @@ def test_classes_are_cut_in_proportion_to_within_one(sizes, share, seed):
         assert abs(found.get(kind, 0) - size * len(cut) / sum(sizes)) < 1
 
 
-def test_the_largest_remainders_get_the_pictures_that_are_left_over():
+def test_the_largest_remainders_get_the_images_that_are_left_over():
     labels = torch.tensor([0] * 16 + [1] * 9 + [2] * 5)  # quotas of 10: 5.33, 3, 1.67
     for seed in range(5):
         assert counts_of(labels[stratified(labels, 10, seed)[1]]) == {0: 5, 1: 3, 2: 2}
 
 
-def test_a_class_of_one_picture_is_not_cut_while_others_have_more():
+def test_a_class_of_one_image_is_not_cut_while_others_have_more():
     labels = torch.tensor([0] * 10 + list(range(1, 11)))
     _, cut = stratified(labels, 9, seed=0)
     assert counts_of(labels[cut]) == {0: 9}
@@ -74,7 +74,7 @@ def test_ties_between_classes_fall_differently():
     assert len(gave) == 6
 
 
-def test_every_picture_of_a_class_is_cut_as_often():
+def test_every_image_of_a_class_is_cut_as_often():
     labels = torch.tensor([0] * 5 + [1] * 10)
     times = torch.zeros(15)
     for seed in range(2000):
@@ -105,7 +105,7 @@ def test_a_share_out_of_range_is_refused(share):
 
 @pytest.mark.parametrize("count", [2, -1, True])
 def test_a_count_out_of_range_is_refused(count):
-    with pytest.raises(OptionError, match=f"fewer pictures than the 2 there are, found {count}"):
+    with pytest.raises(OptionError, match=f"fewer images than the 2 there are, found {count}"):
         stratified(torch.tensor([0, 1]), count, seed=0)
 
 

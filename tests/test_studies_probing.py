@@ -14,7 +14,7 @@ from torchvision.models import SwinTransformer, VisionTransformer
 
 import killick
 from killick.data.image_set import ImageSet
-from killick.data.sources import SHAPES_SEED
+from killick.data.sources.shapes import SEED as SHAPES_SEED
 from killick.errors import DataError, DivergedError, StemError
 from killick.nets import create
 from killick.studies import domains as styled

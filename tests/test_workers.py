@@ -1,4 +1,4 @@
-"""Worker processes that read pictures leave alone what they inherited."""
+"""Worker processes that read images leave alone what they inherited."""
 
 import gc
 import os
@@ -40,7 +40,7 @@ def collect(image: Tensor, sample_key: int) -> Tensor:
     return torch.full_like(image, int(gc.isenabled()))
 
 
-def pictures() -> ImageSet:
+def images() -> ImageSet:
     images = torch.zeros(8, 3, 8, 8, dtype=torch.uint8)
     return ImageSet.of("black", images, torch.zeros(8, dtype=torch.long), ["a"])
 
@@ -72,7 +72,7 @@ def test_workers_collect_their_own_garbage_alone(way, tmp_path, monkeypatch):
     Owned(tmp_path / "freed")
     monkeypatch.setattr(sys.modules[__name__], "NOTED", [tmp_path / "noted"])
     assert gc.isenabled()
-    found = way(pictures())
+    found = way(images())
     assert gc.isenabled()
     assert (tmp_path / "noted").read_text() == "False"  # until they have begun
     assert found.unique().tolist() == [1]
@@ -82,7 +82,7 @@ def test_workers_collect_their_own_garbage_alone(way, tmp_path, monkeypatch):
 def test_collection_that_was_off_stays_off():
     gc.disable()
     try:
-        read(pictures())
+        read(images())
         assert not gc.isenabled()
     finally:
         gc.enable()

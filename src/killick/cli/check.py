@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 def _show(found: "dict[str, Checked]", broken: "list[Broken]", options: argparse.Namespace) -> None:
     """What is there, and what is wrong with it."""
     from killick.data.decoding import WAY_OUT
-    from killick.data.folders import WITHOUT
+    from killick.data.sources.imagefolder import WITHOUT
 
     if not options.quiet:
         for name, checked in found.items():
@@ -103,7 +103,7 @@ def _show(found: "dict[str, Checked]", broken: "list[Broken]", options: argparse
 
 def _find_place(given: Path, data: str, sets: dict[str, Any]) -> Path:
     """Where the list goes; never over something else, and known before all is read."""
-    from killick.data.folders import WITHOUT
+    from killick.data.sources.imagefolder import WITHOUT
 
     if not all(hasattr(images.source, "path") for images in sets.values()):
         raise OptionError(f"expected a folder of pictures for --list, found {data}.")
@@ -141,10 +141,8 @@ def _advance(display: "Display", done: int, count: int) -> None:
 
 
 def _load(name: str, root: str | None) -> dict[str, Any]:
-    from killick.data.sources import load_sets, load_whole
+    from killick.data.sources import load_sets
 
-    if name.startswith("pictures:"):
-        return {"pictures": load_whole(name)}
     sets = load_sets(name, root=root, decoded=False)
     found = {"train": sets.train, "test": sets.test}
     return {kind: images for kind, images in found.items() if images is not None}
@@ -190,7 +188,7 @@ def _say(line: str) -> None:
 
 def _write(place: Path, data: str, broken: "list[Broken]") -> None:
     """Write the list, with what `data` leaves out already."""
-    from killick.data.folders import WITHOUT, split_off
+    from killick.data.sources.imagefolder import WITHOUT, split_off
     from killick.runtime.atomic_files import write_atomic
 
     before = split_off(data.partition(":")[2])[1].listed if WITHOUT in data else frozenset()

@@ -1,10 +1,13 @@
-"""Batches of training samples: from pictures kept on the device, or streamed through workers.
+"""Batches of training samples: from images kept on the device, or streamed through workers.
 
 Both have one interface. `begin` says where in the run one is, `load` does what the host has to do
 before a step, and `batch` gives the samples, by operations on the device alone, so that it can be
 compiled and captured in a CUDA graph.
 """
 
+import gc
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +19,6 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import Stream, key, root, sample_keys
 from killick.data.transforms import Shift, gather
-from killick.data.workers import begin_worker, start_workers
 from killick.errors import DataError, KillickError
 
 View = Callable[[Tensor, int], Tensor]
@@ -109,7 +111,7 @@ class Batches(Protocol):
 
 
 class Resident:
-    """All pictures on the device as uint8; batches are cut out and augmented there.
+    """All images on the device as uint8; batches are cut out and augmented there.
 
     Args:
         pixels: `(n, height, width, 3)` on the device.
@@ -162,11 +164,11 @@ class Resident:
 
 
 class Streamed:
-    """Pictures that are read and augmented one by one in worker processes.
+    """Images that are read and augmented one by one in worker processes.
 
     Args:
         images: The set.
-        view: Makes a sample of a picture and its key.
+        view: Makes a sample of a image and its key.
         size: Of a sample.
         cut: Which part of each step's batch is this process's.
         seed: Of the run.
@@ -234,6 +236,30 @@ class Streamed:
         """Nothing: `load` goes on."""
 
 
+def begin_worker(worker: int) -> None:
+    """What a worker does first (`worker_init_fn`).
+
+    Signals to the group, such as Ctrl-C, are for the process that trains. What a worker inherited,
+    such as the session of an inference engine, belongs to threads that the copy does not have: to
+    free it would wait for them for ever, so it is never collected.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    gc.freeze()
+    gc.enable()
+
+
+def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
+    """`iter(loader)`; its workers collect no garbage before `begin_worker`."""
+    collecting = gc.isenabled()
+    gc.disable()  # in the copies as well
+    try:
+        return iter(loader)
+    finally:
+        if collecting:
+            gc.enable()
+
+
 class _Places:
     """The numbers of the samples in each pass, and their keys, from a given step on."""
 
@@ -258,7 +284,7 @@ class _Places:
 
 
 class _Views(Dataset[tuple[Tensor, int, int] | KillickError]):
-    """Samples by (number, key); or what is wrong with a picture, which is told, not raised here.
+    """Samples by (number, key); or what is wrong with a image, which is told, not raised here.
 
     What a worker raises reaches the other side as pages of traceback.
     """
@@ -292,7 +318,7 @@ def _checked(batch: Any) -> list[Tensor]:
 
 
 def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -> Iterator[Tensor]:
-    """All pictures of a set in batches, in order, as `view` shows them."""
+    """All images of a set in batches, in order, as `view` shows them."""
     places = [(number, 0) for number in range(len(images))]
     loader = DataLoader(
         _Views(images, view),

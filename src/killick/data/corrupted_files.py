@@ -3,7 +3,7 @@
 ```
 CIFAR-10-C/fog.npy              uint8 (5 n, 32, 32, 3): severity 1 first, then 2, ...
 CIFAR-10-C/labels.npy           (5 n) or (n)
-ImageNet-C/fog/3/n01440764/     pictures; C-bar names its folders by its own numbers, 0.70 to 4.20
+ImageNet-C/fog/3/n01440764/     images; C-bar names its folders by its own numbers, 0.70 to 4.20
 ImageNet-C/weather/fog/3/...    also so
 ```
 """
@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from killick.data.folders import read_classes
 from killick.data.image_set import ImageSet
+from killick.data.sources.imagefolder import read_classes
 from killick.errors import DataError
 
 SEVERITIES = 5
@@ -43,7 +43,7 @@ class CorruptedFiles:
         self._class_names = class_names
         if not self.path.is_dir():
             raise DataError(
-                f"expected a folder with corrupted pictures at {self.path}, found"
+                f"expected a folder with corrupted images at {self.path}, found"
                 f" {'a file' if self.path.exists() else 'nothing'} there. Check the path."
             )
         self._arrays = {name: self.path / f"{name}.npy" for name in known}
@@ -57,7 +57,7 @@ class CorruptedFiles:
             )
 
     def load(self, name: str, severity: int) -> ImageSet:
-        """The pictures of a corruption at a severity, 1 to 5."""
+        """The images of a corruption at a severity, 1 to 5."""
         if name in self._arrays:
             return self._load_array(name, severity)
         levels = sorted(filter(_is_number, os.listdir(self._folders[name])), key=float)
@@ -87,28 +87,28 @@ class CorruptedFiles:
                 found.update(f"{place.name} {state.st_size} {state.st_mtime_ns}".encode())
         return found.hexdigest()[:12]
 
-    def _count(self, name: str, pictures: Array) -> int:
-        """How many pictures an array has for each severity."""
-        count, rest = divmod(len(pictures), SEVERITIES) if pictures.ndim else (0, 1)
-        fits = pictures.ndim == 4 and pictures.shape[-1] == 3 and pictures.dtype == np.uint8
+    def _count(self, name: str, images: Array) -> int:
+        """How many images an array has for each severity."""
+        count, rest = divmod(len(images), SEVERITIES) if images.ndim else (0, 1)
+        fits = images.ndim == 4 and images.shape[-1] == 3 and images.dtype == np.uint8
         if not fits or rest or not count:
             raise DataError(
-                f"expected {self._arrays[name]} to hold uint8 pictures of shape (5 n, height,"
-                f" width, 3), found {pictures.dtype} {pictures.shape}."
+                f"expected {self._arrays[name]} to hold uint8 images of shape (5 n, height,"
+                f" width, 3), found {images.dtype} {images.shape}."
             )
         return count
 
     def _load_array(self, name: str, severity: int) -> ImageSet:
-        pictures = _open(self._arrays[name])
-        count = self._count(name, pictures)
+        pixels = _open(self._arrays[name])
+        count = self._count(name, pixels)
         labels = _open(self.path / "labels.npy")
         if labels.shape not in ((count,), (SEVERITIES * count,)) or labels.dtype.kind not in "iu":
             raise DataError(
                 f"expected {self.path / 'labels.npy'} to hold {count} or {SEVERITIES * count} whole"
-                f" numbers, as {name}.npy has pictures, found {labels.dtype} {labels.shape}."
+                f" numbers, as {name}.npy has images, found {labels.dtype} {labels.shape}."
             )
         part = slice((severity - 1) * count, severity * count)
-        images = torch.from_numpy(np.array(pictures[part])).permute(0, 3, 1, 2)
+        images = torch.from_numpy(np.array(pixels[part])).permute(0, 3, 1, 2)
         chosen = labels[part] if len(labels) > count else labels
         numbers: Tensor = torch.from_numpy(chosen.astype(np.int64))
         return ImageSet.of(f"{name} {severity}", images, numbers, self._class_names)

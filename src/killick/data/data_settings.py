@@ -23,7 +23,7 @@ class Data:
         None, "for evaluation, the shorter side before the middle is taken; none: as size", least=1
     )
     interpolation: str = setting(
-        "bilinear", "where pictures are resized", among=("nearest", "bilinear", "bicubic")
+        "bilinear", "where images are resized", among=("nearest", "bilinear", "bicubic")
     )
     mean: list[float] | None = setting(
         None, "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams)"
@@ -33,7 +33,7 @@ class Data:
         None, "train on so many samples, class-balanced; none: all", least=1
     )
     validation: float = setting(
-        0.1, "cut from the training set: a share below 1, or a number of pictures; 0: none", least=0
+        0.1, "cut from the training set: a share below 1, or a number of images; 0: none", least=0
     )
     validation_from: str = setting(
         "random", "which are cut: random by seed and class, or the last", among=("random", "last")

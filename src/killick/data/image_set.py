@@ -1,4 +1,4 @@
-"""An image set: pictures with labels, in memory or read one by one."""
+"""An image set: images with labels, in memory or read one by one."""
 
 import hashlib
 import os
@@ -15,27 +15,27 @@ _LOOKED_AT = 16
 
 
 class Reader(Protocol):
-    """Pictures that are read when they are asked for; sent to worker processes as it is."""
+    """Images that are read one by one; sent to worker processes as it is."""
 
     def __len__(self) -> int:
         """How many there are."""
         ...
 
     def __getitem__(self, number: int) -> Tensor:
-        """One picture, uint8 `(3, height, width)`, of its own size."""
+        """One image, uint8 `(3, height, width)`, of its own size."""
         ...
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Pictures, and to which class each belongs.
+    """Images, and to which class each belongs.
 
     Attributes:
         name: What results call it.
-        source: All pictures as one tensor, uint8 `(n, 3, height, width)`, or a `Reader`.
+        source: All images as one tensor, uint8 `(n, 3, height, width)`, or a `Reader`.
         labels: Class numbers `(n,)`, one for each of `rows`.
         class_names: In the order of the numbers.
-        rows: Which pictures of `source` belong to the set, and in which order.
+        rows: Which images of `source` belong to the set, and in which order.
     """
 
     name: str
@@ -48,18 +48,18 @@ class ImageSet:
     def of(
         cls, name: str, source: Tensor | Reader, labels: Tensor, class_names: Sequence[str]
     ) -> "ImageSet":
-        """A set of all pictures of `source`, checked."""
+        """A set of all images of `source`, checked."""
         if isinstance(source, Tensor) and (
             source.dtype != torch.uint8 or source.ndim != 4 or source.shape[1] != 3
         ):
             raise DataError(
-                f"expected the pictures of {name} as uint8 (n, 3, height, width), found"
+                f"expected the images of {name} as uint8 (n, 3, height, width), found"
                 f" {source.dtype} {tuple(source.shape)}."
             )
         if len(source) == 0 or labels.shape != (len(source),):
             raise DataError(
-                f"expected {name} to have pictures and a label for each, found {len(source)}"
-                f" pictures and labels of shape {tuple(labels.shape)}."
+                f"expected {name} to have images and a label for each, found {len(source)}"
+                f" images and labels of shape {tuple(labels.shape)}."
             )
         lowest, highest = int(labels.min()), int(labels.max())
         if lowest < 0 or highest >= len(class_names):
@@ -80,24 +80,24 @@ class ImageSet:
 
     @property
     def in_memory(self) -> bool:
-        """Whether all pictures are one tensor."""
+        """Whether all images are one tensor."""
         return isinstance(self.source, Tensor)
 
     def read(self, number: int) -> Tensor:
-        """One picture, uint8 `(3, height, width)`."""
+        """One image, uint8 `(3, height, width)`."""
         return self.source[int(self.rows[number])]
 
     def part(self, numbers: Tensor, name: str | None = None) -> "ImageSet":
-        """The set of those numbers, in their order; the pictures are not copied."""
+        """The set of those numbers, in their order; the images are not copied."""
         rows, labels = self.rows[numbers], self.labels[numbers]
         return replace(self, name=name or self.name, rows=rows, labels=labels)
 
     def with_labels(self, labels: Tensor) -> "ImageSet":
-        """The same pictures under other labels."""
+        """The same images under other labels."""
         return replace(self, labels=labels)
 
     def images(self) -> Tensor:
-        """All pictures as one tensor, where they are in memory."""
+        """All images as one tensor, where they are in memory."""
         if not isinstance(self.source, Tensor):
             raise DataError(f"expected {self.name} in memory, but it is read from files.")
         whole = len(self.rows) == len(self.source) and bool(
@@ -107,17 +107,17 @@ class ImageSet:
 
 
 def digest(images: ImageSet) -> str:
-    """Twelve letters that stand for a set: its labels, its classes and its pictures.
+    """Twelve letters that stand for a set: its labels, its classes and its images.
 
-    Of files it takes names, sizes and times of change; of other readers a few pictures.
+    Of files it takes names, sizes and times of change; of other readers a few images.
     """
     found = hashlib.sha256(images.labels.numpy().tobytes())
     found.update("\n".join(images.class_names).encode())
     if isinstance(images.source, Tensor):
         for rows in images.rows.split(1024):
-            pictures = images.source[rows].cpu().contiguous()
-            found.update(f"{tuple(pictures.shape)}".encode())
-            found.update(pictures.numpy().data)
+            part = images.source[rows].cpu().contiguous()
+            found.update(f"{tuple(part.shape)}".encode())
+            found.update(part.numpy().data)
         return found.hexdigest()[:12]
     path = getattr(images.source, "path", None)
     if callable(path):
@@ -130,12 +130,29 @@ def digest(images: ImageSet) -> str:
     return found.hexdigest()[:12]
 
 
+def overlap(held: ImageSet, test: ImageSet) -> bool:
+    """Whether some image is in both sets: of one source, of the same files, or all of them."""
+    if held.source is test.source:
+        return bool(torch.isin(held.rows, test.rows).any())
+    path, other = (getattr(images.source, "path", None) for images in (held, test))
+    if callable(path) and callable(other):
+        return bool(set(map(path, held.rows.tolist())) & set(map(other, test.rows.tolist())))
+    return len(held) == len(test) and digest(held) == digest(test)
+
+
 @dataclass(frozen=True)
 class Sets:
-    """What a name stands for: a set to train on and one to test on; either may be missing."""
+    """A training set and a test set; either may be missing.
+
+    Attributes:
+        train: The training set.
+        test: The test set.
+        whole: Both together, if they were cut from one set without a split of its own.
+    """
 
     train: ImageSet | None
     test: ImageSet | None
+    whole: ImageSet | None = None
 
     def __post_init__(self) -> None:
         if self.train and self.test and self.train.class_names != self.test.class_names:

@@ -1,6 +1,6 @@
-"""Reading every picture of a set once, before a run does: what is broken, and what is there twice.
+"""Reading every image of a set once, before a run does: what is broken, and what is there twice.
 
-A run stops at the first picture that it cannot read. Here all of them are found.
+A run stops at the first image that it cannot read. Here all of them are found.
 """
 
 import hashlib
@@ -12,15 +12,15 @@ from typing import NamedTuple
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from killick.data.batches import begin_worker, start_workers
 from killick.data.image_set import ImageSet
-from killick.data.workers import begin_worker, start_workers
 from killick.errors import DataError
 
 BATCH = 64
 
 
 class Broken(NamedTuple):
-    """A picture that cannot be read: where it is, and why."""
+    """A image that cannot be read: where it is, and why."""
 
     where: str
     problem: str
@@ -32,7 +32,7 @@ class Checked:
 
     Attributes:
         images: The set.
-        sizes: How many pictures have which height and width.
+        sizes: How many images have which height and width.
         broken: Those that cannot be read.
         digests: Of the pixels of those that can, by number.
     """
@@ -44,12 +44,12 @@ class Checked:
 
     @property
     def by_class(self) -> Counter[str]:
-        """How many pictures each class has."""
+        """How many images each class has."""
         counts = torch.bincount(self.images.labels, minlength=self.images.classes).tolist()
         return Counter(dict(zip(self.images.class_names, counts, strict=True)))
 
     def contradictions(self) -> list[tuple[str, str]]:
-        """Pictures that are there twice, pixel by pixel, as different classes."""
+        """Images that are there twice, pixel by pixel, as different classes."""
         first: dict[bytes, int] = {}
         found = []
         for number, digest in self.digests.items():
@@ -59,7 +59,7 @@ class Checked:
         return found
 
     def shared(self, other: "Checked") -> list[tuple[str, str, bool]]:
-        """Pictures of this set that are also in another one: where here, where there.
+        """Images of this set that are also in another one: where here, where there.
 
         And whether they are of one class; if there are several there, one of the same comes first.
         """
@@ -79,7 +79,7 @@ class Checked:
 def check_set(
     images: ImageSet, *, workers: int = 0, tick: Callable[[int], None] | None = None
 ) -> Checked:
-    """Read all pictures of a set.
+    """Read all images of a set.
 
     Args:
         images: The set.
@@ -99,7 +99,7 @@ def check_set(
 
 
 def describe(images: ImageSet, number: int) -> str:
-    """Where a picture of a set is: its file, or its place in what it was read from."""
+    """Where a image of a set is: its file, or its place in what it was read from."""
     row = int(images.rows[number])
     path = getattr(images.source, "path", None)
     return str(path(row)) if callable(path) else f"{images.name}[{row}]"
@@ -111,7 +111,7 @@ class _Look(NamedTuple):
 
 
 class _Looks(Dataset[_Look | str]):
-    """What is seen of each picture; or why it is not, which is told, not raised in a worker."""
+    """What is seen of each image; or why it is not, which is told, not raised in a worker."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images
@@ -121,12 +121,12 @@ class _Looks(Dataset[_Look | str]):
 
     def __getitem__(self, number: int) -> _Look | str:
         try:
-            picture = self._images.read(number)
+            image = self._images.read(number)
         except DataError as problem:
             return str(problem)
-        height, width = picture.shape[-2:]
+        height, width = image.shape[-2:]
         digest = hashlib.sha256(f"{height} {width} ".encode())
-        digest.update(picture.contiguous().numpy().data)
+        digest.update(image.contiguous().numpy().data)
         return _Look((height, width), digest.digest()[:16])
 
 

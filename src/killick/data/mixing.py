@@ -1,7 +1,7 @@
-"""Mixup and CutMix: each picture is mixed with its neighbour in the batch, and so are the labels.
+"""Mixup and CutMix: each image is mixed with its neighbour in the batch, and so are the labels.
 
 Positions 0 and 1 mix with each other, 2 and 3, and so on; the order of an epoch is random, so the
-partners are. Each picture draws its own share from its own key, so nothing depends on how a batch
+partners are. Each image draws its own share from its own key, so nothing depends on how a batch
 is cut into processes, as long as the parts are even. (torchvision draws one share for the whole
 batch, on the host, where a captured CUDA graph would freeze it.)
 """
@@ -17,11 +17,11 @@ _KNOTS = 4097
 
 
 class Mixing:
-    """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019), one or the other for each picture.
+    """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019), one or the other for each image.
 
     Args:
         mixup: Alpha of the Beta distribution of shares; 0 is no mixup.
-        cutmix: The same for CutMix. With both, each picture draws which.
+        cutmix: The same for CutMix. With both, each image draws which.
         classes: For the labels.
         device: Of the batches.
     """
@@ -34,7 +34,7 @@ class Mixing:
         self._cutmix_shares = beta_quantiles(cutmix or 1.0).to(device)
 
     def __call__(self, images: Tensor, labels: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed pictures, rounded to uint8, and labels as probabilities `(n, classes)`."""
+        """Mixed images, rounded to uint8, and labels as probabilities `(n, classes)`."""
         soft = one_hot(labels, self.classes).float()
         if not (self.mixup or self.cutmix):
             return images, soft
@@ -47,7 +47,7 @@ class Mixing:
         height, width = images.shape[2:]
         inside = boxes(share, uniform(keys, Stream.MIX_PLACE, 2), height, width)
         share = torch.where(cut, 1 - inside.float().mean((1, 2)), share)
-        # How much of the picture itself stays, for each pixel: in CutMix all of it or nothing.
+        # How much of the image itself stays, for each pixel: in CutMix all of it or nothing.
         stays = torch.where(
             cut[:, None, None], (~inside).float(), share[:, None, None].expand_as(inside)
         )
@@ -58,7 +58,7 @@ class Mixing:
         return mixed, share * soft + (1 - share) * soft.index_select(0, partner)
 
     def _which(self, keys: Tensor) -> Tensor:
-        """Whether each picture is cut; otherwise it is blended."""
+        """Whether each image is cut; otherwise it is blended."""
         if self.mixup and self.cutmix:
             return uniform(keys, Stream.MIX_KIND) < 0.5
         return torch.full(keys.shape, bool(self.cutmix), device=keys.device)
@@ -70,10 +70,10 @@ def neighbours(n: int, device: torch.device) -> Tensor:
 
 
 def boxes(share: Tensor, place: Tensor, height: int, width: int) -> Tensor:
-    """Where a picture is replaced: a box with `1 - share` of the area, cut off at the edges.
+    """Where a image is replaced: a box with `1 - share` of the area, cut off at the edges.
 
     Args:
-        share: What is to stay of each picture.
+        share: What is to stay of each image.
         place: Of the centre, `(n, 2)`, in [0, 1).
         height: In pixels.
         width: In pixels.

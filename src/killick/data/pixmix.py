@@ -1,4 +1,4 @@
-"""PixMix: images mixed with pictures of rich structure and with altered copies of themselves.
+"""PixMix: images mixed with images of rich structure and with altered copies of themselves.
 
 After Hendrycks et al., "PixMix: Dreamlike Pictures Comprehensively Improve Safety Measures", CVPR
 2022. What is drawn for an image (`Plan`) and what is computed from it (`PixMix.apply`) are kept
@@ -34,7 +34,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Round:
-    """One mixing: what comes in (None: the mixing picture), how, and with which weights."""
+    """One mixing: what comes in (None: the mixing image), how, and with which weights."""
 
     partner: Change | None
     multiply: bool
@@ -49,28 +49,28 @@ class Plan:
     Attributes:
         start: The change made to the image at the beginning, or None.
         rounds: The mixings, in their order.
-        picture: The number of the mixing picture, the same in all rounds.
+        mixing_image: The number of the mixing image, the same in all rounds.
         top: Where its crop lies, from 0 to 1 of the room there is.
         left: Likewise.
     """
 
     start: Change | None
     rounds: tuple[Round, ...]
-    picture: int
+    mixing_image: int
     top: float
     left: float
 
 
 class PixMix:
-    """Mixes an image, up to `k` times, with a mixing picture or an altered copy of itself.
+    """Mixes an image, up to `k` times, with a mixing image or an altered copy of itself.
 
     The image itself, or in half the cases an altered copy, is mixed in 0 to `k` rounds, each number
-    as likely. In each, half the time with a mixing picture, one for all rounds, and half the time
+    as likely. In each, half the time with a mixing image, one for all rounds, and half the time
     with a newly altered copy of the image; half the time by a weighted sum, half the time by a
     weighted product.
 
     Args:
-        pictures: To mix in, uint8 `(count, 3, height, width)`. Where they are larger than the
+        mixing_images: To mix in, uint8 `(count, 3, height, width)`. Where they are larger than the
             image, a part is cropped out at random; where smaller, they are enlarged first.
         k: The most rounds.
         beta: The larger, the less is mixed in. Weights are drawn from Beta(beta, 1) for the image
@@ -78,22 +78,22 @@ class PixMix:
         severity: The strength of the changes, up to 10.
 
     Example:
-        >>> pictures = torch.zeros(2, 3, 40, 40, dtype=torch.uint8)
+        >>> mixing_images = torch.zeros(2, 3, 40, 40, dtype=torch.uint8)
         >>> image = torch.full((3, 32, 32), 128, dtype=torch.uint8)
-        >>> mixed = PixMix(pictures)(image, torch.Generator().manual_seed(0))
+        >>> mixed = PixMix(mixing_images)(image, torch.Generator().manual_seed(0))
         >>> tuple(mixed.shape), mixed.dtype
         ((3, 32, 32), torch.uint8)
     """
 
     def __init__(
-        self, pictures: Tensor, k: int = 4, beta: float = 3.0, severity: float = 3
+        self, mixing_images: Tensor, k: int = 4, beta: float = 3.0, severity: float = 3
     ) -> None:
-        if pictures.dtype != torch.uint8:
-            raise DtypeError(f"expected the mixing pictures as uint8, found {pictures.dtype}.")
-        if pictures.ndim != 4 or pictures.shape[1] != 3 or 0 in pictures.shape:
+        if mixing_images.dtype != torch.uint8:
+            raise DtypeError(f"expected the mixing images as uint8, found {mixing_images.dtype}.")
+        if mixing_images.ndim != 4 or mixing_images.shape[1] != 3 or 0 in mixing_images.shape:
             raise ShapeError(
-                "expected the mixing pictures as (count, 3, height, width) with count > 0, found"
-                f" shape {tuple(pictures.shape)}."
+                "expected the mixing images as (count, 3, height, width) with count > 0, found"
+                f" shape {tuple(mixing_images.shape)}."
             )
         if k < 0:
             raise OptionError(f"expected k, the most rounds, to be at least 0, found {k}.")
@@ -101,14 +101,14 @@ class PixMix:
             raise OptionError(f"expected beta to be positive, found {beta}.")
         if not 0.1 <= severity <= 10:
             raise OptionError(f"expected severity between 0.1 and 10, found {severity}.")
-        self.pictures = pictures
+        self.mixing_images = mixing_images
         self.k = k
         self.beta = beta
         self.severity = severity
 
     def __repr__(self) -> str:
         return (
-            f"PixMix({len(self.pictures)} pictures, k={self.k}, beta={self.beta},"
+            f"PixMix({len(self.mixing_images)} mixing images, k={self.k}, beta={self.beta},"
             f" severity={self.severity})"
         )
 
@@ -122,10 +122,8 @@ class PixMix:
         draws = iter(torch.rand(count, dtype=torch.float64, generator=generator).tolist())
         start = self._draw_change(draws)
         rounds = _index(next(draws), self.k + 1)
-        picture, top, left = _index(next(draws), len(self.pictures)), next(draws), next(draws)
-        return Plan(
-            start, tuple(self._draw_round(draws) for _ in range(rounds)), picture, top, left
-        )
+        which, top, left = _index(next(draws), len(self.mixing_images)), next(draws), next(draws)
+        return Plan(start, tuple(self._draw_round(draws) for _ in range(rounds)), which, top, left)
 
     def _draw_change(self, draws: Iterator[float]) -> Change | None:
         """In half the cases a change."""
@@ -165,21 +163,21 @@ class PixMix:
         return (mixed * 255).round_().byte()
 
     def _crop(self, plan: Plan, height: int, width: int) -> Tensor:
-        """The part of the mixing picture that lies over the image."""
-        picture = self.pictures[plan.picture]
-        enlarged = max(height / picture.shape[1], width / picture.shape[2])
+        """The part of the mixing image that lies over the image."""
+        texture = self.mixing_images[plan.mixing_image]
+        enlarged = max(height / texture.shape[1], width / texture.shape[2])
         if enlarged > 1:
-            sides = [math.ceil(enlarged * side) for side in picture.shape[1:]]
-            picture = v2.resize(picture, sides, antialias=True)
-        top = _index(plan.top, picture.shape[1] - height + 1)
-        left = _index(plan.left, picture.shape[2] - width + 1)
-        return picture[:, top : top + height, left : left + width]
+            sides = [math.ceil(enlarged * side) for side in texture.shape[1:]]
+            texture = v2.resize(texture, sides, antialias=True)
+        top = _index(plan.top, texture.shape[1] - height + 1)
+        left = _index(plan.left, texture.shape[2] - width + 1)
+        return texture[:, top : top + height, left : left + width]
 
 
 def mix(mixed: Tensor, partner: Tensor, round_: Round) -> Tensor:
     """The weighted sum or product of two images with values from 0 to 1, clipped to that.
 
-    The sum is taken with mid-grey as its zero, the product with mid-grey as its one: there a
+    The sum is taken with mid-gray as its zero, the product with mid-gray as its one: there a
     weight of any size changes nothing.
     """
     if round_.multiply:

@@ -1,6 +1,6 @@
-"""What a network is shown of a picture: of any size, one at a time, made in worker processes.
+"""What a network is shown of a image: of any size, one at a time, made in worker processes.
 
-All of it is torchvision's. Its transforms draw from torch's global state, so each picture seeds
+All of it is torchvision's. Its transforms draw from torch's global state, so each image seeds
 that from its own key, and puts it back.
 """
 
@@ -30,19 +30,19 @@ LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
 
 
 class TrainView:
-    """A random view of a picture, for training.
+    """A random view of a image, for training.
 
     Args:
         size: Height and width of the view.
-        crop: "pad": the picture is brought to `size`, padded and cropped at random; "resized":
+        crop: "pad": the image is brought to `size`, padded and cropped at random; "resized":
             a random part of it is brought to `size`; "none": it is brought to `size`.
         padding: For crop "pad".
-        flip: Left and right are exchanged in half of the pictures.
+        flip: Left and right are exchanged in half of the images.
         flip_vertically: Top and bottom likewise.
         policy: One of torchvision's augmentation policies, by name, "pixmix", or "none".
         policy_arguments: For the policy.
-        interpolation: "bilinear", "bicubic" or "nearest", wherever pictures are resized.
-        pictures: For PixMix: what is mixed in.
+        interpolation: "bilinear", "bicubic" or "nearest", wherever images are resized.
+        mixing_images: For PixMix: what is mixed in.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TrainView:
         policy: str = "none",
         policy_arguments: dict[str, Any] | None = None,
         interpolation: str = "bilinear",
-        pictures: Tensor | None = None,
+        mixing_images: Tensor | None = None,
     ) -> None:
         how = InterpolationMode(interpolation)
         steps: list[Callable[..., Any]] = []
@@ -72,7 +72,7 @@ class TrainView:
             steps.append(v2.RandomVerticalFlip())
         arguments = dict(policy_arguments or {})
         try:
-            steps += _policy(policy, arguments, interpolation, pictures)
+            steps += _policy(policy, arguments, interpolation, mixing_images)
             self._steps = v2.Compose(steps)
             for trial in range(16):  # some operations do not look at what is wrong
                 self(torch.zeros(3, 8, 8, dtype=torch.uint8), trial)
@@ -91,13 +91,13 @@ class TrainView:
 
 
 def _policy(
-    policy: str, arguments: dict[str, Any], interpolation: str, pictures: Tensor | None
+    policy: str, arguments: dict[str, Any], interpolation: str, mixing_images: Tensor | None
 ) -> list[Callable[..., Any]]:
     if policy == "none":
         return []
     if policy == "pixmix":
-        assert pictures is not None
-        return [_Drawing(PixMix(pictures, **arguments))]
+        assert mixing_images is not None
+        return [_Drawing(PixMix(mixing_images, **arguments))]
     if policy == "autoaugment" and "policy" in arguments:
         arguments = {**arguments, "policy": v2.AutoAugmentPolicy(arguments["policy"])}
     # torchvision turns and shears tensors bilinearly at best.
@@ -107,7 +107,7 @@ def _policy(
 
 
 class PlainView:
-    """The middle of a picture, for evaluation and clean references.
+    """The middle of a image, for evaluation and clean references.
 
     Args:
         size: Height and width of the view.
@@ -118,7 +118,7 @@ class PlainView:
     def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
         self.size, self.resize, self.interpolation = size, resize, interpolation
         self._square = Square(size, resize or size, InterpolationMode(interpolation))
-        self.whole = resize in (None, size)  # pictures of this size are shown as they are
+        self.whole = resize in (None, size)  # images of this size are shown as they are
         self.described = f"{size} px" if resize in (None, size) else f"{size} of {resize} px"
         self.described += "" if interpolation == "bilinear" else f", {interpolation}"
 
@@ -150,7 +150,7 @@ def is_side(value: object, largest: int = LARGEST_SIZE) -> bool:
 
 
 def is_known(interpolation: object) -> bool:
-    """Whether pictures can be resized in this way."""
+    """Whether images can be resized in this way."""
     return isinstance(interpolation, str) and interpolation in INTERPOLATIONS
 
 
@@ -182,11 +182,11 @@ class Square:
         )
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Pictures that have the size already are left alone."""
+        """Images that have the size already are left alone."""
         if image.shape[-2:] == (self.size, self.size) and self.resize == self.size:
             return image
         height, width = image.shape[-2:]
-        check_length(height, width, self.resize, "a picture")
+        check_length(height, width, self.resize, "a image")
         view: Tensor = self._steps(image)
         return view
 

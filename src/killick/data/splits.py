@@ -9,15 +9,15 @@ from killick.errors import OptionError
 
 
 def stratified(labels: Tensor, share_or_count: float | int, seed: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the pictures that are kept and of those cut off, each in ascending order.
+    """The numbers of the images that are kept and of those cut off, each in ascending order.
 
-    Every class is cut in proportion, to within one picture, and the total is exact. A class loses
-    its last picture only if there is no other way to that total.
+    Every class is cut in proportion, to within one image, and the total is exact. A class loses
+    its last image only if there is no other way to that total.
 
     Args:
         labels: Class numbers `(n,)`.
         share_or_count: How much to cut off: a float in [0, 1) is the share, an int the number.
-        seed: Decides which pictures of a class, and which class gives one more where they tie.
+        seed: Decides which images of a class, and which class gives one more where they tie.
 
     Example:
         >>> kept, cut = stratified(torch.tensor([0, 0, 0, 0, 1, 1]), 3, seed=0)
@@ -79,17 +79,17 @@ def flip_labels(labels: Tensor, share: float, classes: int, seed: int) -> tuple[
 
 
 def _count_of(share_or_count: float | int, n: int) -> int:
-    """How many of `n` pictures to cut off; refuses to cut off all of them."""
+    """How many of `n` images to cut off; refuses to cut off all of them."""
     if isinstance(share_or_count, float):
         if not 0 <= share_or_count < 1:
             raise OptionError(
                 f"expected a share in [0, 1) to cut off, found {share_or_count!r}. A number of"
-                " pictures is written without a point."
+                " images is written without a point."
             )
         return max(0, min(round(share_or_count * n), n - 1))
     if isinstance(share_or_count, bool) or not 0 <= share_or_count < n:
         raise OptionError(
-            f"expected to cut off fewer pictures than the {n} there are, found {share_or_count!r}."
+            f"expected to cut off fewer images than the {n} there are, found {share_or_count!r}."
             " A share is written with a point, as in 0.2."
         )
     return share_or_count
@@ -102,7 +102,7 @@ def _apportion(sizes: list[int], count: int, generator: torch.Generator) -> list
     ties = torch.randperm(len(sizes), generator=generator).tolist()
 
     def turn(kind: int) -> tuple[bool, int, int, int]:
-        emptied = parts[kind] + 1 >= sizes[kind]  # last, as a class should keep a picture
+        emptied = parts[kind] + 1 >= sizes[kind]  # last, as a class should keep a image
         return emptied, parts[kind] * total - sizes[kind] * count, ties[kind], kind
 
     queue = [turn(kind) for kind in range(len(sizes))]

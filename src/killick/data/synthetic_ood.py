@@ -1,6 +1,6 @@
-"""Pictures of nothing: made from noise, or from real ones, to be told apart from real ones.
+"""Images of nothing: made from noise, or from real ones, to be told apart from real ones.
 
-Each takes a batch of pictures, for their number, size and device, and a generator.
+Each takes a batch of images, for their number, size and device, and a generator.
 """
 
 import torch
@@ -15,7 +15,7 @@ def make_noise(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def make_blobs(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Sharp-edged blobs of full colour channels: smoothed noise, cut at its middle.
+    """Sharp-edged blobs of full color channels: smoothed noise, cut at its middle.
 
     In each channel the pixels above the middle of a Gaussian field are 255, the others 0. The field
     is noise smoothed with a standard deviation of a sixteenth of the side.
@@ -30,9 +30,9 @@ def make_blobs(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def scramble_phase(images: Tensor, generator: torch.Generator) -> Tensor:
-    """The pictures with the same spectrum and random phases: right frequencies, no things.
+    """The images with the same spectrum and random phases: right frequencies, no things.
 
-    One phase for each frequency is added to all channels, so that colours stay related.
+    One phase for each frequency is added to all channels, so that colors stay related.
     """
     height, width = images.shape[-2:]
     noise = torch.randn(len(images), 1, height, width, device=images.device, generator=generator)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from killick.data.data_settings import Data
-from killick.data.folders import FileReader
 from killick.data.image_set import ImageSet
 from killick.data.sources import load_sets
+from killick.data.sources.imagefolder import FileReader
 from killick.data.splits import flip_labels, stratified
 from killick.errors import DataError, OptionError, RecipeError
 from killick.settings import read_settings
@@ -67,7 +67,7 @@ def cut_sets(settings: Data, seed: int) -> Parts:
         count = round(amount * len(train)) if amount < 1 else int(amount)
         if count >= len(train):
             raise OptionError(
-                f"expected data.validation to leave some of the {len(train)} training pictures,"
+                f"expected data.validation to leave some of the {len(train)} training images,"
                 f" found {settings.validation:g}. Give a share: --data.validation 0.1."
             )
         if settings.validation_from == "last":

@@ -14,11 +14,11 @@ from killick.data.keyed_random import Stream, uniform, whole
 
 @dataclass(frozen=True)
 class Shift:
-    """Random crops of a padded picture, and flips: what CIFAR is trained with.
+    """Random crops of a padded image, and flips: what CIFAR is trained with.
 
     Attributes:
         padding: Black pixels on each side before the crop.
-        flip: Left and right are exchanged in half of the pictures.
+        flip: Left and right are exchanged in half of the images.
         flip_vertically: Top and bottom likewise.
         reference: Draws of their own, for references that are augmented beside the images.
     """
@@ -56,12 +56,12 @@ def gather(
     flip: Tensor,
     flip_vertically: Tensor,
 ) -> Tensor:
-    """Pictures `numbers` of `pixels`, moved and flipped in the one copy that takes them out.
+    """Images `numbers` of `pixels`, moved and flipped in the one copy that takes them out.
 
     Args:
-        pixels: All pictures, `(n, height, width, channels)`.
+        pixels: All images, `(n, height, width, channels)`.
         numbers: Those wanted.
-        top: First row of each crop; rows and columns outside the picture are black.
+        top: First row of each crop; rows and columns outside the image are black.
         left: First column of each crop.
         flip: Whether left and right are exchanged.
         flip_vertically: Whether top and bottom are.
@@ -80,7 +80,7 @@ def gather(
 
 
 def _places(side: int, start: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:
-    """For each pixel of a row where it comes from, and whether that is inside the picture."""
+    """For each pixel of a row where it comes from, and whether that is inside the image."""
     along = torch.arange(side, device=start.device)
     place = start[:, None] + torch.where(flip[:, None], side - 1 - along, along)
     return place.clamp(0, side - 1), (place >= 0) & (place < side)
@@ -89,7 +89,7 @@ def _places(side: int, start: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:
 def erase(
     images: Tensor, keys: Tensor, probability: float, fill: Sequence[float] | Tensor
 ) -> Tensor:
-    """A rectangle of each picture is painted over, with that probability (Zhong et al. 2020).
+    """A rectangle of each image is painted over, with that probability (Zhong et al. 2020).
 
     As torchvision's RandomErasing: an area of 2 to 33 % and an aspect ratio of 0.3 to 3.3, drawn
     again up to ten times until it fits, else nothing is erased.
@@ -97,8 +97,8 @@ def erase(
     Args:
         images: uint8 `(n, channels, height, width)`.
         keys: Of the samples.
-        probability: For each picture.
-        fill: The colour, 0 to 255 for each channel. The mean colour becomes zero when normalized.
+        probability: For each image.
+        fill: The color, 0 to 255 for each channel. The mean color becomes zero when normalized.
     """
     height, width = images.shape[2:]
     draws = uniform(keys, Stream.ERASE_SHAPE, 20)  # ten tries of area and ratio
@@ -117,5 +117,5 @@ def erase(
     in_rows = (rows >= top) & (rows < top + tall)
     in_columns = (columns >= left) & (columns < left + wide)
     inside = in_rows[:, None, :, None] & in_columns[:, None, None, :] & erased[:, None, None, None]
-    colour = torch.as_tensor(fill, device=images.device).round().to(images.dtype)
-    return torch.where(inside, colour.view(1, -1, 1, 1), images)
+    color = torch.as_tensor(fill, device=images.device).round().to(images.dtype)
+    return torch.where(inside, color.view(1, -1, 1, 1), images)

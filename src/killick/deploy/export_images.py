@@ -8,12 +8,11 @@ from torch import Tensor
 
 from killick.core.image_model import ImageModel
 from killick.data.batches import read_all
-from killick.data.image_set import ImageSet, Sets
+from killick.data.image_set import ImageSet, Sets, overlap
 from killick.data.preprocessing import view_for
-from killick.data.sources import load_sets
+from killick.data.sources import as_set, load_sets
 from killick.data.splits import stratified
 from killick.data.training_sets import cut_sets, read_data_settings
-from killick.data.user_data import as_set, overlap
 from killick.errors import DataError, KillickError, OptionError
 
 SEED = 0

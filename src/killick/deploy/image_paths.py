@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from killick.data.decoding import EXTENSIONS
-from killick.data.folders import list_pictures
+from killick.data.sources.imagefolder import list_images
 from killick.errors import DataError
 
 LIST = "-"  # stands for the list of paths
@@ -119,7 +119,7 @@ def _look(path: str, *, may_match: bool) -> Iterator[Found]:
         yield Found(path)
         return
     try:
-        names = list_pictures(Path(path))
+        names = list_images(Path(path))
     except DataError as problem:
         yield Found(path, show_path(str(problem)))
         return

@@ -14,8 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from killick.data.decoding import FILE_COPIES, LARGEST_FILE, PEAK_BYTES, decode, measure, read_file
 from killick.data.preprocessing import PlainView, check_length
+from killick.deploy.decoding_limits import (
+    FILE_COPIES,
+    LARGEST_FILE,
+    PEAK_BYTES,
+    decode_limited,
+    measure_limited,
+    read_file,
+)
 from killick.deploy.image_paths import Found, show_path
 from killick.deploy.memory_budget import Place, Room
 from killick.errors import DataError
@@ -102,12 +109,12 @@ def _look(path: str, view: PlainView, place: Place | None) -> Seen | int:
     name = show_path(path)
     try:
         contents = read_file(path, name)
-        height, width = measure(contents, name)
+        height, width = measure_limited(contents, name)
         check_length(height, width, view.resize or view.size, name)
         for_pixels = PEAK_BYTES * height * width
         if place is not None and not place.grow(for_pixels):
             return for_pixels
-        return Seen(path, view(decode(contents, name)))
+        return Seen(path, view(decode_limited(contents, name)))
     except DataError as problem:
         return Seen(path, problem=str(problem))
 

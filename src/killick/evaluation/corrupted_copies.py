@@ -18,9 +18,9 @@ from killick.corruptions.suites import (
     list_corruptions,
 )
 from killick.data.decoding import decode
-from killick.data.folders import list_pictures
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
+from killick.data.sources.imagefolder import list_images
 from killick.data.splits import stratified
 from killick.errors import DataError, OptionError
 from killick.evaluation.contact_sheet import draw_sheet, save_picture
@@ -202,7 +202,7 @@ class Copies:
 
 def _expand(path: Path) -> list[Path]:
     """The pictures of a folder; a file is itself."""
-    return [path / name for name in list_pictures(path)] if path.is_dir() else [path]
+    return [path / name for name in list_images(path)] if path.is_dir() else [path]
 
 
 def _distinct(files: Sequence[Path]) -> list[str]:

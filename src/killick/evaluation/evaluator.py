@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from killick.core.image_model import image_model_in, takes_normalise
 from killick.corruptions.corruption import Photographs
 from killick.corruptions.suites import SEVERITIES
+from killick.data.sources import Given, as_sets
 from killick.data.synthetic_ood import SYNTHETIC
-from killick.data.user_data import Given, as_sets
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import Classifier, open_classifier

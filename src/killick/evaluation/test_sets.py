@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from killick.data.folders import WITHOUT
-from killick.data.image_set import ImageSet, Sets
-from killick.data.sources import load_sets, load_whole
+from killick.data.image_set import ImageSet, Sets, overlap
+from killick.data.sources import Given, as_set, load_sets, load_whole
+from killick.data.sources.imagefolder import WITHOUT
 from killick.data.training_sets import cut_sets, fingerprint, read_data_settings
-from killick.data.user_data import Given, as_set, overlap
 from killick.errors import DataError, OptionError
 from killick.evaluation.classifier import Classifier
 

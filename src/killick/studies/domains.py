@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from killick.data.folders import read_classes
 from killick.data.image_set import ImageSet
-from killick.data.shapes import CLASS_NAMES, make_shapes
+from killick.data.sources.imagefolder import read_classes
+from killick.data.sources.shapes import CLASS_NAMES, make_shapes
 from killick.data.splits import stratified
 from killick.errors import DataError
 

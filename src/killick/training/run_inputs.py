@@ -11,11 +11,11 @@ from torch import Tensor
 from killick.core.references import ReferencePool
 from killick.core.synthetic_references import make_references
 from killick.data.batches import Batches, Cut, Resident, Streamed, read_all
-from killick.data.folders import FileReader, list_pictures
+from killick.data.fractals import make_mixing_images
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key, root
-from killick.data.mixing_images import make_mixing_pictures
 from killick.data.preprocessing import PlainView, TrainView
+from killick.data.sources.imagefolder import FileReader, list_images
 from killick.data.training_sets import Parts, cut_sets, fingerprint
 from killick.data.transforms import Shift
 from killick.errors import DataError, OptionError
@@ -225,7 +225,7 @@ def _train_view(recipe: Recipe) -> TrainView:
         policy=augment.policy,
         policy_arguments=augment.policy_arguments,
         interpolation=recipe.data.interpolation,
-        pictures=pictures,
+        mixing_images=pictures,
     )
 
 
@@ -233,8 +233,8 @@ def _mixing_pictures(folder: str | None, size: int, seed: int) -> Tensor:
     """What PixMix mixes in: Killick's own fractals and textures, or the pictures of a folder."""
     size = size * 9 // 8  # 36 for 32: each image gets a random part of one
     if folder is None:
-        return make_mixing_pictures(MIXING_PICTURES, size, seed)
-    names = list_pictures(Path(folder)) if Path(folder).is_dir() else []
+        return make_mixing_images(MIXING_PICTURES, size, seed)
+    names = list_images(Path(folder)) if Path(folder).is_dir() else []
     if not names:
         raise DataError(f"expected a folder of pictures to mix in, found none in {folder}.")
     reader, view = FileReader(folder, names), PlainView(size)

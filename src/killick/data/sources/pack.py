@@ -1,4 +1,4 @@
-"""Packs: many encoded pictures end to end in one `.npz` file, in splits, nothing pickled.
+"""Packs: many encoded images end to end in one `.npz` file, in splits, nothing pickled.
 
 For each split S there are `S_bytes` (uint8, the files end to end), `S_offsets` (n + 1 numbers,
 where each begins and the last ends), `S_labels`, and `S_class_names` or `class_names` for all.
@@ -17,22 +17,24 @@ from torch import Tensor
 
 from killick.data.decoding import decode, measure
 from killick.data.image_set import ImageSet, Sets
+from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.errors import DataError, OptionError
 
-MEMORY_LIMIT = 4 * 2**30  # bytes of decoded pictures; larger packs are decoded when read
+MEMORY_LIMIT = 4 * 2**30  # bytes of decoded images; larger packs are decoded when read
 HEADERS = 500  # looked at, spread over the pack, before the decoding of all is begun
-KEPT_BYTES = 2**30  # of decoded pictures that stay in memory, for who asks for the same pack again
+KEPT_BYTES = 2**30  # of decoded images that stay in memory, for who asks for the same pack again
 
+_DEFAULTS = LoadOptions()
 Key = tuple[str, int, int, str]  # a file as it is now, and a split
 _kept: dict[Key, ImageSet] = {}  # the oldest first
 
 
 class PackReader:
-    """Encoded pictures, end to end in memory.
+    """Encoded images, end to end in memory.
 
     Args:
         name: What an error calls the pack.
-        contents: The encoded pictures, uint8.
+        contents: The encoded images, uint8.
         offsets: Where each begins, and the last ends.
     """
 
@@ -49,22 +51,17 @@ class PackReader:
         return decode(*self.encoded(number))
 
     def encoded(self, number: int) -> tuple[bytes, str]:
-        """The bytes of one picture, and what to call it."""
+        """The bytes of one image, and what to call it."""
         number = range(len(self))[number]  # refuses what is out of range: iteration ends there
         start, stop = self.offsets[number : number + 2].tolist()
-        return self.contents[start:stop].numpy().tobytes(), f"picture {number} of {self.name}"
+        return self.contents[start:stop].numpy().tobytes(), f"image {number} of {self.name}"
 
 
-def load_pack(where: str, *, test_only: bool = False, decoded: bool = True) -> Sets:
+def load_pack(where: str, options: LoadOptions = _DEFAULTS) -> Sets:
     """The sets of a pack: its splits `train` and `test`, or of `FILE.npz#SPLIT` that, to test on.
 
-    Pictures that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`. A run asks
+    Images that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`. A run asks
     for its data several times, to train, to test, for references: what was decoded is kept.
-
-    Args:
-        where: The file, with or without a split.
-        test_only: Do not decode what is to be trained on, where there is a split to test on.
-        decoded: False leaves pictures encoded until each is read.
     """
     file, split = _parse(where)
     if not file.is_file():
@@ -79,10 +76,10 @@ def load_pack(where: str, *, test_only: bool = False, decoded: bool = True) -> S
     try:
         # Opened here: numpy leaves the files of broken archives open.
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as pack:
-            splits = _wanted(file, pack, split, test_only)
+            splits = _wanted(file, pack, split, options.test_only)
             found = {
                 name: _load_once((*known, name), file, pack, name)
-                if decoded
+                if options.decoded
                 else _open_split(file, pack, name)
                 for name in splits
             }
@@ -137,11 +134,11 @@ def _parse(where: str) -> tuple[Path, str | None]:
 
 
 def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
-    # What is wrong is refused before pictures are decoded.
+    # What is wrong is refused before images are decoded.
     found = _open_split(file, pack, split)
     assert isinstance(found.source, PackReader)
-    pictures = decode_all(found.source)
-    return found if pictures is None else replace(found, source=pictures)
+    images = decode_all(found.source)
+    return found if images is None else replace(found, source=images)
 
 
 def _open_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
@@ -215,7 +212,7 @@ def _no_split(file: Path, pack: np.lib.npyio.NpzFile, wanted: str) -> DataError:
 
 
 def decode_all(reader: PackReader) -> Tensor | None:
-    """All pictures as one tensor, or None if they differ in size or need too much memory."""
+    """All images as one tensor, or None if they differ in size or need too much memory."""
     n = len(reader)
     looked_at = range(0, n, max(1, n // HEADERS))
     sizes = {measure(*reader.encoded(number)) for number in looked_at}
@@ -224,11 +221,15 @@ def decode_all(reader: PackReader) -> Tensor | None:
     height, width = sizes.pop()
     if n * 3 * height * width > MEMORY_LIMIT:
         return None
-    pictures = torch.empty(n, 3, height, width, dtype=torch.uint8)
-    for number in range(n):  # threads were measured to be no faster, at any size of picture
-        picture = reader[number]
-        # Those whose headers were not looked at, or that were turned upright.
-        if picture.shape != pictures.shape[1:]:
+    images = torch.empty(n, 3, height, width, dtype=torch.uint8)
+    for number in range(n):  # threads were measured to be no faster, at any size of image
+        image = reader[number]
+        # One whose header was not read, or that was turned upright.
+        if image.shape != images.shape[1:]:
             return None
-        pictures[number] = picture
-    return pictures
+        images[number] = image
+    return images
+
+
+_HELP = "encoded images in one file; pack:FILE.npz#SPLIT for one of its splits"
+DATA_SOURCES.register("pack", DataSource("pack", load_pack, _HELP, "FILE.npz"))

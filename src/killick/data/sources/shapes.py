@@ -1,32 +1,44 @@
 """Ten kinds of shapes on textured backgrounds, 32 px: a data set that is made, not fetched.
 
-Position, size, rotation, aspect and colours vary, lines and dots lie in the way, and there is a
+Position, size, rotation, aspect and colors vary, lines and dots lie in the way, and there is a
 little noise. How hard it is was chosen with a standard network alone: a small one, trained for
-seconds, names about nine pictures in ten.
+seconds, names about nine images in ten.
 """
 
+import logging
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from killick.data.image_set import ImageSet, Sets
+from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.errors import OptionError
+from killick.runtime.atomic_files import atomic_file
 
 SIZE = 32
-_CHUNK = 1000  # pictures drawn at once: larger ones fall out of the processor's cache
+TRAIN_COUNT, TEST_COUNT, SEED = 8000, 2000, 0
+VERSION = 1  # one more whenever `make_shapes` draws other images
+_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")  # in the cache
+logger = logging.getLogger("killick")
+_CHUNK = 1000  # images drawn at once: larger ones fall out of the processor's cache
 
 
 def make_shapes(train: int, test: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training pictures, uint8 `(n, 3, 32, 32)`, their labels, test pictures and their labels.
+    """Training images, uint8 `(n, 3, 32, 32)`, their labels, test images and their labels.
 
     Each part is balanced over the classes to within one, and in random order. Both are drawn in
-    the same way from streams of their own: the test pictures are the same for any `train`.
+    the same way from streams of their own: the test images are the same for any `train`.
 
     Args:
-        train: Pictures to train on.
-        test: Pictures to test on.
+        train: Images to train on.
+        test: Images to test on.
         seed: Decides all of them.
 
     Example:
@@ -36,7 +48,7 @@ def make_shapes(train: int, test: int, seed: int) -> tuple[Tensor, Tensor, Tenso
     """
     for name, count in (("train", train), ("test", test)):
         if count < 1:
-            raise OptionError(f"expected {name} to be at least 1 picture, found {count}.")
+            raise OptionError(f"expected {name} to be at least 1 image, found {count}.")
     if not 0 <= seed < 2**62:
         raise OptionError(f"expected seed between 0 and 2**62, found {seed}.")
     return *_make_part(train, 2 * seed), *_make_part(test, 2 * seed + 1)
@@ -45,28 +57,28 @@ def make_shapes(train: int, test: int, seed: int) -> tuple[Tensor, Tensor, Tenso
 def _make_part(count: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randperm(count, generator=generator) % len(CLASS_NAMES)
-    images = [_draw_pictures(chunk, generator) for chunk in labels.split(_CHUNK)]
+    images = [_draw_images(chunk, generator) for chunk in labels.split(_CHUNK)]
     return torch.cat(images), labels
 
 
-def _draw_pictures(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """A picture for each label, uint8."""
+def _draw_images(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """A image for each label, uint8."""
     n = len(labels)
     dark = _between((n, 3, 1, 1), 0.05, 0.35, generator)
-    lift = _between((n, 3, 1, 1), 0.3, 1, generator)  # its direction is the shape's own colour
+    lift = _between((n, 3, 1, 1), 0.3, 1, generator)  # its direction is the shape's own color
     bright = dark + lift * _between((n, 1, 1, 1), 0.07, 0.8, generator)  # from faint to plain
-    picture = dark + _draw_texture(n, generator)
-    shade = 0.05 * _smooth_noise(n, 1, 3, generator)  # no shape is of one even colour
-    picture = torch.lerp(picture, bright + shade, _draw_shapes(labels, generator))
-    picture = _paint(picture, _draw_lines(n, generator), generator)
-    picture = _paint(picture, _draw_dots(n, generator), generator)
-    noise = torch.randn(picture.shape, generator=generator)
-    picture += noise * _between((n, 1, 1, 1), 0, 0.04, generator)
-    return picture.mul_(255).round_().clamp_(0, 255).byte()
+    image = dark + _draw_texture(n, generator)
+    shade = 0.05 * _smooth_noise(n, 1, 3, generator)  # no shape is of one even color
+    image = torch.lerp(image, bright + shade, _draw_shapes(labels, generator))
+    image = _paint(image, _draw_lines(n, generator), generator)
+    image = _paint(image, _draw_dots(n, generator), generator)
+    noise = torch.randn(image.shape, generator=generator)
+    image += noise * _between((n, 1, 1, 1), 0, 0.04, generator)
+    return image.mul_(255).round_().clamp_(0, 255).byte()
 
 
 def _draw_texture(n: int, generator: torch.Generator) -> Tensor:
-    """A slope from one side to the other, coloured clouds, and faint stripes; around 0."""
+    """A slope from one side to the other, colored clouds, and faint stripes; around 0."""
     x, y = _grid()
     angle, other, phase = (_between((n, 1, 1), 0, 2 * math.pi, generator) for _ in range(3))
     slope = x * angle.cos() + y * angle.sin()
@@ -79,7 +91,7 @@ def _draw_texture(n: int, generator: torch.Generator) -> Tensor:
 def _draw_shapes(labels: Tensor, generator: torch.Generator) -> Tensor:
     """How much of each pixel the shape covers, `(n, 1, 32, 32)`."""
     n = len(labels)
-    radius = _between((n, 1, 1), 0.5, 0.8, generator)  # of half the picture
+    radius = _between((n, 1, 1), 0.5, 0.8, generator)  # of half the image
     room = 0.95 - radius  # for the middle, so that hardly a corner is cut off
     x0, y0 = (_between((n, 1, 1), -1, 1, generator) * room for _ in range(2))
     angle = _between((n, 1, 1), -0.3, 0.3, generator)
@@ -111,12 +123,12 @@ def _draw_dots(n: int, generator: torch.Generator) -> Tensor:
     return _soften((x - x0).hypot(y - y0) - radius)[:, None]
 
 
-def _paint(picture: Tensor, coverage: Tensor, generator: torch.Generator) -> Tensor:
-    """The pictures with something of any colour over about half of them."""
-    n = len(picture)
+def _paint(image: Tensor, coverage: Tensor, generator: torch.Generator) -> Tensor:
+    """The images with something of any color over about half of them."""
+    n = len(image)
     wanted = torch.rand(n, 1, 1, 1, generator=generator) < 0.5
-    colour = torch.rand(n, 3, 1, 1, generator=generator)
-    return torch.lerp(picture, colour, coverage * wanted)
+    color = torch.rand(n, 3, 1, 1, generator=generator)
+    return torch.lerp(image, color, coverage * wanted)
 
 
 def _smooth_noise(n: int, channels: int, cells: int, generator: torch.Generator) -> Tensor:
@@ -130,7 +142,7 @@ def _between(shape: tuple[int, ...], low: float, high: float, generator: torch.G
 
 
 def _grid() -> tuple[Tensor, Tensor]:
-    """Of each pixel its middle, from -1 to 1 over the picture; `y` grows upwards."""
+    """Of each pixel its middle, from -1 to 1 over the image; `y` grows upwards."""
     ticks = (torch.arange(SIZE) + 0.5) * (2 / SIZE) - 1
     return ticks[None, :], -ticks[:, None]
 
@@ -225,3 +237,58 @@ _SHAPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 CLASS_NAMES: tuple[str, ...] = tuple(_SHAPES)
+
+
+def load_shapes(argument: str, options: LoadOptions) -> Sets:
+    """The shapes: drawn the first time, read from the cache later."""
+    file = cache_folder() / f"shapes-v{VERSION}-{TRAIN_COUNT}-{TEST_COUNT}.npz"
+    parts = _read_cache(file)
+    if parts is None:
+        parts = make_shapes(TRAIN_COUNT, TEST_COUNT, SEED)
+        _write_cache(file, parts)
+    images, labels, test_images, test_labels = parts
+    return Sets(
+        ImageSet.of("shapes", images, labels, CLASS_NAMES),
+        ImageSet.of("shapes", test_images, test_labels, CLASS_NAMES),
+    )
+
+
+def cache_folder() -> Path:
+    """`$KILLICK_CACHE`, else `$XDG_CACHE_HOME/killick`, else `~/.cache/killick`."""
+    own, common = os.environ.get("KILLICK_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(os.path.expanduser(own))
+    return Path(common or os.path.expanduser("~/.cache")) / "killick"
+
+
+def _read_cache(file: Path) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    try:
+        # Opened here: numpy leaves the files of broken archives open.
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            images, labels, test_images, test_labels = (
+                torch.from_numpy(arrays[key]) for key in _ARRAYS
+            )
+    except FileNotFoundError:
+        return None
+    except Exception as error:  # whatever is wrong with it, it can be made again
+        logger.info("%s cannot be read and is made again: %s.", file, error)
+        return None
+    if len(images) != TRAIN_COUNT or len(test_images) != TEST_COUNT:
+        return None
+    return images, labels, test_images, test_labels
+
+
+def _write_cache(file: Path, parts: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+    arrays: dict[str, Any] = {key: part.numpy() for key, part in zip(_ARRAYS, parts, strict=True)}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(file) as stream:
+            np.savez(stream, **arrays)
+    except OSError as error:
+        logger.info("%s is not kept: %s. KILLICK_CACHE names another folder.", file, error)
+
+
+DATA_SOURCES.register(
+    "shapes",
+    DataSource("shapes", load_shapes, "ten shapes, 32 px, drawn by Killick; no download"),
+)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from killick.data.decoding import decode
 from killick.data.image_set import ImageSet, Sets
+from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.errors import DataError, InstallError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ logger = logging.getLogger("killick")
 
 
 class RowReader:
-    """Pictures in the rows of a set, decoded here and not by the library, to the same pixels.
+    """Images in the rows of a set, decoded here and not by the library, to the same pixels.
 
     Args:
         name: What an error calls the set.
@@ -39,7 +40,7 @@ class RowReader:
 
     def __getitem__(self, number: int) -> Tensor:
         cell = self.rows[number][self.image]
-        name = f"picture {number} of {self.name}"
+        name = f"image {number} of {self.name}"
         if cell is None:
             raise DataError(f"expected {name} in its row, found none. Leave out such rows.")
         if cell["bytes"] is not None:
@@ -47,10 +48,10 @@ class RowReader:
         return decode(cell["path"], f"{name}, {cell['path']}")
 
 
-def load_hub(name: str) -> Sets:
+def load_hub(name: str, options: LoadOptions | None = None) -> Sets:
     """The sets of a folder that `save_to_disk` wrote, if there is one of that name, or of the hub.
 
-    The picture column is the first of the kind `Image`; the labels are the first `ClassLabel`, or
+    The image column is the first of the kind `Image`; the labels are the first `ClassLabel`, or
     a column of whole numbers called `label` or `labels`, whose numbers are then the class names.
     """
     splits = _open(name)
@@ -104,7 +105,7 @@ def _open(name: str) -> "dict[str, Dataset]":
 
 
 def _find_columns(where: str, split: "Dataset") -> tuple[str, str]:
-    """The names of the columns of pictures and of labels."""
+    """The names of the columns of images and of labels."""
     import datasets
 
     features = split.features
@@ -114,7 +115,7 @@ def _find_columns(where: str, split: "Dataset") -> tuple[str, str]:
     if not images or not labels:
         listed = ", ".join(f"{key} ({_kind(kind)})" for key, kind in features.items())
         raise DataError(
-            "expected a column of pictures (Image) and one of labels (ClassLabel, or whole numbers"
+            "expected a column of images (Image) and one of labels (ClassLabel, or whole numbers"
             f" called 'label') in {where}, found {listed}. Cast and rename the columns, then save"
             " the set with save_to_disk."
         )
@@ -134,7 +135,11 @@ def _read_labels(split: "Dataset", column: str) -> Tensor:
 
 
 def _undecoded(split: "Dataset", column: str) -> "Dataset":
-    """That column alone, its pictures as bytes."""
+    """That column alone, its images as bytes."""
     import datasets
 
     return split.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+
+
+_HELP = "of the Hugging Face datasets library, by name or folder (killick[hf])"
+DATA_SOURCES.register("hf", DataSource("hf", load_hub, _HELP, "NAME"))

@@ -1,7 +1,7 @@
-"""Pictures of rich structure to mix into training images: fractals and textures, all made here.
+"""Images of rich structure to mix into training images: fractals and textures, all made here.
 
 Six kinds come equally often: Julia sets, pieces of the Mandelbrot set, attractors of random maps,
-coloured clouds, interfering waves, and cells. None shows anything a network should learn to name.
+colored clouds, interfering waves, and cells. None shows anything a network should learn to name.
 """
 
 import math
@@ -15,12 +15,12 @@ from killick.errors import OptionError
 
 _STEPS = 48  # of the escape-time fractals
 _FAR = 16.0  # where they count as escaped
-_KEYS = 6  # colours of a palette
+_KEYS = 6  # colors of a palette
 _PIXELS = 2**18  # drawn at once: keeps memory flat, and stays in the processor's cache
 
 
-def make_mixing_pictures(count: int, size: int, seed: int) -> Tensor:
-    """Pictures for `PixMix`, uint8 `(count, 3, size, size)`, of six kinds in random order.
+def make_mixing_images(count: int, size: int, seed: int) -> Tensor:
+    """Images for `PixMix`, uint8 `(count, 3, size, size)`, of six kinds in random order.
 
     Args:
         count: How many.
@@ -28,22 +28,22 @@ def make_mixing_pictures(count: int, size: int, seed: int) -> Tensor:
         seed: Decides all of them.
 
     Example:
-        >>> tuple(make_mixing_pictures(6, 36, seed=0).shape)
+        >>> tuple(make_mixing_images(6, 36, seed=0).shape)
         (6, 3, 36, 36)
     """
     if count < 1:
-        raise OptionError(f"expected count to be at least 1 picture, found {count}.")
+        raise OptionError(f"expected count to be at least 1 image, found {count}.")
     if size < 8:
         raise OptionError(f"expected size to be at least 8 pixels, found {size}.")
     generator = torch.Generator().manual_seed(seed)
     kinds = torch.randperm(count, generator=generator) % len(_KINDS)
-    pictures = torch.empty(count, 3, size, size, dtype=torch.uint8)
+    images = torch.empty(count, 3, size, size, dtype=torch.uint8)
     for kind, make in enumerate(_KINDS):
         rows = (kinds == kind).nonzero().squeeze(1)
         for chunk in rows.split(max(1, _PIXELS // size**2)):
             made = _strengthen(make(len(chunk), size, generator))
-            pictures[chunk] = made.mul_(255).round_().clamp_(0, 255).byte()
-    return pictures
+            images[chunk] = made.mul_(255).round_().clamp_(0, 255).byte()
+    return images
 
 
 def _make_julia(n: int, size: int, generator: torch.Generator) -> Tensor:
@@ -53,7 +53,7 @@ def _make_julia(n: int, size: int, generator: torch.Generator) -> Tensor:
     x0, y0 = (_between((many, 1, 1), -0.4, 0.4, generator) for _ in range(2))
     zoom = 1.5 * _between((many, 1, 1), -1.2, 0, generator).exp()
     views = torch.stack([x0, y0, zoom, real, imaginary, torch.zeros_like(zoom)], 1)
-    return _colour_views(_most_varied(views, n), size, generator)
+    return _color_views(_most_varied(views, n), size, generator)
 
 
 def _make_mandelbrot(n: int, size: int, generator: torch.Generator) -> Tensor:
@@ -63,7 +63,7 @@ def _make_mandelbrot(n: int, size: int, generator: torch.Generator) -> Tensor:
     zoom = _between((many, 1, 1), -5, -0.7, generator).exp()
     zero = torch.zeros_like(zoom)
     views = torch.stack([zero, zero, zero, real, imaginary, zoom], 1)
-    return _colour_views(_most_varied(views, n), size, generator)
+    return _color_views(_most_varied(views, n), size, generator)
 
 
 def _mandelbrot_edge(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -80,7 +80,7 @@ def _escape_time(views: Tensor, size: int) -> Tensor:
     """How soon `z*z + c` leaves; where it stays, how near it comes to 0, so that nothing is flat.
 
     Args:
-        views: For each picture the middle and the half width of `z`, and of `c`, `(n, 6, 1, 1)`.
+        views: For each image the middle and the half width of `z`, and of `c`, `(n, 6, 1, 1)`.
         size: Of each side.
 
     Returns:
@@ -110,11 +110,11 @@ def _most_varied(views: Tensor, n: int) -> Tensor:
     return views[change.argsort(descending=True)[:n]]
 
 
-def _colour_views(views: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """The views in colour; four points a pixel, since edges are finer than any pixel."""
+def _color_views(views: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """The views in color; four points a pixel, since edges are finer than any pixel."""
     fine = _escape_time(views, 2 * size)
     values = torch.where(fine < 0, fine + 1, fine.add(2).log())
-    return functional.avg_pool2d(_colour(_spread(values), generator), 2)
+    return functional.avg_pool2d(_color(_spread(values), generator), 2)
 
 
 def _make_attractors(n: int, size: int, generator: torch.Generator) -> Tensor:
@@ -124,11 +124,11 @@ def _make_attractors(n: int, size: int, generator: torch.Generator) -> Tensor:
     bend = torch.rand(n, 1, 1, generator=generator) < 0.5
     where = _between((n, points, 2), -1, 1, generator)
     shade = torch.rand(n, points, generator=generator)
-    picture = torch.arange(n)[:, None]
+    image = torch.arange(n)[:, None]
     hits, shades = torch.zeros(n, size**2), torch.zeros(n, size**2)
     for jump in range(jumps):
         chosen = torch.randint(4, (n, points), generator=generator)
-        where = (linear[picture, chosen] @ where[..., None])[..., 0] + shift[picture, chosen]
+        where = (linear[image, chosen] @ where[..., None])[..., 0] + shift[image, chosen]
         where = torch.where(bend, where.sin(), where)
         shade = (shade + chosen / 3) / 2  # remembers the way that led here
         if jump >= settling:
@@ -141,7 +141,7 @@ def _make_attractors(n: int, size: int, generator: torch.Generator) -> Tensor:
     shades = (shades / hits.clamp_min(1)).view(n, size, size)
     light = _spread(hits.add_(1).log_().view(n, size, size))
     ground = torch.rand(n, 3, 1, 1, generator=generator) * 0.5
-    return torch.lerp(ground, _colour(shades, generator), light[:, None])
+    return torch.lerp(ground, _color(shades, generator), light[:, None])
 
 
 def _draw_maps(n: int, maps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -154,7 +154,7 @@ def _draw_maps(n: int, maps: int, generator: torch.Generator) -> tuple[Tensor, T
 
 
 def _make_clouds(n: int, size: int, generator: torch.Generator) -> Tensor:
-    """Noise in three mixed colours whose power falls with frequency, slowly or steeply."""
+    """Noise in three mixed colors whose power falls with frequency, slowly or steeply."""
     rows, columns = torch.fft.fftfreq(size)[:, None], torch.fft.rfftfreq(size)[None, :]
     frequency = rows.hypot(columns).clamp_min(1 / size)
     fall = _between((n, 1, 1, 1), 0.8, 2.2, generator)
@@ -175,11 +175,11 @@ def _make_waves(n: int, size: int, generator: torch.Generator) -> Tensor:
         length = _between((n, 1, 1), 0.7, 2.6, generator).exp()
         along = length * (x * angle.cos() + y * angle.sin())
         total = total + (along + phase + 1.5 * total).sin()
-    return _colour(_spread(total), generator)
+    return _color(_spread(total), generator)
 
 
 def _make_cells(n: int, size: int, generator: torch.Generator) -> Tensor:
-    """Cells around random points, each with its colour, darker towards its walls."""
+    """Cells around random points, each with its color, darker towards its walls."""
     points = 20
     x, y = _grid(size)
     x0, y0 = (_between((n, points, 1, 1), -1.1, 1.1, generator) for _ in range(2))
@@ -189,13 +189,13 @@ def _make_cells(n: int, size: int, generator: torch.Generator) -> Tensor:
     shade = torch.rand(n, points, generator=generator)
     own = shade.gather(1, two.indices[:, 0].flatten(1)).view(n, size, size)
     ripple = _between((n, 1, 1), 0, 0.6, generator)
-    picture = _colour((own + ripple * two.values[:, 0]).clamp_(0, 1), generator)
+    image = _color((own + ripple * two.values[:, 0]).clamp_(0, 1), generator)
     wall = (two.values[:, 1] - two.values[:, 0]) * _between((n, 1, 1), 4, 16, generator)
-    return picture * wall.clamp(0.25, 1)[:, None]
+    return image * wall.clamp(0.25, 1)[:, None]
 
 
-def _colour(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Numbers from 0 to 1, `(n, h, w)`, in colours: each picture has a palette of its own."""
+def _color(values: Tensor, generator: torch.Generator) -> Tensor:
+    """Numbers from 0 to 1, `(n, h, w)`, in colors: each image has a palette of its own."""
     n = len(values)
     keys = torch.rand(n, 3, _KEYS, generator=generator)
     position = values.flatten(1).clamp(0, 1) * (_KEYS - 1)
@@ -208,7 +208,7 @@ def _colour(values: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _spread(values: Tensor) -> Tensor:
-    """From 0 to 1 in each picture, but for the outermost hundredths, which are cut off."""
+    """From 0 to 1 in each image, but for the outermost hundredths, which are cut off."""
     flat = values.flatten(1)
     ordered = flat[:, :: max(1, flat.shape[1] // 2048)].sort(dim=1).values  # a part is enough
     edge = ordered.shape[1] // 50
@@ -216,11 +216,11 @@ def _spread(values: Tensor) -> Tensor:
     return ((values - low) / (high - low).clamp_min(1e-6)).clamp_(0, 1)
 
 
-def _strengthen(pictures: Tensor) -> Tensor:
-    """The same, but those of little contrast with more: none is nearly of one colour."""
-    spread, middle = torch.std_mean(pictures, (2, 3), keepdim=True)
+def _strengthen(images: Tensor) -> Tensor:
+    """The same, but those of little contrast with more: none is nearly of one color."""
+    spread, middle = torch.std_mean(images, (2, 3), keepdim=True)
     factor = 0.15 / spread.mean(1, keepdim=True).clamp_min(1e-3)
-    return middle + (pictures - middle) * factor.clamp_min(1)
+    return middle + (images - middle) * factor.clamp_min(1)
 
 
 def _between(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
@@ -228,7 +228,7 @@ def _between(shape: tuple[int, ...], low: float, high: float, generator: torch.G
 
 
 def _grid(size: int) -> tuple[Tensor, Tensor]:
-    """Of each pixel its middle, from -1 to 1 over the picture."""
+    """Of each pixel its middle, from -1 to 1 over the image."""
     ticks = (torch.arange(size) + 0.5) * (2 / size) - 1
     return ticks[None, :], ticks[:, None]
 

@@ -1,6 +1,6 @@
-"""Folders of image files, one folder for each class, read when a picture is asked for.
+"""Folders of image files, one folder for each class, read when a image is asked for.
 
-`FOLDER#without=FILE` leaves out the pictures that a text file lists, one path in a line, such as
+`FOLDER#without=FILE` leaves out the images that a text file lists, one path in a line, such as
 those that `killick check --list FILE` could not read.
 """
 
@@ -8,7 +8,7 @@ import codecs
 import hashlib
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from killick.data.decoding import EXTENSIONS, decode
 from killick.data.image_set import ImageSet, Sets
+from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.data.splits import stratified
 from killick.errors import DataError
 
@@ -27,7 +28,7 @@ _log = logging.getLogger("killick")
 
 
 class FileReader:
-    """Pictures in files below one folder.
+    """Images in files below one folder.
 
     Args:
         folder: Where the files are.
@@ -47,18 +48,18 @@ class FileReader:
         return decode(path, path)
 
     def digest(self, numbers: Tensor) -> str:
-        """What stands for the names of some pictures, wherever the folder lies."""
+        """What stands for the names of some images, wherever the folder lies."""
         names: list[bytes] = self._names[numbers.numpy()].tolist()
         return hashlib.sha256(b"\0".join(names)).hexdigest()
 
     def path(self, number: int) -> str:
-        """Where that picture is."""
+        """Where that image is."""
         return os.path.join(self.folder, os.fsdecode(bytes(self._names[number])))
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Pictures that a list leaves out.
+    """Images that a list leaves out.
 
     Attributes:
         listed: Their paths.
@@ -71,7 +72,7 @@ class LeftOut:
     met: set[str] = field(default_factory=set)
 
     def remove(self, images: ImageSet, *, training: bool = False) -> ImageSet:
-        """Those pictures of a set of files that are not left out; to train on, of every class."""
+        """Those images of a set of files that are not left out; to train on, of every class."""
         if not self.listed:
             return images
         assert isinstance(images.source, FileReader)
@@ -83,7 +84,7 @@ class LeftOut:
         if gone and (training or not len(found)):
             kind = f"of {images.class_names[min(gone)]!r} " if training else ""
             raise DataError(
-                f"expected some pictures {kind}to be left in {images.source.folder}, found that"
+                f"expected some images {kind}to be left in {images.source.folder}, found that"
                 f" {self.file} leaves out all. Replace some, or remove the folder."
             )
         return found
@@ -95,10 +96,10 @@ class LeftOut:
             return
         if not self.met:
             raise DataError(
-                f"expected {self.file} to list pictures of {top}, found none of them among its"
+                f"expected {self.file} to list images of {top}, found none of them among its"
                 f" {len(self.listed)} lines, such as {missed[0][:200]!r}."
             )
-        told = "%s: %d of its %d lines name no picture of %s, such as %r"
+        told = "%s: %d of its %d lines name no image of %s, such as %r"
         _log.warning(told, self.file, len(missed), len(self.listed), top, missed[0][:200])
 
 
@@ -117,7 +118,7 @@ def split_off(path: str) -> tuple[str, LeftOut]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"expected a list of pictures to leave out at {os.path.abspath(file)}, and cannot read"
+            f"expected a list of images to leave out at {os.path.abspath(file)}, and cannot read"
             f" it: {reason}. killick check DATA --list FILE writes one."
         ) from error
     lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
@@ -126,11 +127,11 @@ def split_off(path: str) -> tuple[str, LeftOut]:
     return folder, LeftOut(frozenset(os.path.normpath(os.path.join(top, n)) for n in names), file)
 
 
-def load_folder(path: str) -> Sets:
+def load_folder(path: str, options: LoadOptions | None = None) -> Sets:
     """The sets of a folder: `train` and `test` in it, or its classes less a fifth to test on.
 
-    A fixed fifth of the pictures, of every class in proportion, is cut off where the folder has no
-    `train`. Each class keeps at least one picture for training. What a list leaves out is left out
+    A fixed fifth of the images, of every class in proportion, is cut off where the folder has no
+    `train`. Each class keeps at least one image for training. What a list leaves out is left out
     after that, so that the others stay on the side where they were.
     """
     path, left_out = split_off(path)
@@ -153,10 +154,17 @@ def load_folder(path: str) -> Sets:
     train = left_out.remove(train, training=True)
     test = None if test is None else left_out.remove(test)
     left_out.check(top)
-    return Sets(train, test)
+    return Sets(train, test, None if test is None else _join(train, test))
 
 
-def load_imagenet(path: str) -> Sets:
+def _join(train: ImageSet, test: ImageSet) -> ImageSet:
+    """Two parts of one set as one, in their old order."""
+    rows, labels = torch.cat([train.rows, test.rows]), torch.cat([train.labels, test.labels])
+    order = rows.argsort()
+    return replace(test, rows=rows[order], labels=labels[order])
+
+
+def load_imagenet(path: str, options: LoadOptions | None = None) -> Sets:
     """The sets of a folder laid out as ImageNet is: `train` and `val`, both with class folders."""
     path, left_out = split_off(path)
     top = _check_folder(path)
@@ -170,27 +178,25 @@ def load_imagenet(path: str) -> Sets:
 
 
 def read_classes(folder: Path, name: str) -> ImageSet:
-    """All pictures of a folder that has a folder for each class."""
+    """All images of a folder that has a folder for each class."""
     return _read_split(_check_folder(str(folder)), name, None)
 
 
-def load_pictures(path: str) -> ImageSet:
-    """All pictures below a folder, in any layout; they have no classes, all labels are 0."""
+def load_images(path: str, options: LoadOptions | None = None) -> Sets:
+    """All images below a folder, in any layout; they have no classes, all labels are 0."""
     path, left_out = split_off(path)
     top = Path(os.path.abspath(os.path.expanduser(path)))
     if not top.is_dir():
         found = "a file" if top.exists() else "nothing"
-        raise DataError(f"expected a folder of pictures at {top}, found {found} there.")
-    names = list_pictures(top)
+        raise DataError(f"expected a folder of images at {top}, found {found} there.")
+    names = list_images(top)
     if not names:
-        raise DataError(
-            f"expected pictures in {top}, found none (known are {' '.join(EXTENSIONS)})."
-        )
+        raise DataError(f"expected images in {top}, found none (known are {' '.join(EXTENSIONS)}).")
     labels = torch.zeros(len(names), dtype=torch.long)
     images = ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",))
     images = left_out.remove(images)
     left_out.check(top)
-    return images
+    return Sets(None, images)
 
 
 def _pair(top: Path, test_name: str | None, left_out: LeftOut) -> Sets:
@@ -203,7 +209,7 @@ def _pair(top: Path, test_name: str | None, left_out: LeftOut) -> Sets:
 
 
 def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> ImageSet:
-    """The pictures of the class folders in `folder`, labelled by `known` classes if given."""
+    """The images of the class folders in `folder`, labelled by `known` classes if given."""
     classes = _list_folders(folder)
     _check_layout(folder, classes)
     known = known or tuple(classes)
@@ -217,10 +223,10 @@ def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> Image
     names: list[str] = []
     labels: list[int] = []
     for kind in classes:
-        files = list_pictures(folder / kind)
+        files = list_images(folder / kind)
         if not files:
             raise DataError(
-                f"expected pictures in every class folder, found none in {folder / kind} (known"
+                f"expected images in every class folder, found none in {folder / kind} (known"
                 f" are {' '.join(EXTENSIONS)}). Add some or remove the folder."
             )
         names += [os.path.join(kind, file) for file in files]
@@ -240,16 +246,16 @@ def _check_folder(path: str) -> Path:
 
 
 def _check_layout(folder: Path, classes: list[str]) -> None:
-    loose = [name for name in _list(folder) if _is_picture(name) and (folder / name).is_file()]
+    loose = [name for name in _list(folder) if _is_image(name) and (folder / name).is_file()]
     if loose:
         raise DataError(
-            f"expected nothing but class folders in {folder}, found {len(loose)} pictures directly"
+            f"expected nothing but class folders in {folder}, found {len(loose)} images directly"
             f" in it, such as {loose[0]!r}. Sort them into class folders:"
             f" {folder / 'CLASS' / loose[0]}."
         )
     if not classes:
         raise DataError(
-            f"expected a folder for each class in {folder}, found no folders. Put the pictures"
+            f"expected a folder for each class in {folder}, found no folders. Put the images"
             f" into class folders: {folder / 'CLASS' / 'FILE.jpg'}."
         )
 
@@ -268,8 +274,8 @@ def _list_folders(folder: Path) -> list[str]:
     return [name for name in _list(folder) if (folder / name).is_dir()]
 
 
-def list_pictures(folder: Path) -> list[str]:
-    """The paths of the pictures below `folder`, at any depth, sorted; links are followed."""
+def list_images(folder: Path) -> list[str]:
+    """The paths of the images below `folder`, at any depth, sorted; links are followed."""
 
     def refuse(error: OSError) -> None:
         raise DataError(
@@ -288,15 +294,27 @@ def list_pictures(folder: Path) -> list[str]:
         found += [
             os.path.relpath(os.path.join(place, name), folder)
             for name in files
-            if _is_picture(name) and not name.startswith(".")
+            if _is_image(name) and not name.startswith(".")
         ]
     return sorted(found)
 
 
-def _is_picture(name: str) -> bool:
+def _is_image(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
 def _quoted(names: list[str]) -> str:
     listed = ", ".join(repr(name) for name in names[:5])
     return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"
+
+
+_FOLDER = "a folder for each class, or train/ and test/ with such folders"
+_WITHOUT = "; PATH#without=LIST leaves out images"
+_IMAGENET = "train/ and val/ with a folder for each class"
+_IMAGES = "any images below a folder, without classes; for evaluate --ood"
+for _source in (
+    DataSource("imagefolder", load_folder, _FOLDER + _WITHOUT, "PATH"),
+    DataSource("imagenet", load_imagenet, _IMAGENET, "PATH"),
+    DataSource("images", load_images, _IMAGES, "PATH"),
+):
+    DATA_SOURCES.register(_source.name, _source)

@@ -1,0 +1,151 @@
+"""Data sources: a name, such as `shapes` or `imagefolder:PATH`, to its training and test sets.
+
+One module for each source; `killick list data` lists them. To add one, register a `DataSource` in a
+module of this folder, or let an entry point `killick.data_sources` of another package name it.
+"""
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from killick.data.image_set import ImageSet, Sets
+from killick.errors import DataError, OptionError
+from killick.registry import Registry
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What a source may make use of.
+
+    Args:
+        root: Where CIFAR is; `$KILLICK_DATA` or `./data` if None.
+        download: Whether to download what is missing.
+        test_only: The training set is not needed, and may be left out if it takes long to read.
+        decoded: False leaves images encoded until each is read.
+    """
+
+    root: str | None = None
+    download: bool = False
+    test_only: bool = False
+    decoded: bool = True
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A kind of data, by name.
+
+    Args:
+        name: What comes before the colon.
+        load: Called with what comes after the colon, and the options.
+        description: One line for lists.
+        argument: What comes after the colon, such as "PATH"; "" for nothing.
+    """
+
+    name: str
+    load: Callable[[str, LoadOptions], Sets]
+    description: str
+    argument: str = ""
+
+    @property
+    def written(self) -> str:
+        """How a user writes it."""
+        return f"{self.name}:{self.argument}" if self.argument else self.name
+
+
+DATA_SOURCES: Registry[DataSource] = Registry("data_sources", "data source", __name__)
+_ALIASES = {"pictures": "images"}
+
+Given = str | ImageSet | tuple[Tensor, Tensor] | Tensor
+
+
+def load_sets(
+    name: str,
+    *,
+    root: str | None = None,
+    download: bool = False,
+    test_only: bool = False,
+    decoded: bool = True,
+) -> Sets:
+    """The training and test sets of a name.
+
+    Args:
+        name: As `killick list data` shows them.
+        root: Where CIFAR is; `$KILLICK_DATA` or `./data` if None.
+        download: Whether to download what is missing.
+        test_only: The training set is not needed, and may be left out if it takes long to read.
+        decoded: False leaves the images of a pack encoded until each is read.
+    """
+    kind, colon, argument = name.partition(":")
+    kind = _ALIASES.get(kind, kind)
+    if kind not in DATA_SOURCES:
+        raise OptionError(_describe_unknown(name))
+    source = DATA_SOURCES.find(kind)
+    if bool(source.argument) != bool(argument) or (colon and not source.argument):
+        raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")
+    return source.load(argument, LoadOptions(root, download, test_only, decoded))
+
+
+def load_whole(name: str, *, root: str | None = None, download: bool = False) -> ImageSet:
+    """One set to evaluate on: the test set of a name; all images if it has no split of its own."""
+    sets = load_sets(name, root=root, download=download, test_only=True)
+    found = sets.whole or sets.test or sets.train
+    assert found is not None
+    return found
+
+
+def as_set(name: str, given: Any, class_names: tuple[str, ...] | None = None) -> ImageSet:
+    """An image set from a data name, an `ImageSet`, images, or images with labels."""
+    if isinstance(given, ImageSet):
+        return given
+    if isinstance(given, str):
+        return load_whole(given)
+    images, labels = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if not isinstance(images, Tensor) or not (labels is None or isinstance(labels, Tensor)):
+        raise OptionError(
+            f"{name} must be a data name, an ImageSet, or uint8 images with or without labels,"
+            f" found {type(given).__name__}."
+        )
+    if images.is_floating_point():
+        raise DataError(
+            f"{name} must be uint8 images, found {images.dtype}. For images in 0 to 1:"
+            " (images * 255).round().to(torch.uint8)."
+        )
+    if labels is None:
+        return ImageSet.of(name, images.cpu(), torch.zeros(len(images)).long(), ("unknown",))
+    count = int(labels.max()) + 1 if len(labels) else 0
+    names = class_names or tuple(str(number) for number in range(count))
+    return ImageSet.of(name, images.cpu(), labels.cpu(), names)
+
+
+def as_sets(given: Mapping[str, Given] | None, option: str) -> dict[str, ImageSet | str]:
+    """Sets by name; data names are not loaded yet."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise OptionError(
+            f"{option} must be a dictionary from names to data, found {type(given).__name__}."
+        )
+    return {
+        name: value if isinstance(value, str) else as_set(name, value)
+        for name, value in given.items()
+    }
+
+
+def _describe_unknown(name: str) -> str:
+    written = {kind: source.written for kind, source in DATA_SOURCES.items()}
+    near = difflib.get_close_matches(name.partition(":")[0].lower(), written, n=1)
+    if near:
+        hint = written[near[0]]
+    elif name.endswith(".npz"):
+        hint = f"pack:{name}"
+    else:
+        hint = f"imagefolder:{name}" if os.path.isdir(os.path.expanduser(name)) else ""
+    choices = ", ".join(f"'{how}'" for how in written.values())
+    return f"expected data to be one of {choices}, found {name!r}" + (
+        f" (did you mean '{hint}'?)." if hint else "."
+    )
