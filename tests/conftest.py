@@ -29,6 +29,29 @@ def pictures(tmp_path_factory) -> Path:
     return make_pictures(tmp_path_factory.mktemp("pictures"))
 
 
+@pytest.fixture(scope="session")
+def report_folder(tmp_path_factory) -> Path:
+    """Run folders of a comparison: three arms, two seeds."""
+    from report_grid import make_grid
+
+    return make_grid(tmp_path_factory.mktemp("grid"))
+
+
+@pytest.fixture(scope="session")
+def report_data(report_folder):
+    from killick.report.report_data import make_report_data
+    from killick.results.run_folder import find_runs
+
+    return make_report_data(find_runs([report_folder]))
+
+
+@pytest.fixture(scope="session")
+def report_page(report_data, tmp_path_factory) -> Path:
+    from killick.report.writer import write_report
+
+    return write_report([], tmp_path_factory.mktemp("report"), data=report_data)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory) -> Iterator[None]:
     """Shared by the processes of a test run, and by nothing else."""

@@ -24,7 +24,7 @@ def make_grid(
     for arm, facts in arms.items():
         for seed in seeds:
             name = f"arm{list(arms).index(arm)}-seed{seed}-abcdef"
-            cell = {
+            job = {
                 "arm": arm,
                 "seed": seed,
                 "finished": True,
@@ -34,7 +34,7 @@ def make_grid(
             recipe = {"protocol": {"name": facts["protocol"], "target": facts.get("target")}}
             recipe |= {"epochs": 5, "seed": seed, "about": "Made up."}
             given = {"n": 60, "limit": 60, "corruptions": CORRUPTIONS, "severities": (1, 3, 5)}
-            given |= {"skill": SKILLS.get(arm, 1.2), "cell": cell, "recipe": recipe}
+            given |= {"skill": SKILLS.get(arm, 1.2), "job": job, "recipe": recipe}
             make_run(folder, name, facts, seed=seed, **{**given, **options})
             _add_pictures_and_spread(folder / name)
             _add_training(folder / name, seed)

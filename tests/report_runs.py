@@ -32,11 +32,11 @@ def make_run(
     corruptions: tuple[str, ...] = ("fog", "snow"),
     cbar: tuple[str, ...] = (),
     severities: tuple[int, ...] = (1, 2, 3, 4, 5),
-    foreign: tuple[str, ...] = ("noise", "blobs"),
+    ood_sets: tuple[str, ...] = ("noise", "blobs"),
     pictures: str = "0123456789ab",
     labels: int = 5,
     answers: bool = True,
-    cell: dict | None = None,
+    job: dict | None = None,
     recipe: dict | None = None,
     add: bool = False,
     **columns,
@@ -55,11 +55,11 @@ def make_run(
         corruptions: Of the suite corruptions.
         cbar: Of the suite cbar.
         severities: Of both.
-        foreign: Sets of the suite ood.
+        ood_sets: Sets of the suite ood.
         pictures: Digest of the images.
         labels: How many classes they have.
         answers: Whether answers are kept.
-        cell: As `job.json`.
+        job: As in `job.json`.
         recipe: As `recipe.yaml`.
         add: To what is there already: another evaluation of the same model.
         columns: Other columns of all rows.
@@ -81,7 +81,7 @@ def make_run(
             for corruption in names
             for severity in severities
         ]
-    shown += [{"suite": "ood", "set": each, "source": "generated"} for each in foreign]
+    shown += [{"suite": "ood", "set": each, "source": "generated"} for each in ood_sets]
     where = folder / name
     (where / "answers").mkdir(parents=True, exist_ok=True)
     kept = [_answer({**common, **each}, skill, n, labels, k if anchored else "") for each in shown]
@@ -89,8 +89,8 @@ def make_run(
     write_rows(where, merge(read_run(where).rows if add else [], [*rows, *summarise(rows)]))
     for each in kept if answers else ():
         write_answers(where, each)
-    if cell is not None:
-        (where / "job.json").write_text(json.dumps(cell))
+    if job is not None:
+        (where / "job.json").write_text(json.dumps(job))
     if recipe is not None:
         (where / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     return read_run(where)
@@ -98,7 +98,7 @@ def make_run(
 
 def _answer(about: dict, skill: float, n: int, labels: int, k: int | str) -> Answers:
     """Images are as hard for one model as for the other; each model has luck of its own."""
-    foreign = about["suite"] == "ood"
+    ood = about["suite"] == "ood"
     hardness = np.random.default_rng(0).normal(size=n)
     luck = np.random.default_rng([ord(c) for c in json.dumps(about, default=str)])
     level = skill - 0.3 * int(about.get("severity") or 0)
@@ -110,9 +110,9 @@ def _answer(about: dict, skill: float, n: int, labels: int, k: int | str) -> Ans
         values = {
             "prediction": np.where(right, np.arange(n) % labels, (np.arange(n) + 1) % labels),
             "confidence": confidence.astype(np.float32),
-            "energy": (luck.normal(size=n) - level + foreign).astype(np.float32),
+            "energy": (luck.normal(size=n) - level + ood).astype(np.float32),
         }
-        if not foreign:
+        if not ood:
             values["label"] = np.arange(n) % labels
             values["correct"] = right
             values["nll"] = -np.log(np.where(right, confidence, 1 - confidence)).astype(np.float32)

@@ -9,9 +9,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report_grid import grid_runs, make_grid
-
-from killick.report.writer import write_report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -49,10 +46,9 @@ def find_browser() -> str:
     return found
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory) -> Path:
-    folder = make_grid(tmp_path_factory.mktemp("grid"))
-    return write_report(grid_runs(folder), tmp_path_factory.mktemp("out"))
+@pytest.fixture
+def report(report_page) -> Path:
+    return report_page
 
 
 @pytest.fixture(scope="module")

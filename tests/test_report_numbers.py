@@ -18,7 +18,6 @@ from killick.report.bootstrap import BootstrapDraws
 from killick.report.comparison import Comparison, make_comparison
 from killick.report.conditions import Condition, condition_of
 from killick.report.evaluations import predictions_of
-from killick.report.headline import headline
 from killick.report.intervals import Interval
 from killick.report.report_data import ReportData, choose_main_arm, make_report_data
 from killick.report.run_groups import ArmRuns
@@ -34,10 +33,11 @@ from killick.report.statistics import (
     write_summary,
 )
 from killick.report.summary_metrics import find_summary_metric, summary_metrics
+from killick.report.writer import headline
 from killick.results.rows import make_row
 from killick.results.run_folder import Run
 
-SMALL = {"corruptions": ("fog",), "severities": (5,), "foreign": ()}
+SMALL = {"corruptions": ("fog",), "severities": (5,), "ood_sets": ()}
 KEYS = {
     *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "clean_smooth_ece"),
     *("corrupted_smooth_ece", "clean_nll", "corrupted_nll", "ood_auroc"),
@@ -356,7 +356,7 @@ def test_the_ood_metric_is_the_mean_over_ood_sets(comparison, table):
 
 def test_the_mean_of_19_is_that_of_the_rows_summary(tmp_path):
     every = list_corruptions("c", "cifar")
-    run = make_run(tmp_path, "s", corruptions=every, n=10, foreign=())
+    run = make_run(tmp_path, "s", corruptions=every, n=10, ood_sets=())
     comparison = make_comparison([run])
     (wanted,) = (
         row["value"]
@@ -370,7 +370,7 @@ def test_the_mean_of_19_is_that_of_the_rows_summary(tmp_path):
 
 def test_the_title_says_which_mean_over_corruptions_it_is(tmp_path):
     def title(**chosen):
-        run = make_run(tmp_path, "s", n=4, foreign=(), answers=False, **chosen)
+        run = make_run(tmp_path, "s", n=2, ood_sets=(), answers=False, **chosen)
         return mean_title(make_comparison([run]))
 
     fifteen = list_corruptions("c15", "cifar")
@@ -383,7 +383,7 @@ def test_the_title_says_which_mean_over_corruptions_it_is(tmp_path):
 
 
 def test_columns_are_titled_by_their_mean_and_only_those_that_exist(tmp_path):
-    run = make_run(tmp_path, "s", foreign=(), severities=(1, 2))
+    run = make_run(tmp_path, "s", ood_sets=(), severities=(1, 2))
     titles = {metric.key: metric.title for metric in metrics_of(make_comparison([run]))}
     assert titles["corrupted_top1"] == "corrupted accuracy, mean of 2 chosen at severities 1, 2"
     assert titles["clean_top1"] == "clean accuracy"
@@ -394,8 +394,8 @@ def test_columns_are_titled_by_their_mean_and_only_those_that_exist(tmp_path):
 def test_means_are_over_what_all_runs_were_evaluated_on(tmp_path):
     runs = [
         make_run(tmp_path, "s", corruptions=("fog", "snow", "frost")),
-        make_run(tmp_path, "l", LABEL, corruptions=("snow", "fog"), foreign=("noise",)),
-        make_run(tmp_path, "u", UNIFORM, corruptions=(), foreign=()),
+        make_run(tmp_path, "l", LABEL, corruptions=("snow", "fog"), ood_sets=("noise",)),
+        make_run(tmp_path, "u", UNIFORM, corruptions=(), ood_sets=()),
     ]
     comparison = make_comparison(runs)
     table = summarize(comparison)

@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from report_grid import ARMS, grid_runs, make_grid
+from report_grid import grid_runs, make_grid
 from report_runs import LABEL, STANDARD
 
 from killick.cli import report as reporting
 from killick.errors import KillickError, OptionError
-from killick.report.headline import headline
 from killick.report.page import best_means, choose_columns
 from killick.report.report_data import make_report_data
 from killick.report.sections import SECTIONS, Content, Section, provenance
 from killick.report.tables import TextTable
-from killick.report.writer import write_report
+from killick.report.writer import headline, write_report
 from killick.results.predictions import files_in, read_answers, write_answers
 from killick.results.run_folder import find_runs
 
@@ -68,18 +67,71 @@ def text_of(page: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory) -> Path:
-    return make_grid(tmp_path_factory.mktemp("grid"))
+def odd_page(report_data, tmp_path_factory) -> Path:
+    """A page with all that is not on every page, over figures of an earlier one."""
+
+    def make(data):
+        rows = tuple((arm.name, str(len(arm.runs))) for arm in data.comparison.arms)
+        return Content(tables=(TextTable("mine", "Runs", ("arm", "runs"), rows, "<my note>"),))
+
+    less = {key: n for key, n in report_data.table["anchored"].items() if key != "clean_top1"}
+    comparison = replace(report_data.comparison, notes=("<a note>",), left_out=("<left out>",))
+    table = {**report_data.table, "anchored": less}
+    folder = tmp_path_factory.mktemp("odd") / "deep"
+    (folder / "figures").mkdir(parents=True)
+    for name in ("reliability-9.svg", "detection-roc.csv", "other.svg", "reliability-9.txt"):
+        (folder / "figures" / name).write_text("old")
+    SECTIONS.register("mine", Section("mine", "My section", 15, make))
+    try:
+        return write_report(
+            [],
+            folder / "mine.html",
+            data=replace(report_data, comparison=comparison, table=table),
+            failed=["<ran out of memory>"],
+        )
+    finally:
+        SECTIONS.remove("mine")
 
 
-@pytest.fixture(scope="module")
-def page(grid, tmp_path_factory) -> Path:
-    return write_report(grid_runs(grid), tmp_path_factory.mktemp("out"))
+def test_a_registered_section_is_on_the_page_in_its_order_and_saved(odd_page):
+    text = odd_page.read_text()
+    places = [text.index(f'<section id="{key}"') for key in ("severity", "mine", "corruptions")]
+    assert places == sorted(places)
+    assert "<my note>" in text_of(odd_page)
+    table = odd_page.parent / "figures" / "mine.csv"
+    assert table.read_text().splitlines()[1] == "standard,2"
 
 
-@pytest.fixture(scope="module")
-def scene(grid):
-    return make_report_data(grid_runs(grid))
+def test_what_failed_notes_and_runs_left_out_are_on_the_page(odd_page):
+    text = text_of(odd_page)
+    assert text.index("<ran out of memory>") < text.index("<left out>") < text.index("<a note>")
+
+
+def test_an_arm_without_a_metric_has_an_empty_cell(odd_page):
+    empty = [a for tag, a in read(odd_page).tags if tag == "td" and a.get("data-order") == ""]
+    assert [cell["data-title"] for cell in empty] == ["clean accuracy"]
+
+
+def test_figures_of_an_earlier_report_go_and_other_files_stay(odd_page, page):
+    names = {path.name for path in (odd_page.parent / "figures").iterdir()}
+    drawn = {path.name for path in (page.parent / "figures").iterdir()}
+    assert names - drawn == {"other.svg", "reliability-9.txt", "mine.csv"}
+    assert (odd_page.parent / "figures" / "detection-roc.csv").read_text() != "old"
+
+
+@pytest.fixture
+def page(report_page):
+    return report_page
+
+
+@pytest.fixture
+def scene(report_data):
+    return report_data
+
+
+@pytest.fixture
+def grid(report_folder):
+    return report_folder
 
 
 def test_all_sections_are_there_in_order(page):
@@ -169,31 +221,6 @@ def test_the_best_mean_of_each_column_is_marked_in_its_direction(scene):
         assert best == (max(means) if "top1" in key or "auroc" in key else min(means))
 
 
-def test_an_arm_without_a_metric_has_an_empty_cell(scene, tmp_path):
-    less = {key: n for key, n in scene.table["anchored"].items() if key != "clean_top1"}
-    data = replace(scene, table={**scene.table, "anchored": less})
-    page = write_report([], tmp_path, data=data)
-    empty = [a for tag, a in read(page).tags if tag == "td" and a.get("data-order") == ""]
-    assert [cell["data-title"] for cell in empty] == ["clean accuracy"]
-
-
-def test_a_registered_section_is_on_the_page_in_its_order_and_saved(scene, tmp_path):
-    def make(data):
-        rows = tuple((arm.name, str(len(arm.runs))) for arm in data.comparison.arms)
-        return Content(tables=(TextTable("mine", "Runs", ("arm", "runs"), rows, "<note>"),))
-
-    SECTIONS.register("mine", Section("mine", "My section", 15, make))
-    try:
-        page = write_report([], tmp_path, data=scene)
-    finally:
-        SECTIONS.remove("mine")
-    text = page.read_text()
-    places = [text.index(f'<section id="{key}"') for key in ("severity", "mine", "corruptions")]
-    assert places == sorted(places)
-    assert "&lt;note&gt;" in text
-    assert (tmp_path / "figures" / "mine.csv").read_text().splitlines()[1] == "standard,2"
-
-
 NASTY = '<script>alert("1")</script>&$x_1$ {{ 7 * 7 }}'
 
 
@@ -220,17 +247,8 @@ def test_everything_from_files_is_escaped(tmp_path):
     assert NASTY in "".join(read(page).text)
 
 
-def test_what_failed_stands_on_top(grid, tmp_path):
-    page = write_report(grid_runs(grid), tmp_path, failed=["anchored, seed 3, ran out of memory."])
-    text = page.read_text()
-    assert "anchored, seed 3, ran out of memory." in text
-    assert text.index("ran out of memory") < text.index('id="headline"')
-
-
-def test_notes_of_the_comparison_are_shown(page, scene):
-    assert scene.comparison.notes
-    for note in scene.comparison.notes:
-        assert note in unescape(page.read_text())
+def test_the_page_names_the_method_of_its_intervals(page):
+    assert "paired bootstrap over 60 images, 2 seeds" in text_of(page)
 
 
 def test_rows_alone_give_tables_and_say_what_is_missing(grid, tmp_path):
@@ -268,23 +286,6 @@ def test_another_baseline_can_be_chosen_and_a_wrong_one_is_refused(grid, tmp_pat
         write_report(grid_runs(grid), tmp_path, baseline="anchord")
 
 
-def test_figures_of_an_earlier_report_go_and_other_files_stay(grid, page, tmp_path):
-    (tmp_path / "figures").mkdir()
-    for name in ("reliability-9.svg", "detection-roc.csv", "mine.svg", "reliability-9.txt"):
-        (tmp_path / "figures" / name).write_text("old")
-    write_report(grid_runs(grid), tmp_path)
-    names = {path.name for path in (tmp_path / "figures").iterdir()}
-    drawn = {path.name for path in (page.parent / "figures").iterdir()}
-    assert names - drawn == {"mine.svg", "reliability-9.txt"}
-    assert (tmp_path / "figures" / "detection-roc.csv").read_text() != "old"
-
-
-def test_an_html_file_can_be_named(grid, tmp_path):
-    page = write_report(find_runs([sorted(grid.iterdir())[0]]), tmp_path / "deep" / "mine.html")
-    assert page == tmp_path / "deep" / "mine.html"
-    assert (tmp_path / "deep" / "figures" / "severity.svg").exists()
-
-
 def test_an_output_that_is_a_file_is_refused(grid, tmp_path):
     (tmp_path / "taken").write_text("")
     runs = find_runs([sorted(grid.iterdir())[0]])
@@ -295,7 +296,7 @@ def test_an_output_that_is_a_file_is_refused(grid, tmp_path):
 def test_provenance_has_what_a_reader_needs_to_repeat_it(scene, page):
     facts = provenance.find_facts(scene.comparison)
     assert facts["versions"] == "killick 0.1.0, torch 2.9.9, Python 3.11.1"
-    assert facts["machine"] == "Somewhere, cpu, 2 cores, 1 thread"
+    assert facts["machine"] == "Somewhere, cpu, cores: 2, threads: 1"
     assert facts["references (K)"] == "3"
     assert facts["test images"] == "60"
     assert (facts["corruptions"], facts["severities"]) == ("3", "1, 3, 5")
@@ -309,7 +310,7 @@ def test_provenance_has_what_a_reader_needs_to_repeat_it(scene, page):
     assert "target: label" in text
 
 
-def test_only_settings_that_mean_something_differ_between_arms(scene):
+def test_settings_that_differ_between_arms_are_in_a_table(scene):
     (table,) = provenance.make(scene).tables
     assert table.columns == ("setting", "standard", "anchored", "masked-label")
     assert table.rows == (
@@ -350,12 +351,10 @@ def test_the_command_takes_several_places_a_title_and_silence(grid, tmp_path, ca
     assert reporting.run(*options_of(*words)) == 0
     assert capsys.readouterr().out == ""
     assert "<h1>Two of them</h1>" in (tmp_path / "report" / "report.html").read_text()
-    with pytest.raises(OptionError, match="--colour"):
-        reporting.run(*options_of(str(one), "--colour"))
 
 
 def test_jobs_without_results_are_named_on_the_page(tmp_path):
-    folder = make_grid(tmp_path / "grid", ARMS, (0,), n=20, limit=20)
+    folder = make_grid(tmp_path / "grid", {"standard": STANDARD}, (0,), n=20, limit=20)
     broken = folder / "anchored-seed7-fedcba"
     broken.mkdir()
     (broken / "job.json").write_text(json.dumps({"arm": "anchored", "seed": 7}))

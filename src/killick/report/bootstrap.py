@@ -33,12 +33,7 @@ _SHARE = 0.95  # of the in-distribution images that are accepted
 
 
 class BootstrapDraws:
-    """How often each image is taken: the same counts for the same images.
-
-    Args:
-        resamples: How many sets are drawn.
-        seed: Of the draws.
-    """
+    """How often each image is taken: the same counts for the same images."""
 
     def __init__(self, resamples: int = RESAMPLES, seed: int = 0) -> None:
         self.resamples, self._seed = resamples, seed
@@ -47,9 +42,7 @@ class BootstrapDraws:
     def counts(self, images: str, count: int) -> Tensor:
         """`(resamples, count)`, uint8, each line of which sums to `count`.
 
-        Args:
-            images: A name for them: other images are drawn independently.
-            count: How many there are.
+        Images with another name are drawn independently.
         """
         if (images, count) not in self._made:
             self._made[images, count] = self._draw(images, count)
@@ -187,13 +180,9 @@ def _bandwidth(error: float) -> float:
 def smooth_errors(
     confidence: Tensor, residuals: Tensor, bandwidth: float, weights: Tensor
 ) -> Tensor:
-    """The smooth calibration error at a bandwidth for each line of weights.
+    """The smooth calibration error at a bandwidth, for each line of weights, which sums to one.
 
-    Args:
-        confidence: Of each image, float64.
-        residuals: Confidence minus correctness.
-        bandwidth: Of the kernel, a reflected Gaussian.
-        weights: `(resamples, n)`, float32, each line of which sums to one.
+    `residuals` are confidence minus correctness; `weights` are `(resamples, n)`.
     """
     # Of coefficients beyond these less than 1e-4 is left; four steps in a bandwidth resolve it.
     number = torch.arange(math.ceil(1.4 / bandwidth) + 1, dtype=torch.float64)
@@ -233,11 +222,8 @@ def _resample_detection(
 def areas(ours: Array, theirs: Array, inside: Tensor, outside: Tensor) -> Tensor:
     """AUROC in each resample, to first order.
 
-    Args:
-        ours: Scores of images in distribution, `(n,)`.
-        theirs: Of the others, `(m,)`.
-        inside: How often each of ours is drawn, `(resamples, n)`.
-        outside: How often each of theirs is, `(resamples, m)`.
+    From in-distribution scores `(n,)` and OOD scores `(m,)`, and how often each is drawn,
+    `(resamples, n)` and `(resamples, m)`.
     """
     beaten, lost = _placements(theirs, ours), 1 - _placements(ours, theirs)
     return _means(outside, beaten) + _means(inside, lost) - float(beaten.mean())

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from killick.errors import DataError, check_option
-from killick.report.bootstrap import BootstrapDraws, Resampled, images_of, resample
+from killick.report.bootstrap import BootstrapDraws, Resampled, resample
 from killick.report.conditions import Condition, condition_of, values_in
 from killick.report.evaluations import (
     choose_evaluations,
@@ -16,7 +16,6 @@ from killick.report.evaluations import (
     predictions_of,
     split_models,
 )
-from killick.report.intervals import ENOUGH_SEEDS
 from killick.report.run_groups import ArmRuns, group_runs, seed_of
 from killick.results.run_folder import Run
 
@@ -95,8 +94,6 @@ def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Compari
     if len({arm.seeds for arm in arms}) > 1:
         words = "; ".join(f"{arm.name} {', '.join(map(str, arm.seeds))}" for arm in arms)
         notes.append(f"Unequal seeds ({words}): differences are over the seeds that both have.")
-    if len(arms) > 1:
-        _note_intervals(arms, base, notes)
     found = base if len(arms) > 1 else None
     return Comparison(tuple(arms), found, data, tuple(notes), tuple(left_out))
 
@@ -170,44 +167,3 @@ def _choose_baseline(arms: Sequence[ArmRuns], name: str | None) -> ArmRuns:
         return named[0]
     plain = (arm for arm in arms if arm.protocol == "standard" and arm.from_scratch)
     return next(plain, arms[0])
-
-
-def _note_intervals(arms: Sequence[ArmRuns], base: ArmRuns, notes: list[str]) -> None:
-    """What the intervals of differences are over, where there are few seeds."""
-    theirs = {seed_of(run): run for run in base.runs}
-    by_images = False
-    for arm in arms:
-        common = [run for run in arm.runs if seed_of(run) in theirs]
-        if arm is base or len(common) >= ENOUGH_SEEDS:
-            continue
-        if not common:
-            notes.append(f"{arm.name} and {base.name} have no seed in common: no differences.")
-            continue
-        problems = {_pairing_problem(run, theirs[seed_of(run)]) for run in common} - {""}
-        by_images |= not problems
-        for problem in sorted(problems):
-            notes.append(f"No intervals over images for {arm.name}: {problem}.")
-    if by_images:
-        notes.append(
-            f"With fewer than {ENOUGH_SEEDS} seeds, intervals are over test images: models of other"
-            " seeds may differ by more."
-        )
-
-
-def _pairing_problem(run: Run, other: Run) -> str:
-    """Why the predictions of two runs cannot be paired; empty if they can."""
-    ours, theirs = _images_by_set(run), _images_by_set(other)
-    for images, name in ((ours, run.name), (theirs, other.name)):
-        if not images:
-            return f"{name or 'one run'} has no predictions per image"
-    if any(ours[key] != theirs[key] for key in ours.keys() & theirs.keys()):
-        return f"{run.name} and {other.name} were evaluated on different images"
-    return ""
-
-
-def _images_by_set(run: Run) -> dict[tuple[str, ...], tuple[str, ...]]:
-    names = ("suite", "set", "corruption", "severity")
-    return {
-        tuple(str(each.about.get(name, "")) for name in names): images_of(each)
-        for each in predictions_of(run)
-    }

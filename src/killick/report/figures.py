@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -46,6 +47,7 @@ MUTED = COLORS["muted"][0]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 WIDTH = 340  # px of a panel at its natural size; a pixel is a point of matplotlib
 LINE_OF_LEGEND = 16
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 _TEXT = 11.5
 _HUES = 6  # beside the baseline's
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
@@ -141,39 +143,8 @@ def choose_styles(comparison: Comparison) -> dict[str, Style]:
 @contextmanager
 def drawing() -> Iterator[None]:
     """Draw inside: sets matplotlib up and restores it afterwards."""
-    ink, grid = COLORS["ink"][0], COLORS["grid"][0]
-    settings: Any = {
-        "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "killick",  # the same numbers give the same file
-        "text.parse_math": False,  # names may have dollar signs
-        "font.family": ["DejaVu Sans"],  # its widths; the page has other fonts
-        "font.size": _TEXT,
-        "text.color": ink,
-        "axes.edgecolor": MUTED,
-        "axes.labelcolor": ink,
-        "axes.linewidth": 0.8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.facecolor": "none",
-        "axes.unicode_minus": True,
-        "figure.facecolor": COLORS["paper"][0],
-        "grid.color": grid,
-        "grid.linewidth": 0.8,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "xtick.labelcolor": ink,
-        "ytick.labelcolor": ink,
-        "lines.linewidth": 1.8,
-        "lines.markersize": 5,
-        "legend.frameon": False,
-        "legend.handlelength": 3.0,
-        "legend.fontsize": _TEXT,
-    }
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # not the user's own settings
-        matplotlib.rcParams.update(settings)
+        matplotlib.rc_file(_STYLE)  # on matplotlib's defaults, not on the user's own settings
         # Names may be in any script; browsers have the glyphs.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield

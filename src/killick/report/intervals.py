@@ -62,14 +62,7 @@ def t_interval(differences: Sequence[float]) -> Interval:
 
 
 def bootstrap_interval(value: float, resampled: Tensor, images: int, seeds: int) -> Interval:
-    """An interval around `value` from the same difference in resampled sets of images.
-
-    Args:
-        value: The difference in the images as they are.
-        resampled: The difference in each resample, `(resamples,)`.
-        images: How many there are in a set.
-        seeds: Over how many the difference is a mean.
-    """
+    """An interval around `value`, a mean over `seeds`, from the same difference in each resample."""
     if images < FEWEST:
         return no_interval(value, f"no interval: {images} images are too few")
     reach = _NORMAL * float(resampled.double().std(correction=1))

@@ -51,6 +51,12 @@ def best_means(data: ReportData) -> dict[str, float]:
     return found
 
 
+def interval_methods(data: ReportData) -> list[str]:
+    """How the intervals of the differences were computed, or why there are none."""
+    gaps = [each.difference for line in data.table.values() for each in line.values()]
+    return list(dict.fromkeys(gap.method for gap in gaps if gap is not None))
+
+
 def describe_comparison(comparison: Comparison) -> str:
     """The data, the number of arms and of seeds."""
     seeds = sorted({len(arm.runs) for arm in comparison.arms})
@@ -94,6 +100,7 @@ def render_page(
         table=data.table,
         tables=choose_columns(data),
         best=best_means(data),
+        methods=interval_methods(data),
         styles=data.styles,
         before=before,
         sections=sections,

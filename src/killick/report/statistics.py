@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from killick.corruptions.suites import PUBLISHED, SEVERITIES, list_corruptions
+from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES
 from killick.report.comparison import Comparison, RunKey
 from killick.report.conditions import CORRUPTED, MARGINAL, OOD, SINGLE, Condition
 from killick.report.intervals import (
@@ -64,6 +64,7 @@ RECORD = (
     *("top1_mean", "top1_spread", "seeds", "difference", "difference_low", "difference_high"),
     "method",
 )
+_SUITES = {"corruptions": ("c", "c15"), "cbar": ("cbar-cifar", "cbar-imagenet")}  # largest first
 Table = dict[str, dict[str, Estimate]]  # arm, key of the metric; absent where it cannot be computed
 
 
@@ -102,13 +103,7 @@ def summarize(comparison: Comparison) -> Table:
 def by_severity(
     comparison: Comparison, suite: str = "corruptions", metric: str = "top1"
 ) -> dict[str, dict[int, Estimate]]:
-    """A metric of each arm at each severity, mean over corruptions; 0 is clean.
-
-    Args:
-        comparison: The arms.
-        suite: "corruptions" or "cbar".
-        metric: Its key.
-    """
+    """A metric of each arm at each severity, mean over corruptions; 0 is clean."""
     _, names, severities = _corrupted(comparison, suite)
     conditions = {0: _common(comparison, "clean", metric)}
     for severity in severities:
@@ -143,14 +138,7 @@ def ood_by_set(comparison: Comparison) -> dict[str, dict[str, Estimate]]:
 
 
 def between(comparison: Comparison, name: str, base: str, key: str) -> Interval | None:
-    """The difference of a metric between two arms; None where it cannot be computed.
-
-    Args:
-        comparison: With both arms.
-        name: Of the arm.
-        base: Of the one that it is compared with.
-        key: Of the metric in `summary_metrics`.
-    """
+    """The difference of a metric between an arm and a base; None where it cannot be computed."""
     arms = {arm.name: arm for arm in comparison.arms}
     conditions = _conditions_of(comparison, find_summary_metric(key))
     if name not in arms or base not in arms or not conditions:
@@ -237,17 +225,11 @@ def _corrupted(comparison: Comparison, suite: str) -> tuple[str, list[str], list
     severities = sorted({condition.severity for condition in conditions})
     there = {(condition.corruption, condition.severity) for condition in conditions}
     names = [name for name in PUBLISHED if there and all((name, s) in there for s in severities)]
-    for wanted in _known_lists(suite):
+    for wanted in map(SUITES.__getitem__, _SUITES[suite]):
         if set(wanted) <= set(names):
             return f"mean of {len(wanted)}", list(wanted), severities
     title = names[0] if len(names) == 1 else f"mean of {len(names)} chosen"
     return (title if names else ""), names, severities
-
-
-def _known_lists(suite: str) -> list[tuple[str, ...]]:
-    if suite == "cbar":
-        return [list_corruptions("cbar", table) for table in ("cifar", "imagenet")]
-    return [list_corruptions(kind, "cifar") for kind in ("c", "c15")]
 
 
 def _values(

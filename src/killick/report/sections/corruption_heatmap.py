@@ -9,23 +9,11 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from killick.corruptions.suites import PUBLISHED, list_corruptions
+from killick.corruptions.suites import PUBLISHED, SUITES
+from killick.report import figures
 from killick.report.comparison import Comparison
 from killick.report.conditions import CORRUPTED, SINGLE
-from killick.report.figures import (
-    COLORS,
-    MUTED,
-    WIDTH,
-    Figure,
-    Missing,
-    Panel,
-    drawing,
-    finish,
-    new_canvas,
-    put_axes,
-    put_heading,
-    shorten,
-)
+from killick.report.figures import COLORS, MUTED, WIDTH, Figure, Missing, Panel
 from killick.report.formatting import signed, spell_corruption
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.report.statistics import RECORD, Estimate, by_corruption
@@ -80,7 +68,7 @@ def make(data: ReportData) -> Content:
         maps = {KEY: _by_severity(comparison)}
     else:
         maps = {KEY: _differences(comparison, numbers), f"{KEY}-accuracy": _accuracies(numbers)}
-    with drawing():
+    with figures.drawing():
         panels = tuple(
             _draw(f"{name}-{part + 1}" if part else name, kinds, heat_map, columns)
             for name, heat_map in maps.items()
@@ -105,8 +93,8 @@ def _group(corruptions: Sequence[str]) -> dict[str, list[str]]:
     known = {name for names in _KINDS.values() for name in names}
     rest = [name for name in PUBLISHED if name in corruptions and name not in known]
     rest += [name for name in corruptions if name not in PUBLISHED]
-    cbar = (*list_corruptions("cbar", "cifar"), *list_corruptions("cbar", "imagenet"))
-    kinds["C-bar" if set(rest) <= set(cbar) else "others"] = rest
+    cbar = {*SUITES["cbar-cifar"], *SUITES["cbar-imagenet"]}
+    kinds["C-bar" if set(rest) <= cbar else "others"] = rest
     return {kind: names for kind, names in kinds.items() if names}
 
 
@@ -125,7 +113,7 @@ def _differences(comparison: Comparison, numbers: dict[str, dict[str, Estimate]]
     baseline = comparison.baseline
     assert baseline is not None
     return _HeatMap(
-        f"Difference to {shorten(baseline.name, 24)}",
+        f"Difference to {figures.shorten(baseline.name, 24)}",
         "top-1, points, mean over severities and seeds",
         tuple(arm.name for arm in comparison.arms if arm is not baseline),
         cells,
@@ -171,15 +159,15 @@ def _parts(columns: Sequence[str]) -> list[Sequence[str]]:
 def _draw(
     name: str, kinds: dict[str, list[str]], heat_map: _HeatMap, columns: Sequence[str]
 ) -> Panel:
-    heads = [shorten(column, _LONGEST_HEAD) for column in columns]
+    heads = [figures.shorten(column, _LONGEST_HEAD) for column in columns]
     longest = max(map(len, heads)) * _LETTER
     turned = longest > _WIDEST_CELL
     above = math.sin(_TURN) * longest + 16 if turned else 22
     rows = sum(len(names) for names in kinds.values())
     height = above + rows * _ROW + len(kinds) * _GAP
-    canvas = new_canvas(_TOP + height + 46)
-    put_heading(canvas, heat_map.title, heat_map.below)
-    axes = put_axes(canvas, left=0, top=_TOP, width=WIDTH, height=height)
+    canvas = figures.new_canvas(_TOP + height + 46)
+    figures.put_heading(canvas, heat_map.title, heat_map.below)
+    axes = figures.put_axes(canvas, left=0, top=_TOP, width=WIDTH, height=height)
     axes.set(xlim=(0, WIDTH), ylim=(height, 0))
     axes.axis("off")
     width = min(_WIDEST_CELL, (WIDTH - _NAMES - 4) / len(columns))
@@ -196,20 +184,20 @@ def _draw(
         axes.text(8, top + _GAP - 5, kind, color=MUTED, fontstyle="italic")
         top += _GAP
         for corruption in names:
-            spelled = shorten(spell_corruption(corruption), 19)
+            spelled = figures.shorten(spell_corruption(corruption), 19)
             axes.text(_NAMES - 6, top + _ROW / 2, spelled, ha="right", va="center")
             for column, left in lefts.items():
                 if (corruption, column) in heat_map.cells:
                     _put_cell(axes, left, top, width, heat_map.cells[corruption, column])
             top += _ROW
-    scale = put_axes(canvas, left=_NAMES, top=_TOP + height + 14, width=186, height=26)
+    scale = figures.put_axes(canvas, left=_NAMES, top=_TOP + height + 14, width=186, height=26)
     _put_scale(scale, heat_map.scale)
     words = "; ".join(
         f"{column}: "
         + " ".join(cell.text for (_, key), cell in heat_map.cells.items() if key == column)
         for column in columns
     )
-    return finish(canvas, name, heat_map.title, words)
+    return figures.finish(canvas, name, heat_map.title, words)
 
 
 def _put_cell(axes: Axes, left: float, top: float, width: float, cell: _HeatCell) -> None:

@@ -5,9 +5,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
-
-from PIL import Image, UnidentifiedImageError
 
 from killick.report.evaluations import predictions_of
 from killick.report.figures import Missing
@@ -18,14 +15,13 @@ from killick.results.predictions import Answers
 
 KEY = "examples"
 PER_GROUP = 6
-_SMALL = 64  # px; up to this, pixels are shown as squares
 _TEMPLATE = """
 {% for title, images in groups %}
 <h3>{{ title }}</h3>
 <ul class="examples">
 {% for image in images %}
 <li>
-<img src="{{ image.uri }}" width="96" height="96"{% if image.small %} class="pixels"{% endif %} alt="Image {{ image.number }}: {{ image.truth }}, {{ image.shown }}">
+<img src="{{ image.uri }}" width="96" height="96"{% if image.kind == 'png' %} class="pixels"{% endif %} alt="Image {{ image.number }}: {{ image.truth }}, {{ image.shown }}">
 <div>
 <p><strong>{{ image.truth }}</strong><br><span class="shown">{{ image.shown }}</span></p>
 <ul>
@@ -94,20 +90,15 @@ class ExampleImage:
         ]
 
     @property
-    def uri(self) -> str:
-        """The image as a data URI."""
-        encoded = self.first.thumbnails[self.number]
-        kind = "png" if encoded.startswith(b"\x89PNG") else "jpeg"
-        return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
+    def kind(self) -> str:
+        """Small images are stored as PNG files, and their pixels shown as squares."""
+        return "png" if self.first.thumbnails[self.number].startswith(b"\x89PNG") else "jpeg"
 
     @property
-    def small(self) -> bool:
-        """Whether its pixels are shown as squares."""
-        try:
-            with Image.open(BytesIO(self.first.thumbnails[self.number])) as image:
-                return max(image.size) <= _SMALL
-        except (UnidentifiedImageError, OSError):
-            return False
+    def uri(self) -> str:
+        """The image as a data URI."""
+        encoded = base64.b64encode(self.first.thumbnails[self.number]).decode()
+        return f"data:image/{self.kind};base64,{encoded}"
 
     @property
     def order(self) -> str:

@@ -9,20 +9,9 @@ import numpy as np
 import torch
 
 from killick.metrics import auroc, roc
+from killick.report import figures
 from killick.report.arm_predictions import energies
-from killick.report.figures import (
-    MUTED,
-    Figure,
-    Missing,
-    Panel,
-    Style,
-    drawing,
-    finish,
-    new_chart,
-    put_legend,
-    sample_line,
-    shorten,
-)
+from killick.report.figures import MUTED, Figure, Missing, Panel, Style
 from killick.report.formatting import enumerate_words, percent
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
@@ -45,7 +34,7 @@ def make(data: ReportData) -> Content:
         return Content((Missing(why),))
     names = dict.fromkeys(name for mine in found.values() for _, name in mine if name)
     sets = sorted(names)[:MOST_SETS]
-    with drawing():
+    with figures.drawing():
         histograms = [
             _draw_histogram(arm, number, data.styles[arm], mine, sets)
             for number, (arm, mine) in enumerate(found.items(), 1)
@@ -102,7 +91,9 @@ def _draw_histogram(
     edges = np.linspace(low - margin, high + margin, _BINS + 1)
     titles = {name: name or "test set" for name in pooled}
     below = "images by energy, each set scaled to the same height"
-    canvas, axes = new_chart(shorten(arm), below, list(titles.values()), height=150, left=16)
+    canvas, axes = figures.new_chart(
+        figures.shorten(arm), below, list(titles.values()), height=150, left=16
+    )
     records: Records = []
     entries = []
     for place, (name, values) in enumerate(pooled.items()):
@@ -123,10 +114,12 @@ def _draw_histogram(
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("energy", color=MUTED)
     axes.margins(x=0)
-    put_legend(canvas, entries)
+    figures.put_legend(canvas, entries)
     medians = [f"{titles[name]} {np.median(values):.1f}" for name, values in pooled.items()]
     description = f"Median energies: {enumerate_words(medians)}."
-    return finish(canvas, f"{KEY}-energy-{number}", f"Energies of {arm}", description), records
+    return figures.finish(
+        canvas, f"{KEY}-energy-{number}", f"Energies of {arm}", description
+    ), records
 
 
 def _draw_roc(
@@ -147,7 +140,9 @@ def _draw_roc(
         records += [(name, arm, *map(float, values), areas[arm]) for values in columns]
     titles = {arm: f"{arm} {100 * area:.1f}" for arm, area in areas.items()}
     below = "% of OOD images found; in the legend: AUROC, %"
-    canvas, axes = new_chart(shorten(name), below, list(titles.values()), height=210)
+    canvas, axes = figures.new_chart(
+        figures.shorten(name), below, list(titles.values()), height=210
+    )
     axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
     for place, (arm, line) in enumerate(lines.items()):
         style = data.styles[arm]
@@ -162,10 +157,12 @@ def _draw_roc(
         )
     axes.set(xlim=(0, _last_rate(list(lines.values()))), ylim=(0, 101))
     axes.set_xlabel("false positives, % of the test set", color=MUTED)
-    put_legend(canvas, [(title, sample_line(data.styles[arm])) for arm, title in titles.items()])
+    figures.put_legend(
+        canvas, [(title, figures.sample_line(data.styles[arm])) for arm, title in titles.items()]
+    )
     words = "; ".join(f"{arm} {percent(area)}" for arm, area in areas.items())
     title = f"ROC curves, {name} against the test set"
-    return finish(canvas, f"{KEY}-roc-{number}", title, f"AUROC: {words}."), records
+    return figures.finish(canvas, f"{KEY}-roc-{number}", title, f"AUROC: {words}."), records
 
 
 def _last_rate(lines: Sequence[Array]) -> int:

@@ -8,7 +8,6 @@ import yaml
 
 from killick.report.comparison import Comparison
 from killick.report.conditions import CORRUPTED, condition_of
-from killick.report.formatting import count_words
 from killick.report.run_groups import flatten
 from killick.report.sections import SECTIONS, Content, ReportData, Section, render
 from killick.report.tables import TextTable
@@ -16,12 +15,6 @@ from killick.results.rows import Row
 from killick.results.run_folder import Run
 
 KEY = "provenance"
-_NONE = "–"  # where a setting has no meaning
-_MASKING = ("target", "alpha", "alpha_end", "every", "scope", "ranks", "batchnorm")
-_UNUSED = {
-    "standard": (*_MASKING, "references", "reference_set", "stored", "stem"),
-    "anchored": _MASKING,
-}
 _TEMPLATE = """
 <dl class="facts">
 {% for name, value in facts %}
@@ -109,15 +102,9 @@ def _versions(environment: Mapping[str, Any]) -> str:
 
 
 def _machine(environment: Mapping[str, Any]) -> str:
-    words = [
-        str(environment[name]) for name in ("system", "device", "gpu") if environment.get(name)
-    ]
-    words += [
-        count_words(environment[name], name.removesuffix("s"))
-        for name in ("cores", "threads")
-        if isinstance(environment.get(name), int)
-    ]
-    return ", ".join(words)
+    words = [environment.get(name) for name in ("system", "device", "gpu")]
+    words += [f"{name}: {environment.get(name, '')}" for name in ("cores", "threads")]
+    return ", ".join(str(word) for word in words if word)
 
 
 def _start_times(runs: list[Run]) -> str:
@@ -138,26 +125,18 @@ def _seconds(runs: list[Run]) -> str:
 
 
 def _differing_settings(comparison: Comparison) -> TextTable | None:
-    recipes = [
-        {name: "none" if value is None else str(value) for name, value in flatten(recipe).items()}
-        for recipe in (arm.runs[0].recipe for arm in comparison.arms)
-    ]
+    recipes = [flatten(arm.runs[0].recipe) for arm in comparison.arms]
     if len(recipes) < 2 or not all(recipes):
         return None
     names = dict.fromkeys(name for settings in recipes for name in settings)
-    rows = []
-    for name in names:
-        values = [_NONE if _unused(name, s) else s.get(name, "") for s in recipes]
-        if len(set(values)) > 1 and name not in ("seed", "about"):
-            rows.append((name, *values))
+    lines = [(name, *(_show(settings.get(name)) for settings in recipes)) for name in names]
+    rows = [line for line in lines if len(set(line[1:])) > 1 and line[0] not in ("seed", "about")]
     heads = ("setting", *(arm.name for arm in comparison.arms))
     return TextTable(f"{KEY}-settings", "Settings that differ", heads, tuple(rows))
 
 
-def _unused(name: str, settings: Mapping[str, str]) -> bool:
-    """Whether a setting of the protocol has no meaning under the protocol chosen."""
-    unused = _UNUSED.get(settings.get("protocol.name", ""), ())
-    return any(name == f"protocol.{setting}" for setting in unused)
+def _show(value: object) -> str:
+    return "–" if value is None else str(value)
 
 
 def _join(words: object) -> str:

@@ -8,23 +8,10 @@ import numpy as np
 import torch
 
 from killick.metrics import smooth_ece, smooth_reliability
+from killick.report import figures
 from killick.report.arm_predictions import LabeledPredictions, labeled_predictions
 from killick.report.conditions import CORRUPTED
-from killick.report.figures import (
-    MUTED,
-    WIDTH,
-    Figure,
-    Missing,
-    Panel,
-    Style,
-    drawing,
-    finish,
-    new_canvas,
-    put_axes,
-    put_heading,
-    put_legend,
-    shorten,
-)
+from killick.report.figures import MUTED, WIDTH, Figure, Missing, Panel, Style
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
 
@@ -73,7 +60,7 @@ def make(data: ReportData) -> Content:
         why = "No predictions per image: evaluate without --no-answers."
         return Content((Missing(why),))
     most = max(float(c.density.max()) for found in curves.values() for c in found.values())
-    with drawing():
+    with figures.drawing():
         panels = tuple(
             _draw(name, f"{KEY}-{number}", data.styles[name], found, most)
             for number, (name, found) in enumerate(curves.items(), 1)
@@ -125,10 +112,10 @@ def _trace(runs: list[LabeledPredictions]) -> _Curve:
 
 
 def _draw(arm: str, name: str, style: Style, curves: dict[str, _Curve], most: float) -> Panel:
-    canvas = new_canvas(44 + _SIDE + 12 + 46 + 40 + 40)
-    put_heading(canvas, shorten(arm), "accuracy, %, against confidence, %")
-    axes = put_axes(canvas, left=40, top=44, width=WIDTH - 52, height=_SIDE)
-    below = put_axes(canvas, left=40, top=44 + _SIDE + 12, width=WIDTH - 52, height=46)
+    canvas = figures.new_canvas(44 + _SIDE + 12 + 46 + 40 + 40)
+    figures.put_heading(canvas, figures.shorten(arm), "accuracy, %, against confidence, %")
+    axes = figures.put_axes(canvas, left=40, top=44, width=WIDTH - 52, height=_SIDE)
+    below = figures.put_axes(canvas, left=40, top=44 + _SIDE + 12, width=WIDTH - 52, height=46)
     axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
     looks = {"clean": (MUTED, (0, (4, 2)), 1.5), "corrupted": (style.color, "-", 2.2)}
     entries = []
@@ -150,9 +137,9 @@ def _draw(arm: str, name: str, style: Style, curves: dict[str, _Curve], most: fl
     below.set_yticks([], minor=True)
     below.grid(visible=False)
     below.set_xlabel("confidence; below: images there, log scale", color=MUTED)
-    put_legend(canvas, entries)
+    figures.put_legend(canvas, entries)
     description = "; ".join(title for title, _ in entries)
-    return finish(canvas, name, f"Reliability of {arm}", f"{description}.")
+    return figures.finish(canvas, name, f"Reliability of {arm}", f"{description}.")
 
 
 SECTIONS.register(KEY, Section(KEY, "Calibration", 30, make))

@@ -2,16 +2,8 @@
 
 from matplotlib.axes import Axes
 
-from killick.report.figures import (
-    MUTED,
-    Figure,
-    Missing,
-    Panel,
-    drawing,
-    finish,
-    new_chart,
-    put_arm_legend,
-)
+from killick.report import figures
+from killick.report.figures import MUTED, Figure, Missing, Panel
 from killick.report.formatting import percent
 from killick.report.run_groups import ArmRuns
 from killick.report.sections import SECTIONS, Content, ReportData, Section
@@ -28,7 +20,7 @@ def make(data: ReportData) -> Content:
     arms = [arm for arm in data.comparison.arms if len(numbers[arm.name]) > 1]
     if not arms:
         return Content((Missing("No corrupted images: evaluate with --suite clean,corruptions."),))
-    with drawing():
+    with figures.drawing():
         panels = [_draw_accuracy(data, arms, numbers)]
         others = [arm for arm in arms if any(n.difference for n in numbers[arm.name].values())]
         if others:
@@ -44,7 +36,7 @@ def make(data: ReportData) -> Content:
 def _draw_accuracy(data: ReportData, arms: list[ArmRuns], numbers: Numbers) -> Panel:
     names = [arm.name for arm in arms]
     title = "Accuracy against severity"
-    canvas, axes = new_chart(title, "top-1, %; bars: spread over seeds", names)
+    canvas, axes = figures.new_chart(title, "top-1, %; bars: spread over seeds", names)
     for place, name in enumerate(names):
         points = [
             (severity, 100 * n.mean, 100 * (n.spread or 0), 100 * (n.spread or 0))
@@ -52,11 +44,11 @@ def _draw_accuracy(data: ReportData, arms: list[ArmRuns], numbers: Numbers) -> P
         ]
         _put_points(axes, points, data, name, place, len(names))
     _label(axes, numbers, names)
-    put_arm_legend(canvas, names, data.styles)
+    figures.put_arm_legend(canvas, names, data.styles)
     last = max(severity for name in names for severity in numbers[name])
     ends = {name: numbers[name][last].mean for name in names if last in numbers[name]}
     words = "; ".join(f"{name} {percent(mean)}" for name, mean in ends.items())
-    return finish(canvas, KEY, title, f"Top-1 accuracy at severity {last}: {words}.")
+    return figures.finish(canvas, KEY, title, f"Top-1 accuracy at severity {last}: {words}.")
 
 
 def _draw_differences(data: ReportData, arms: list[ArmRuns], numbers: Numbers) -> Panel:
@@ -64,7 +56,7 @@ def _draw_differences(data: ReportData, arms: list[ArmRuns], numbers: Numbers) -
     assert baseline is not None
     names = [arm.name for arm in arms]
     title = f"Difference to {baseline.name}"
-    canvas, axes = new_chart(title, "points; bars: 95 % interval", names)
+    canvas, axes = figures.new_chart(title, "points; bars: 95 % interval", names)
     axes.axhline(0, color=data.styles[baseline.name].color, linewidth=1.4)
     for place, name in enumerate(names):
         points = []
@@ -75,9 +67,9 @@ def _draw_differences(data: ReportData, arms: list[ArmRuns], numbers: Numbers) -
                 points.append((severity, 100 * d.value, 100 * below, 100 * above))
         _put_points(axes, points, data, name, place, len(names))
     _label(axes, numbers, names)
-    put_arm_legend(canvas, names, data.styles)
+    figures.put_arm_legend(canvas, names, data.styles)
     description = "Accuracy minus that of the baseline at each severity."
-    return finish(canvas, f"{KEY}-difference", title, description)
+    return figures.finish(canvas, f"{KEY}-difference", title, description)
 
 
 def _put_points(

@@ -7,18 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from killick.report.figures import (
-    MUTED,
-    Figure,
-    Missing,
-    Panel,
-    describe_bands,
-    drawing,
-    finish,
-    new_chart,
-    put_arm_legend,
-    put_line,
-)
+from killick.report import figures
+from killick.report.figures import MUTED, Figure, Missing, Panel
 from killick.report.run_groups import ArmRuns
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
@@ -46,7 +36,7 @@ def make(data: ReportData) -> Content:
     }
     panels: list[Panel] = []
     records: list[tuple[object, ...]] = []
-    with drawing():
+    with figures.drawing():
         for what, (kind, factor, title, below) in kinds.items():
             found = {arm.name: _trace(arm, kind, what) for arm in data.comparison.arms}
             curves = {name: curve for name, curve in found.items() if curve is not None}
@@ -110,20 +100,20 @@ def _has(entry: dict[str, Any], key: str) -> bool:
 def _draw(
     data: ReportData, curves: dict[str, _Curve], what: str, factor: float, title: str, below: str
 ) -> Panel:
-    bands = describe_bands(max(len(curve.values) for curve in curves.values()), len(curves))
-    canvas, axes = new_chart(title, f"{below}{bands}", list(curves), height=190)
+    bands = figures.describe_bands(max(len(curve.values) for curve in curves.values()), len(curves))
+    canvas, axes = figures.new_chart(title, f"{below}{bands}", list(curves), height=190)
     for name, curve in curves.items():
         every = max(1, len(curve.epochs) // 6)
         values = factor * curve.values
-        put_line(axes, curve.epochs, values, data.styles[name], of=len(curves), every=every)
+        figures.put_line(axes, curve.epochs, values, data.styles[name], of=len(curves), every=every)
     axes.set_xlabel("epoch", color=MUTED)
     axes.margins(x=0.03)
     if what == "loss":
         axes.set_ylim(bottom=0)
-    put_arm_legend(canvas, curves, data.styles)
+    figures.put_arm_legend(canvas, curves, data.styles)
     ends = {name: factor * curve.values[:, -1].mean() for name, curve in curves.items()}
     words = "; ".join(f"{name} {end:.3g}" for name, end in ends.items())
-    return finish(canvas, f"{KEY}-{what}", title, f"At the last epoch: {words}.")
+    return figures.finish(canvas, f"{KEY}-{what}", title, f"At the last epoch: {words}.")
 
 
 SECTIONS.register(KEY, Section(KEY, "Training", 60, make))

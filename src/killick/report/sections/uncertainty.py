@@ -4,20 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from killick.report import figures
 from killick.report.arm_predictions import LabeledPredictions, labeled_predictions
 from killick.report.conditions import LABELED
-from killick.report.figures import (
-    MUTED,
-    Figure,
-    Missing,
-    Panel,
-    describe_bands,
-    drawing,
-    finish,
-    new_chart,
-    put_arm_legend,
-    put_line,
-)
+from killick.report.figures import MUTED, Figure, Missing, Panel
 from killick.report.formatting import percent
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
@@ -60,7 +50,7 @@ def make(data: ReportData) -> Content:
     if not ranked:
         why = "No spread over references: evaluate an anchored model with --references 5."
         return Content((Missing(why),))
-    with drawing():
+    with figures.drawing():
         panels = (_draw_errors(data, ranked), _draw_found(data, ranked))
     records = tuple(record for name, each in ranked.items() for record in _records(name, each))
     note = "Clean and corrupted images together. The CSV file has the same ranked by confidence."
@@ -86,13 +76,13 @@ def _found(wrong: Array) -> Array:
 
 
 def _draw_errors(data: ReportData, ranked: dict[str, _Ranked]) -> Panel:
-    bands = describe_bands(max(len(each.error) for each in ranked.values()), len(ranked))
+    bands = figures.describe_bands(max(len(each.error) for each in ranked.values()), len(ranked))
     title = "Errors against spread"
-    canvas, axes = new_chart(title, f"% wrong in each tenth{bands}", list(ranked))
+    canvas, axes = figures.new_chart(title, f"% wrong in each tenth{bands}", list(ranked))
     middles = 100 * (np.arange(_BINS) + 0.5) / _BINS
     for name, each in ranked.items():
-        put_line(axes, middles, 100 * each.error, data.styles[name], of=len(ranked))
-    put_arm_legend(canvas, ranked, data.styles)
+        figures.put_line(axes, middles, 100 * each.error, data.styles[name], of=len(ranked))
+    figures.put_arm_legend(canvas, ranked, data.styles)
     axes.set_xlabel("images in order of spread, %", color=MUTED)
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
@@ -103,16 +93,16 @@ def _draw_errors(data: ReportData, ranked: dict[str, _Ranked]) -> Panel:
         f"{name} {percent(low)} to {percent(high)}" for name, (low, high) in ends.items()
     )
     description = f"Errors from the tenth with the least spread to that with the most: {words}."
-    return finish(canvas, KEY, title, description)
+    return figures.finish(canvas, KEY, title, description)
 
 
 def _draw_found(data: ReportData, ranked: dict[str, _Ranked]) -> Panel:
     title = "Errors among the most uncertain images"
-    canvas, axes = new_chart(title, "% of all errors; dotted: by chance", list(ranked))
+    canvas, axes = figures.new_chart(title, "% of all errors; dotted: by chance", list(ranked))
     shares = 100 * np.arange(_BINS + 1) / _BINS
     for name, each in ranked.items():
-        put_line(axes, shares, 100 * each.found, data.styles[name], of=len(ranked))
-    put_arm_legend(canvas, ranked, data.styles)
+        figures.put_line(axes, shares, 100 * each.found, data.styles[name], of=len(ranked))
+    figures.put_arm_legend(canvas, ranked, data.styles)
     axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
     axes.axvline(100 * _FIFTH, color=MUTED, linewidth=0.8)
     axes.set_xlabel("images, most uncertain first, %", color=MUTED)
@@ -121,7 +111,7 @@ def _draw_found(data: ReportData, ranked: dict[str, _Ranked]) -> Panel:
     fifths = {name: each.found[:, place].mean() for name, each in ranked.items()}
     words = "; ".join(f"{name} {percent(share, 0)}" for name, share in fifths.items())
     description = f"Share of errors among the fifth with the most spread: {words}."
-    return finish(canvas, f"{KEY}-errors", title, description)
+    return figures.finish(canvas, f"{KEY}-errors", title, description)
 
 
 def _records(name: str, ranked: _Ranked) -> list[tuple[object, ...]]:
