@@ -167,7 +167,7 @@ def test_pictures_of_a_cell_are_those_that_it_is_evaluated_on(ran):
 def test_the_check_of_alpha_tells_whether_the_right_target_ran(ran, uniform, label, holds):
     from dataclasses import replace
 
-    from killick.report.statistics import Number
+    from killick.report.statistics import Estimate
     from killick.results.run_folder import read_run
     from killick.studies.results import make_results
 
@@ -177,7 +177,7 @@ def test_the_check_of_alpha_tells_whether_the_right_target_ran(ran, uniform, lab
     table = {arm: dict(numbers) for arm, numbers in results.scene.table.items()}
     for protocol, value in (("masked-uniform", uniform), ("masked-label", label)):
         name = results.arm(protocol=protocol, alpha=1.0)
-        table[name]["clean_top1"] = Number({0: value}, value, None, None)
+        table[name]["clean_top1"] = Estimate({0: value}, value, None, None)
     results = replace(results, scene=replace(results.scene, table=table))
     (check,) = find_study("alpha").show(results).checks
     assert check.holds is holds
