@@ -129,7 +129,10 @@ def choose_examples(data: ReportData) -> list[tuple[str, list[ExampleImage]]]:
         wrong, right = ([i for i in images if i.right(main) == wanted] for wanted in (False, True))
         return [("Wrong", wrong), ("Right", right)]
     return [
-        (f"Only {one.name} is right", [i for i in images if i.right(one) and not i.right(two)])
+        (
+            f"{one.name} is right, {two.name} is wrong",
+            [image for image in images if image.right(one) and not image.right(two)],
+        )
         for one, two in ((main, baseline), (baseline, main))
     ]
 

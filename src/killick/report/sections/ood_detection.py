@@ -109,6 +109,7 @@ def _draw_histogram(
             (arm, titles[name], float(a), float(b), float(share))
             for a, b, share in zip(edges[:-1], edges[1:], shares, strict=True)
         ]
+    axes.locator_params(axis="x", nbins=6)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.grid(visible=False, axis="y")
