@@ -38,7 +38,7 @@ from killick.metrics.smooth_calibration import smooth_ece
 from killick.metrics.temperature import fit_temperature
 from killick.results.run_folder import read_job
 from killick.training import load_recipe
-from killick.training.run_inputs import sets_of
+from killick.training.training_data import sets_of
 
 FILE = RESULTS / "cifar10" / "corrupted-temperature.csv"
 ARMS = ("standard", "finetuned", CHOSEN)

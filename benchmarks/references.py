@@ -34,7 +34,7 @@ from killick.data.image_set import ImageSet
 from killick.results.rows import Row, members_of
 from killick.training import Recipe, load_recipe, train
 from killick.training.checkpoint import LAST
-from killick.training.run_inputs import sets_of
+from killick.training.training_data import sets_of
 
 STORED, TOGETHER = 10, 5
 TRAINED: dict[str, dict[str, Any]] = {

@@ -39,8 +39,8 @@ from killick.data.sources import load_sets
 from killick.results.run_folder import read_metrics
 from killick.runtime.processes import Processes
 from killick.training import load_recipe, train
-from killick.training.run_inputs import gather_material
-from killick.training.run_state import Run
+from killick.training.run_state import TrainingRun
+from killick.training.training_data import load_training_data
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 PROTOCOLS = ("standard", "anchored", "masked")
@@ -50,12 +50,12 @@ def killick_step(recipe: str, settings: dict[str, Any], device: torch.device) ->
     """One step of a run of Killick's, as `killick train` takes it."""
     plan = load_recipe(recipe, settings)
     processes = Processes(0, 1, device)
-    run = Run(plan, gather_material(plan, processes), processes, None)
+    run = TrainingRun(plan, load_training_data(plan, processes), processes, None)
 
     def step() -> None:
         within = run.done % run.steps_per_epoch
         if within == 0:
-            run.material.batches.begin(run.done // run.steps_per_epoch, 0)
+            run.data.batches.begin(run.done // run.steps_per_epoch, 0)
         run.take_step()
         if run.done % plan.log_every == 0:
             run.look()

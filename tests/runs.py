@@ -63,16 +63,16 @@ def losses_of(folder: Path) -> list[float]:
 
 def train_and_stop(recipe, folder, steps, monkeypatch, **options):
     """Ctrl-C after so many steps."""
-    take = loop.Run.take_step
+    take = loop.TrainingRun.take_step
 
     def interrupted(run):
         take(run)
         if run.done == steps:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(loop.Run, "take_step", interrupted)
+    monkeypatch.setattr(loop.TrainingRun, "take_step", interrupted)
     outcome = train(recipe, folder, quiet=True, **options)
-    monkeypatch.setattr(loop.Run, "take_step", take)
+    monkeypatch.setattr(loop.TrainingRun, "take_step", take)
     assert not outcome.finished
     assert load_checkpoint(folder)[0]["step"] == steps
 

@@ -32,7 +32,7 @@ from killick.evaluation.image_blocks import BLOCK, block_generator
 from killick.evaluation.test_sets import load_validation
 from killick.results.rows import COLUMNS, read_rows
 from killick.training.recipe_files import load_recipe
-from killick.training.run_inputs import sets_of
+from killick.training.training_data import sets_of
 
 FEW = ("fog", "gaussian_noise")
 

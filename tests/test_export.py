@@ -27,7 +27,7 @@ from killick.storage.export_metadata import PRECISIONS, read_about
 from killick.storage.exported_file import is_export, open_export
 from killick.training import train
 from killick.training.recipe_files import make_recipe
-from killick.training.run_inputs import sets_of
+from killick.training.training_data import sets_of
 
 pytestmark = pytest.mark.usefixtures("one_registry")
 

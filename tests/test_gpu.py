@@ -12,8 +12,8 @@ import killick
 from killick.results.run_folder import read_metrics
 from killick.runtime.processes import Processes
 from killick.training import load_recipe, loop, train
-from killick.training.run_inputs import gather_material
-from killick.training.run_state import Run
+from killick.training.run_state import TrainingRun
+from killick.training.training_data import load_training_data
 
 pytestmark = [
     pytest.mark.gpu,
@@ -213,8 +213,8 @@ def test_the_whole_loop_waits_at_looks_alone(tmp_path, monkeypatch):
 def test_the_loop_never_waits_between_two_looks(execution):
     recipe = small_run(execution=execution, log_every=100, **{"average.decay": 0.9})
     processes = Processes(0, 1, torch.device("cuda", 0))
-    run = Run(recipe, gather_material(recipe, processes), processes, None)
-    run.material.batches.begin(0, 0)
+    run = TrainingRun(recipe, load_training_data(recipe, processes), processes, None)
+    run.data.batches.begin(0, 0)
     for _ in range(5):  # compiles and captures
         run.take_step()
     torch.cuda.set_sync_debug_mode(2)

@@ -9,7 +9,7 @@ from killick.errors import OptionError, RecipeError
 from killick.experiments.arms import parse_arms
 from killick.experiments.jobs import Job, make_jobs
 from killick.training.initial_weights import make_model
-from killick.training.schedule import learning_rate
+from killick.training.optimizers import learning_rate
 
 ARMS = ("standard", "anchored", "masked-uniform", "masked-label", "finetuned")
 

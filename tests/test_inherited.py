@@ -11,8 +11,8 @@ import killick
 from killick.cli import main
 from killick.errors import InstallError, OptionError
 from killick.training.recipe_files import load_recipe, make_recipe, read_yaml, to_yaml
-from killick.training.run_inputs import sets_of
 from killick.training.source_run import find_start, inherit, warn_of_seen
+from killick.training.training_data import sets_of
 
 
 @pytest.fixture
@@ -76,16 +76,16 @@ def test_folders_without_a_recipe_give_nothing(tmp_path):
     assert inherit(tmp_path, asked) == asked
     (tmp_path / "recipe.yaml").write_text("{unreadable: [")
     assert inherit(tmp_path, asked) == asked
-    with pytest.raises(OptionError, match="since it does not say what it was trained on: --data"):
+    with pytest.raises(OptionError, match="does not say which data"):
         inherit(tmp_path, {"epochs": 1})
     assert warn_of_seen(load_recipe("finetune"), tmp_path) is None
 
 
 def test_another_network_and_weights_without_data_are_refused(source, tmp_path):
-    with pytest.raises(OptionError, match="which is timm:resnet18, found timm:vit"):
+    with pytest.raises(OptionError, match="network.name timm:vit differs from timm:resnet18"):
         inherit(source, {"network.name": "timm:vit"})
     (tmp_path / "weights.pth").touch()
-    with pytest.raises(OptionError, match="expected --data with --from"):
+    with pytest.raises(OptionError, match="does not say which data"):
         inherit(tmp_path / "weights.pth", {"network.name": "timm:resnet18"})
     asked = {"data.name": "digits"}
     assert inherit(tmp_path / "weights.pth", asked) == asked
@@ -106,11 +106,11 @@ def test_beside_a_recipe_the_network_alone_is_taken_over(source, tmp_path):
     taken = inherit(source, {"epochs": 1}, data=False)
     assert set(taken) == {"epochs", "network.name", "network.arguments"}
     assert load_recipe("shapes-small", taken).network.name == "timm:resnet18"
-    with pytest.raises(OptionError, match="which is timm:resnet18, found killick:wrn40_2"):
+    with pytest.raises(OptionError, match="killick:wrn40_2 differs from timm:resnet18"):
         inherit(source, {"network.name": "killick:wrn40_2"}, data=False)
     (tmp_path / "weights.pth").touch()
     assert inherit(tmp_path / "weights.pth", {"epochs": 1}, data=False) == {"epochs": 1}
-    with pytest.raises(OptionError, match=r"no --network.arguments .* which is \{\}, found .*16"):
+    with pytest.raises(OptionError, match=r"network.arguments .*16.* differs from \{\}"):
         inherit(source, {"network.arguments": {"width": 16}}, data=False)
 
 
@@ -147,12 +147,12 @@ def test_killick_train_goes_on_with_the_data_of_the_run(tmp_path, capsys):
     words = ["train", "--data", "digits", "--epochs", "1", "--data.limit", "64"]
     plain, tuned = str(tmp_path / "plain"), tmp_path / "tuned"
     assert main([*words, "--protocol", "standard", "--output", plain]) == 0
-    assert "1 epoch of 2 steps, batch 32, sgd at 0.15, cosine, into" in capsys.readouterr().out
+    capsys.readouterr()
     assert main(["train", "--from", plain, "--epochs", "1", "--output", str(tuned)]) == 0
     told = capsys.readouterr().out
-    assert "digits: 64 samples" in told
+    assert "digits: 64 training images" in told
     assert "may have been trained on" not in told
-    assert "day 0, before the first step: accuracy" in told
+    assert "before the first step: accuracy" in told
     assert yaml.safe_load((tuned / "recipe.yaml").read_text())["data"]["name"] == "digits"
     others = ["--epochs", "1", "--data.validation", "0.3", "--output", str(tmp_path / "other")]
     assert main(["train", "--from", plain, *others]) == 0

@@ -24,6 +24,7 @@ ORDER = [
     "storage",
     "evaluation",
     "deploy",
+    "protocols",
     "training",
     "experiments",
     "studies",

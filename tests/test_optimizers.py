@@ -13,9 +13,9 @@ CPU = torch.device("cpu")
 
 def test_all_weights_decay_or_matrices_alone():
     net = killick.nets.create("torchvision:vit_b_16", num_classes=3, image_size=32)
-    (whole,) = weight_groups(net, Optimizer(weight_decay=0.3))
+    (whole,) = weight_groups([net], Optimizer(weight_decay=0.3))
     assert len(whole["params"]) == len(list(net.parameters()))
-    decaying, exempt = weight_groups(net, Optimizer(weight_decay=0.3, decay="matrices"))
+    decaying, exempt = weight_groups([net], Optimizer(weight_decay=0.3, decay="matrices"))
     assert (decaying["weight_decay"], exempt["weight_decay"]) == (0.3, 0.0)
     left_out = {id(weight) for weight in exempt["params"]}
     for name, weight in net.named_parameters():
@@ -37,10 +37,10 @@ def test_an_optimizer_goes_on_from_its_state(name):
     torch.manual_seed(0)
     whole, cut = nn.Linear(2, 2), nn.Linear(2, 2)
     cut.load_state_dict(whole.state_dict())
-    first, second = (make_optimizer(net, settings, CPU) for net in (whole, cut))
+    first, second = (make_optimizer([net], settings, CPU) for net in (whole, cut))
     steps(whole, first, 3)
     steps(cut, second, 3)
-    again = make_optimizer(cut, settings, CPU)
+    again = make_optimizer([cut], settings, CPU)
     restore_optimizer(again, second.state_dict())
     steps(whole, first, 2)
     steps(cut, again, 2)
@@ -50,7 +50,7 @@ def test_an_optimizer_goes_on_from_its_state(name):
 def test_a_state_moves_as_this_devices_optimizer_wants_it():
     """As from a CPU to a GPU: there the count of steps must lie beside the weights."""
     net = nn.Linear(2, 2)
-    optimizer = make_optimizer(net, Optimizer(name="adamw"), CPU)
+    optimizer = make_optimizer([net], Optimizer(name="adamw"), CPU)
     net(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     other = nn.Linear(2, 2, device="meta")

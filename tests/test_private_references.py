@@ -27,7 +27,7 @@ from killick.storage.model_folder import NOTE, PRIVATE_NOTES, note_on_references
 from killick.training import make_recipe, train
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
 from killick.training.recipe_files import to_yaml
-from killick.training.run_inputs import sets_of
+from killick.training.training_data import sets_of
 
 NORMALISE = ((0.5,) * 3, (0.25,) * 3)
 
@@ -374,7 +374,7 @@ def test_a_run_that_starts_from_a_model_takes_none_of_its_images_along(pack, run
 def test_a_set_that_streams_gives_its_statistics_as_evaluation_shows_it(
     pack, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("killick.training.run_inputs.STATISTICS_PICTURES", 110)
+    monkeypatch.setattr("killick.protocols.references.reference_sampler.STATISTICS_IMAGES", 110)
     plan = recipe(
         pack, "mean", data__resident="never", data__workers=0, protocol__references="batch"
     )

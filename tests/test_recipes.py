@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import yaml
 
-from killick.cli import main
 from killick.errors import OptionError, RecipeError
-from killick.training.recipe import Protocol, Recipe
+from killick.protocols.masked_protocol import MaskedProtocol
+from killick.training.recipe import Recipe
 from killick.training.recipe_files import (
+    find_setting,
     load_recipe,
     make_recipe,
     read_setting,
@@ -96,11 +97,11 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         ("{}", "protocol.target: expected label .* or uniform .*no default"),
         (
             "{protocol: {name: masked, target: label, every: 5, scope: sample}}",
-            "protocol.every: expected scope: batch",
+            "protocol.every: requires scope: batch",
         ),
         (
             "{protocol: {name: masked, target: label, every: 5, alpha_end: 0.0}}",
-            "has one mistake: protocol.alpha_end: expected no protocol.every with it, which dec",
+            "has one mistake: protocol.alpha_end: has no effect with protocol.every",
         ),
         (
             "{protocol: {name: standard}, data: {mean: [0.5, 0.5, 0.5]}}",
@@ -108,7 +109,7 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         ),
         (
             "{protocol: {name: standard}, schedule: {milestones: [60, 120]}}",
-            "schedule.milestones: expected shares of the budget",
+            "schedule.milestones: expected shares",
         ),
         (
             "{protocol: {name: standard}, optimizer: {betas: [0.9]}}",
@@ -116,17 +117,17 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         ),
         (
             "{protocol: {name: standard}, augment: {mixing_set: x}}",
-            "augment.mixing_set: expected policy: pixmix",
+            "augment.mixing_set: requires policy: pixmix",
         ),
         ("{protocol: {name: standard}, data: {validation: 1.5}}", "data.validation: expected"),
         ("{protocol: standard, optimizer: {betas: [0.9, 1.5]}}", "optimizer.betas: expected two"),
         (
             "{protocol: standard, optimizer: {momentum: 0, nesterov: true}}",
-            "nesterov: expected mom",
+            "nesterov: requires optimizer.mom",
         ),
         (
             "{protocol: {name: standard}, network: {arguments: {num_classes: 3}}}",
-            "network.arguments: expected neither num_classes",
+            "network.arguments: num_classes",
         ),
         (
             "{protocol: {name: standard}, data: {mean: [0.5], std: [0.5]}}",
@@ -152,14 +153,6 @@ def test_how_masking_goes_on_has_limits(settings, told):
     assert told in mistakes(f"protocol: {settings}")
 
 
-@pytest.mark.parametrize("value", [None, 0.0, 0.4, 1.0])
-def test_alpha_ends_anywhere_from_zero_to_one_or_stays(value):
-    protocol = {"name": "masked", "target": "label", "alpha_end": value}
-    recipe = make_recipe({"protocol": protocol})
-    assert recipe.protocol.alpha_end == value
-    assert make_recipe(yaml.safe_load(to_yaml(recipe))) == recipe
-
-
 @pytest.mark.parametrize(
     ("settings", "share"),
     [
@@ -174,7 +167,7 @@ def test_alpha_ends_anywhere_from_zero_to_one_or_stays(value):
     ],
 )
 def test_the_share_of_a_protocol_is_how_often_it_masks_in_the_mean(settings, share):
-    assert Protocol(name="masked", target="label", **settings).share == pytest.approx(share)
+    assert MaskedProtocol(target="label", **settings).share == pytest.approx(share)
 
 
 def test_a_number_that_yaml_takes_for_a_text_is_a_number():
@@ -265,8 +258,8 @@ def test_other_networks_on_cifar10_differ_in_what_their_kind_needs_and_in_nothin
     ("settings", "told"),
     [
         ("data: {resize: 16}", "data.resize: expected at least data.size 32"),
-        ("augment: {crop: resized}", "protocol.references: expected clean or batch"),
-        ("augment: {policy: augmix}", "protocol.references: expected clean or batch"),
+        ("augment: {crop: resized}", "protocol.references: augmented"),
+        ("augment: {policy: augmix}", "protocol.references: augmented"),
     ],
 )
 def test_views_that_would_surprise_are_refused(settings, told):
@@ -278,46 +271,21 @@ def test_views_that_would_surprise_are_refused(settings, told):
         make_recipe(values)
 
 
+def test_old_spellings_are_accepted(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: shapes-small\noptimiser: {lr: 0.5}\n")
+    recipe = load_recipe(tmp_path / "mine.yaml", {"optimiser.momentum": 0.8})
+    assert (recipe.optimizer.lr, recipe.optimizer.momentum) == (0.5, 0.8)
+    assert recipe.optimizer.nesterov  # of the base
+    assert "optimiser" not in to_yaml(recipe)
+    assert find_setting("optimiser.lr") == find_setting("lr") == "optimizer.lr"
+    assert make_recipe({"protocol": "standard", "optimiser": {"lr": 1}}).optimizer.lr == 1
+
+
 def test_a_group_may_be_given_by_its_name_alone():
     recipe = make_recipe({"protocol": "standard", "schedule": "constant", "data": "digits"})
     assert (recipe.protocol.name, recipe.schedule.name, recipe.data.name) == (
         *("standard", "constant", "digits"),
     )
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"name": "standard"}, None),
-        ({"name": "anchored"}, "anchored on clean training pictures, none masked"),
-        (
-            {"name": "masked", "target": "label"},
-            "anchored on clean training pictures, masked in 25 % of the batches, target label",
-        ),
-        (
-            {"name": "masked", "target": "uniform", "scope": "sample", "references": "batch"},
-            "anchored on the pictures of the batch, masked in 25 % of the samples, target uniform",
-        ),
-        (
-            {"name": "masked", "target": "label", "alpha": 0.5, "alpha_end": 0.0}
-            | {"batchnorm": "running", "references": "augmented", "reference_set": 1000},
-            "anchored on 1,000 augmented training pictures, masked in 50 to 0 % of the batches,"
-            " target label; BatchNorm's statistics stay as training leaves them",
-        ),
-        (
-            {"name": "masked", "target": "label", "every": 4},
-            "anchored on clean training pictures, masked every 4 steps, target label",
-        ),
-    ],
-)
-def test_a_protocol_tells_what_the_network_is_shown(settings, told):
-    assert Protocol(**settings).describe() == told
-
-
-def test_a_run_tells_its_protocol_before_it_begins(tmp_path, capsys):
-    words = ["train", "--recipe", "shapes-small", "--epochs", "1", "--data.limit", "32"]
-    assert main([*words, "--output", str(tmp_path / "run"), "--protocol.batchnorm", "running"]) == 0
-    assert "masked in 25 % of the batches, target label; BatchNorm" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -328,7 +296,10 @@ def test_a_run_tells_its_protocol_before_it_begins(tmp_path, capsys):
         ("data.std", "none", None),
         ("schedule.milestones", "0.5", [0.5]),
         ("epochs", "3", 3),
+        ("loggers", "tensorboard", ["tensorboard"]),
+        ("components", "weight_average", ["weight_average"]),
+        ("components", "[{name: mixup, mixup: 1}]", [{"name": "mixup", "mixup": 1}]),
     ],
 )
-def test_several_numbers_may_stand_with_and_without_brackets(name, text, value):
+def test_lists_may_be_written_without_brackets(name, text, value):
     assert read_setting(name, text) == value

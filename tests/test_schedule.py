@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
+from killick.training.optimizers import learning_rate
 from killick.training.recipe import Schedule
-from killick.training.schedule import learning_rate
 
 WARM_UPS = [(0.0, 0.01), (0.1, 0.01), (0.1, 0.0), (0.25, 0.033), (0.1, 1.0)]
 

@@ -123,7 +123,8 @@ def test_that_few_pictures_are_looked_at_is_told_unless_asked_for(tmp_path, caps
 
 
 def test_reference_sets_are_nested_balanced_and_hold_what_is_stored(ran):
-    from killick.training.run_inputs import _choose, sets_of
+    from killick.protocols.references.reference_sampler import _choose
+    from killick.training.training_data import sets_of
 
     output = ran("reference-size")
     (cell,) = output.glob("masked-label-references5-*")

@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 
 from killick.errors import OptionError, show
+from killick.registry import Registry
 
 # Old spellings of keys, options and keyword arguments.
-ALIASES = {"optimiser": "optimizer", "normalize": "normalize", "colour": "color"}
+ALIASES = {"optimiser": "optimizer", "normalise": "normalize", "colour": "color"}
 _MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
 
 
@@ -54,21 +55,49 @@ def setting(
     return dataclasses.field(default=default, metadata=meta)
 
 
+def registered(registry: Registry[Any], default: str) -> Any:
+    """A field that is an instance of one of the registered dataclasses, chosen by its `name`."""
+    meta = {"registry": registry, "default": default}
+    return dataclasses.field(default_factory=lambda: registry.find(default)(), metadata=meta)
+
+
+def registered_list(registry: Registry[Any], about: str) -> Any:
+    """A field that is a list of instances of registered dataclasses."""
+    return dataclasses.field(
+        default_factory=list, metadata={"registry": registry, "about": about, "among": None}
+    )
+
+
 def settings_of(kind: type, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
-    """Every setting by its dotted name."""
+    """Every setting by its dotted name; of registered dataclasses those of all entries."""
     found: dict[str, dataclasses.Field[Any]] = {}
     hints = typing.get_type_hints(kind)
     for each in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(hints[each.name]):
-            found |= settings_of(hints[each.name], f"{prefix}{each.name}.")
-        else:
+        if not dataclasses.is_dataclass(hints[each.name]):
             found[prefix + each.name] = each
+        elif "registry" in each.metadata:
+            found |= _settings_of_entries(each, f"{prefix}{each.name}.")
+        else:
+            found |= settings_of(hints[each.name], f"{prefix}{each.name}.")
     return found
+
+
+def _settings_of_entries(
+    field: dataclasses.Field[Any], prefix: str
+) -> dict[str, dataclasses.Field[Any]]:
+    registry, default = field.metadata["registry"], field.metadata["default"]
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for name in dict.fromkeys((*registry.names(), default)):
+        found = {**settings_of(registry.find(name), prefix), **found}
+    about = found[f"{prefix}name"].metadata["about"]
+    first = setting(default, about, among=registry.names())
+    first.name, first.type = "name", str
+    return {**found, f"{prefix}name": first}
 
 
 def read_settings(
     kind: type, values: Any, prefix: str, problems: list[str], everywhere: Sequence[str] = ()
-) -> object:
+) -> Any:
     """A checked instance of a dataclass of settings; mistakes are added to `problems`.
 
     Args:
@@ -79,7 +108,7 @@ def read_settings(
         everywhere: Dotted names that a wrong one may have meant.
     """
     if isinstance(values, str) and "name" in {each.name for each in dataclasses.fields(kind)}:
-        values = {"name": values}  # `protocol: masked` is `protocol: {name: masked}`
+        values = {"name": values}  # `network: timm:resnet18` is `network: {name: timm:resnet18}`
     if not isinstance(values, Mapping):
         name = prefix.rstrip(".") or "the recipe"
         first = next(iter(settings_of(kind)))
@@ -91,19 +120,89 @@ def read_settings(
     for given, value in values.items():
         name = ALIASES.get(given, given) if isinstance(given, str) else given
         if name not in fields:
-            told = show(name).strip("'\"")
-            problems.append(_unknown(f"{prefix}{told}", prefix, list(fields), everywhere))
+            shown = show(name).strip("'\"")
+            problems.append(_unknown(f"{prefix}{shown}", prefix, list(fields), everywhere))
+        elif "registry" in fields[name].metadata:
+            taken[name] = _read_registered(fields[name], value, prefix + name, problems, everywhere)
         elif dataclasses.is_dataclass(hints[name]):
             taken[name] = read_settings(
                 hints[name], value, f"{prefix}{name}.", problems, everywhere
             )
         else:
-            problem, converted = _convert(value, hints[name])
-            problem = problem or _limits(converted, fields[name].metadata)
-            if problem:
-                problems.append(f"{prefix}{name}: expected {problem}, found {show(value)}")
-            taken[name] = converted
+            taken[name] = _read_value(value, hints[name], fields[name], f"{prefix}{name}", problems)
     return None if problems else kind(**taken)
+
+
+def _read_value(
+    value: Any, hint: Any, field: dataclasses.Field[Any], name: str, problems: list[str]
+) -> Any:
+    problem, converted = _convert(value, hint)
+    problem = problem or _limits(converted, field.metadata)
+    if problem:
+        problems.append(f"{name}: expected {problem}, found {show(value)}")
+    return converted
+
+
+def _read_registered(
+    field: dataclasses.Field[Any],
+    value: Any,
+    name: str,
+    problems: list[str],
+    everywhere: Sequence[str],
+) -> Any:
+    """One instance of a registered dataclass, or a list of them.
+
+    Where there is one, the recipe may also hold settings of the others, so that `--protocol` alone
+    can choose another: they are checked and left out.
+    """
+    registry, default = field.metadata["registry"], field.metadata.get("default")
+    if default is None:
+        if not isinstance(value, list):
+            problems.append(f"{name}: expected a list such as [{{name: ...}}], found {show(value)}")
+            return []
+        return [
+            _read_entry(registry, each, f"{name}[{place}].", problems)
+            for place, each in enumerate(value)
+        ]
+    if isinstance(value, Mapping):
+        value = {ALIASES.get(key, key): each for key, each in value.items()}
+        chosen = value.get("name", default)
+        known: set[str] = set()
+        if isinstance(chosen, str) and chosen in registry:
+            known = {each.name for each in dataclasses.fields(registry.find(chosen))}
+        for _, other in registry.items() if known else ():
+            hints = typing.get_type_hints(other)
+            for each in dataclasses.fields(other):
+                if each.name in value and each.name not in known:
+                    _read_value(
+                        value.pop(each.name),
+                        hints[each.name],
+                        each,
+                        f"{name}.{each.name}",
+                        problems,
+                    )
+        value.setdefault("name", default)
+    return _read_entry(registry, value, f"{name}.", problems, everywhere)
+
+
+def _read_entry(
+    registry: Registry[Any],
+    value: Any,
+    prefix: str,
+    problems: list[str],
+    everywhere: Sequence[str] = (),
+) -> Any:
+    value = {"name": value} if isinstance(value, str) else value
+    name = value.get("name") if isinstance(value, Mapping) else None
+    if not isinstance(name, str):
+        problems.append(f"{prefix}name: expected a {registry.title}, found {show(value)}")
+        return None
+    try:
+        kind = registry.find(name)
+    except OptionError as problem:
+        problems.append(f"{prefix}name: {str(problem).rstrip('.')}")
+        return None
+    return read_settings(kind, value, prefix, problems, everywhere)
 
 
 def _unknown(name: str, prefix: str, known: list[str], everywhere: Sequence[str]) -> str:
@@ -177,10 +276,11 @@ def _is_plain(value: Any) -> bool:
 def _limits(value: Any, meta: Mapping[str, Any]) -> str:
     if value is None:
         return ""
-    if meta["among"] and value not in meta["among"]:
-        near = difflib.get_close_matches(str(value), meta["among"], n=1)
+    among = meta.get("among")
+    if among and value not in among:
+        near = difflib.get_close_matches(str(value), among, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        return f"one of {', '.join(meta['among'])}{hint}"
+        return f"one of {', '.join(among)}{hint}"
     limits: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
         ("least", "at least", operator.ge),
         ("above", "more than", operator.gt),
@@ -188,7 +288,7 @@ def _limits(value: Any, meta: Mapping[str, Any]) -> str:
         ("below", "less than", operator.lt),
     )
     for name, words, holds in limits:
-        if meta[name] is not None and not holds(value, meta[name]):
+        if meta.get(name) is not None and not holds(value, meta[name]):
             return f"{words} {meta[name]}"
     return ""
 

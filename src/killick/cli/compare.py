@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.experiments.arms import parse_arms
     from killick.experiments.experiment import RECIPE, compare
     from killick.training.recipe_files import load_recipe
-    from killick.training.unused_settings import refuse_idle_in_all, refuse_idle_in_arms
+    from killick.training.unused_settings import refuse_unused_in_all, refuse_unused_in_arms
 
     settings = asked = parse_overrides(rest)
     recipe = options.recipe or RECIPE
@@ -99,8 +99,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     arms, seeds = parse_arms(options.arm), read_numbers("--seeds", options.seeds) or (0, 1)
     recipes = {arm.name: load_recipe(recipe, {**settings, **arm.settings}) for arm in arms}
     own = {arm.name: list(arm.settings) for arm in arms}
-    refuse_idle_in_arms(recipes, own)
-    refuse_idle_in_all(recipes, own, asked)
+    refuse_unused_in_arms(recipes, own)
+    refuse_unused_in_all(recipes, own, asked)
     evaluation = _evaluation(options, recipe, settings)
     output = options.output or Path("comparisons") / _name(recipe, settings)
     if options.dry_run:

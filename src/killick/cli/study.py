@@ -104,7 +104,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     from killick.cli.train import parse_overrides
     from killick.training.recipe_files import load_recipe
-    from killick.training.unused_settings import refuse_idle_in_all
+    from killick.training.unused_settings import refuse_unused_in_all
 
     study = find_study(options.study)
     settings = parse_overrides(rest)
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         seeds=read_numbers("--seeds", options.seeds),
         evaluation=read_evaluation(options),
     )
-    refuse_idle_in_all(
+    refuse_unused_in_all(
         {a.name: load_recipe(plan.recipe, {**plan.settings, **a.settings}) for a in plan.arms},
         {arm.name: list(arm.settings) for arm in plan.arms},
         settings,

@@ -20,7 +20,7 @@ from killick.training.recipe_files import (
     shipped,
     to_yaml,
 )
-from killick.training.unused_settings import refuse_idle
+from killick.training.unused_settings import refuse_unused
 
 EXAMPLES = """\
 examples:
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)
-    refuse_idle(recipe, given)
+    refuse_unused(recipe, given)
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0

@@ -9,10 +9,11 @@ from typing import Any
 
 from killick.errors import OptionError
 from killick.experiments.arms import Arm
+from killick.protocols.base import PROTOCOLS
 from killick.results.run_folder import LATER, read_job
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe, make_recipe
-from killick.training.unused_settings import find_idle
+from killick.training.unused_settings import find_unused
 
 # These change what is written down of a run, not the run.
 _ASIDE = ("about", "log_every", "checkpoint_minutes", "execution")
@@ -171,7 +172,7 @@ def _make_cell(
     evaluation: Mapping[str, Any],
 ) -> Job:
     recipe = load_recipe(source, {**settings, **arm.settings, "seed": seed})
-    idle = find_idle(recipe, settings)
+    idle = find_unused(recipe, settings)
     if idle:  # an alpha for all makes no other standard network, which is not trained again
         acting = {name: value for name, value in settings.items() if name not in idle}
         recipe = load_recipe(source, {**acting, **arm.settings, "seed": seed})
@@ -213,7 +214,7 @@ def _halves(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
     first = replace(
         recipe,
         epochs=epochs,
-        protocol=replace(recipe.protocol, name="standard", target=None),
+        protocol=PROTOCOLS.find("standard")(),
         schedule=replace(recipe.schedule, end=share),
     )
     second = replace(
@@ -228,7 +229,7 @@ def _deciding(recipe: Recipe) -> dict[str, Any]:
     decided = {name: value for name, value in asdict(recipe).items() if name not in _ASIDE}
     for dotted, before in LATER.items():  # a cell's folder is named as ever
         group, name = dotted.split(".")
-        if decided[group][name] == before:
+        if decided[group].get(name) == before:
             decided[group] = {k: v for k, v in decided[group].items() if k != name}
     return decided
 

@@ -18,10 +18,10 @@ from killick.runtime.atomic_files import write_atomic
 
 Row = dict[str, Any]
 
-# What the model is and how it was trained.
+# What the model is and how it was trained; `components` is JSON, settings by component.
 MODEL = (
     *("model", "network", "data", "protocol", "target", "alpha", "scope", "references"),
-    *("reference_policy", "start", "epochs", "seed"),
+    *("batchnorm", "components", "reference_policy", "start", "epochs", "seed"),
 )
 # What it was shown: a suite's set, corrupted or not, made here ("generated") or read ("files").
 SHOWN = (

@@ -27,12 +27,13 @@ from killick.data.keyed_random import key
 from killick.data.mixing import Mixing
 from killick.data.transforms import erase
 from killick.errors import OptionError
+from killick.protocols.references.reference_sampler import STATISTICS_IMAGES, make_pool
 from killick.results.measurements import Measured, Record
 from killick.runtime.processes import Processes
 from killick.runtime.progress import DisplayFactory
 from killick.studies.trained import Trained, corrupt_all, limited, open_trained
 from killick.training.recipe import Recipe
-from killick.training.run_inputs import STATISTICS_PICTURES, Material, gather_material
+from killick.training.training_data import TrainingData, load_training_data
 
 SINGLE, MEAN, MARGINAL, TRANSDUCTIVE = "single", "mean-image", "marginal", "transductive"
 TOP1, SECONDS = "top1", "seconds per 1000"
@@ -118,7 +119,7 @@ def draw_ways(trained: Trained, options: Mapping[str, Any]) -> Ways:
         generator = torch.Generator().manual_seed(key(recipe.seed, draw) % 2**63)
         order = torch.randperm(len(numbers), generator=generator)[: options["candidates"]]
         draws.append(trained.show(train.part(numbers[order])))
-    many = limited(train, None if train.in_memory else STATISTICS_PICTURES, recipe.seed)
+    many = limited(train, None if train.in_memory else STATISTICS_IMAGES, recipe.seed)
     mean = ReferencePool(trained.show(many)).mean()
     searched = min(options["searched"], options["draws"])
     return Ways(tuple(draws), mean, options["k"], searched, options["at_once"])
@@ -127,19 +128,19 @@ def draw_ways(trained: Trained, options: Mapping[str, Any]) -> Ways:
 def training_residuals(trained: Trained, size: int) -> Tensor:
     """Residuals of random pairs: pictures and references with the transforms of training."""
     recipe = trained.recipe
-    material = gather_material(recipe, Processes(0, 1, trained.device))
+    material = load_training_data(recipe, Processes(0, 1, trained.device))
     images = torch.cat(list(_as_trained(recipe, material, size)))
     references = None  # other pictures, augmented alike
     if recipe.protocol.references == "clean":
-        assert material.draws is not None
-        assert material.draws.pool is not None
-        references = ReferencePool(material.draws.pool.permute(0, 3, 1, 2))
+        pool, _ = make_pool(recipe.protocol, material.context)
+        assert pool is not None
+        references = ReferencePool(pool.permute(0, 3, 1, 2))
     generator = torch.Generator().manual_seed(recipe.seed)
     model = anchored_in(trained.model)
     return residual_bank(model, images, references, size=size, generator=generator)
 
 
-def _as_trained(recipe: Recipe, material: Material, count: int) -> Iterator[Tensor]:
+def _as_trained(recipe: Recipe, material: TrainingData, count: int) -> Iterator[Tensor]:
     """The first pictures of the first epoch as the network saw them, at most all of that epoch."""
     batches, augment = material.batches, recipe.augment
     mixing: Mixing | None = None

@@ -18,7 +18,7 @@ from killick.results.measurements import Measured, Record
 from killick.runtime.processes import Processes
 from killick.runtime.progress import Display, DisplayFactory
 from killick.studies.trained import Trained, open_trained
-from killick.training.run_inputs import sets_of
+from killick.training.training_data import sets_of
 
 RIGHT = "training top1, true labels"
 BY_HEART = "flipped pictures given their wrong label"

@@ -19,8 +19,8 @@ from killick.data.keyed_random import key
 from killick.data.splits import stratified
 from killick.errors import DivergedError
 from killick.studies.features import UNMASKED
+from killick.training.optimizers import learning_rate
 from killick.training.recipe import Schedule
-from killick.training.schedule import learning_rate
 
 _MOMENTUM = 0.9
 _HELD = 0.2  # of the training pictures, to choose the learning rate on

@@ -27,6 +27,7 @@ from killick.data.batches import Batches
 from killick.errors import DataError, OptionError
 from killick.evaluation.evaluator import evaluate
 from killick.experiments.jobs import Job
+from killick.protocols.references.reference_sampler import make_pool
 from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.processes import Processes, choose_device
@@ -34,10 +35,10 @@ from killick.runtime.progress import DisplayFactory
 from killick.storage.model_folder import load, save
 from killick.studies.study import Plan
 from killick.studies.trained import Trained, open_trained
-from killick.training.loop import open_folder
+from killick.training.output_folder import open_folder
 from killick.training.recipe import Recipe
-from killick.training.run_inputs import gather_material
-from killick.training.validation import Held, judge
+from killick.training.training_data import load_training_data
+from killick.training.validation import ValidationSet, validate
 
 PICTURES = 1024  # that BatchNorm statistics are estimated on
 Model = Anchored | Standard
@@ -60,7 +61,7 @@ class Samples:
 
 def take_samples(recipe: Recipe, device: torch.device) -> Samples:
     """The first training samples of a run, and what it draws references from."""
-    material = gather_material(recipe, Processes(0, 1, device))
+    material = load_training_data(recipe, Processes(0, 1, device))
     batches: Batches = material.batches
     cut = batches.cut
     steps = min(-(-PICTURES // cut.batch), batches.samples // cut.batch)
@@ -70,7 +71,8 @@ def take_samples(recipe: Recipe, device: torch.device) -> Samples:
         batches.load()
         taken += [batches.batch(number).images.clone() for number in range(cut.passes)]
         batches.advance()
-    drawn = None if material.draws is None else material.draws.pool
+    anchored = recipe.protocol.anchored
+    drawn = make_pool(recipe.protocol, material.context)[0] if anchored else None
     pool = None if drawn is None else ReferencePool(drawn.permute(0, 3, 1, 2))
     return Samples(tuple(taken), pool, recipe.seed)
 
@@ -230,8 +232,8 @@ def _judge_on_validation(trained: Trained) -> Callable[[Model], float]:
             " false)."
         )
     alone = Processes(0, 1, trained.device)
-    held = Held(images, trained.view, alone, resident=True)
-    return lambda model: judge(model, held, alone).accuracy
+    held = ValidationSet(images, trained.view, alone, resident=True)
+    return lambda model: validate(model, held, alone).accuracy
 
 
 def _check_alike(first: Model, other: Model) -> None:

@@ -22,7 +22,7 @@ from killick.evaluation.image_blocks import BLOCK, block_generator
 from killick.storage.model_folder import load
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe
-from killick.training.run_inputs import sets_of
+from killick.training.training_data import sets_of
 
 
 class Corrupted(NamedTuple):

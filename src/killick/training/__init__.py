@@ -1,4 +1,8 @@
-"""Training: a recipe in, a run folder out."""
+"""Training: a recipe in, a run folder out.
+
+May import all rooms up to `protocols`; `killick.training.train`, `load_recipe` and `Recipe` are the
+public names.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +14,18 @@ from killick.training.recipe_files import to_yaml as to_yaml
 
 if TYPE_CHECKING:
     from killick.training.loop import Outcome as Outcome
-    from killick.training.loop import recipe_of as recipe_of
     from killick.training.loop import train as train
+    from killick.training.output_folder import recipe_of as recipe_of
 
 
 def __getattr__(name: str) -> Any:
-    """The loop, when it is asked for: it needs torchvision, which takes seconds to import."""
-    if name in ("Outcome", "recipe_of", "train"):
+    """What needs torch is imported when it is used, since that takes seconds."""
+    if name in ("Outcome", "train"):
         from killick.training import loop
 
         return getattr(loop, name)
+    if name == "recipe_of":
+        from killick.training.output_folder import recipe_of
+
+        return recipe_of
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

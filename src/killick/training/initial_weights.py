@@ -1,4 +1,4 @@
-"""Where a run starts from: fresh weights, or a trained network that is anchored exactly."""
+"""The model a run starts with: fresh weights, or a trained network."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from killick.core.anchored import Anchored, anchor
+from killick.core.anchored import Anchored
 from killick.core.standard import Standard, standard
 from killick.errors import OptionError
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD, create, remembered
@@ -16,13 +16,13 @@ from killick.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialModel:
     """The model a run begins with.
 
     Attributes:
-        model: Anchored, or standard, as the protocol asks.
-        source: What it was made from, as it was, where it was trained before; else None.
-        described: In a line.
+        model: Anchored or standard, by the protocol.
+        source: The trained model it was made from; None with fresh weights.
+        described: One line for the user.
     """
 
     model: Anchored | Standard
@@ -36,7 +36,7 @@ def make_model(
     class_names: tuple[str, ...],
     seed: int,
     start: Path | None = None,
-) -> Start:
+) -> InitialModel:
     """The model of a recipe: with fresh weights, or from trained ones.
 
     Args:
@@ -60,13 +60,13 @@ def make_model(
             made = remembered(source.net)
             name = type(source.net).__name__ if made is None else made.name
             plain, described = source, f"{name}, trained weights of {start}"
-        model = _as_asked(recipe, plain, fresh=source is None)
+        model = recipe.protocol.network(plain, fresh=source is None)
     model.class_names, model.image_shape = class_names, (3, size, size)
     if model.normalize is not None:
         mean, std = model.normalize.mean, model.normalize.std
         described += f", normalized by mean {mean} and std {std}"
     count = sum(weight.numel() for weight in model.parameters())
-    return Start(model, source, f"{described}, {count:,} parameters")
+    return InitialModel(model, source, f"{described}, {count:,} parameters")
 
 
 def _usual_normalization(
@@ -74,7 +74,7 @@ def _usual_normalization(
     net: nn.Module,
     of_the_data: tuple[tuple[float, ...], tuple[float, ...]],
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What bare weights were most likely trained with, where the recipe does not say."""
+    """What weights of a library were most likely trained with, unless the recipe says."""
     library = recipe.network.name.partition(":")[0]
     if recipe.data.mean is not None or library not in ("timm", "torchvision"):
         return of_the_data
@@ -86,23 +86,6 @@ def _usual_normalization(
 def create_net(recipe: Recipe, classes: int) -> nn.Module:
     """The network of a recipe with fresh weights from torch's global state."""
     return create(recipe.network.name, **recipe.network.arguments, num_classes=classes)
-
-
-def _as_asked(recipe: Recipe, plain: Anchored | Standard, fresh: bool) -> Anchored | Standard:
-    """`plain` anchored, if the protocol asks for it and it is not yet."""
-    if isinstance(plain, Anchored):
-        if not recipe.protocol.anchored:
-            raise OptionError(
-                "expected protocol.name: anchored or masked to go on from an anchored model, found"
-                " standard. Fold it first (killick.fold), or start from a standard one."
-            )
-        return plain
-    if not recipe.protocol.anchored:
-        return plain
-    stem = recipe.protocol.stem
-    if stem == "auto":
-        stem = "random" if fresh else "exact"
-    return anchor(plain, init="random" if stem == "random" else "exact").train()
 
 
 def _trained(
@@ -124,7 +107,7 @@ def _trained(
 def _with_classes(
     model: Anchored | Standard, recipe: Recipe, class_names: tuple[str, ...], folder: Path
 ) -> Anchored | Standard:
-    """`model`, if its classes are those of the data; else with a new last layer, if asked for."""
+    """`model` if its classes are those of the data, or with a new last layer (`new_head`)."""
     with torch.no_grad():
         shape = (2, *model.image_shape)
         example = torch.zeros(shape, dtype=torch.uint8 if model.normalize else torch.float32)
@@ -139,23 +122,19 @@ def _with_classes(
     if logits.shape[1] != len(class_names):
         way = "Give it a new last layer: --network.new_head true."
         if isinstance(model, Anchored) or made is None:
-            which = "anchored" if isinstance(model, Anchored) else "not made by name"
             way = (
-                f"It is {which}, and keeps its last layer. Start from a standard model that was"
-                " made by name, with --network.new_head true."
+                "--network.new_head true gives a new last layer only to standard models made by"
+                " name."
             )
         raise OptionError(
-            f"expected a model with {len(class_names)} classes, as the data have, found"
-            f" {logits.shape[1]} in {folder}. {way}"
+            f"the data have {len(class_names)} classes, and the model in {folder}"
+            f" {logits.shape[1]}. {way}"
         )
     if model.class_names is not None and model.class_names != class_names:
+        pairs = zip(model.class_names, class_names, strict=True)
+        place = next(i for i, (theirs, ours) in enumerate(pairs) if theirs != ours)
         raise OptionError(
-            f"expected the classes of {folder} to be those of the data, found"
-            f" {_difference(model.class_names, class_names)}. The labels would mean other things."
+            f"{folder} was trained on other classes: class {place} is"
+            f" {model.class_names[place]!r} there and {class_names[place]!r} in the data."
         )
     return model
-
-
-def _difference(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
-    place = next(i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b)
-    return f"class {place} is {theirs[place]!r} there and {ours[place]!r} here"

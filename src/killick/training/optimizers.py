@@ -1,23 +1,25 @@
-"""Optimizers from a recipe, ready for CUDA graphs where there is a GPU."""
+"""Optimizer and learning rate from a recipe, ready for CUDA graphs where there is a GPU."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from killick.training.recipe import Optimizer
+from killick.training.recipe import Optimizer, Schedule
 
 _EMBEDDINGS = ("class_token", "cls_token", "pos_embed", "position_embedding", "relative_position")
 
 
 def make_optimizer(
-    model: nn.Module, settings: Optimizer, device: torch.device
+    modules: Sequence[nn.Module], settings: Optimizer, device: torch.device
 ) -> torch.optim.Optimizer:
-    """SGD or AdamW over the weights of `model`.
+    """SGD or AdamW over the weights of `modules`.
 
     On a GPU it is fused, and its learning rate is a tensor there, which a captured graph reads.
     """
-    groups = weight_groups(model, settings)
+    groups = weight_groups(modules, settings)
     cuda = device.type == "cuda"
     rate = torch.tensor(settings.lr, device=device) if cuda else settings.lr
     if settings.name == "sgd":
@@ -34,15 +36,15 @@ def make_optimizer(
     )
 
 
-def weight_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, object]]:
+def weight_groups(modules: Sequence[nn.Module], settings: Optimizer) -> list[dict[str, object]]:
     """The weights that decay, and those that do not."""
     decaying: list[Tensor] = []
     exempt: list[Tensor] = []
-    for name, weight in model.named_parameters():
-        if not weight.requires_grad:
-            continue
-        matrix = weight.ndim > 1 and not any(part in name for part in _EMBEDDINGS)
-        (decaying if settings.decay == "all" or matrix else exempt).append(weight)
+    for module in modules:
+        for name, weight in module.named_parameters():
+            if weight.requires_grad:
+                matrix = weight.ndim > 1 and not any(part in name for part in _EMBEDDINGS)
+                (decaying if settings.decay == "all" or matrix else exempt).append(weight)
     groups: list[dict[str, object]] = [
         {"params": decaying, "weight_decay": settings.weight_decay},
         {"params": exempt, "weight_decay": 0.0},
@@ -70,3 +72,32 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -
     optimizer.load_state_dict({**state, "param_groups": groups})
     for group, own in zip(optimizer.param_groups, options, strict=True):
         group.update(own)
+
+
+def learning_rate(step: int, steps: int, lr: float, schedule: Schedule) -> float:
+    """The learning rate of step `step`, counted from 0, of a run of `steps`.
+
+    A warm-up rises linearly from `warmup_start`; what comes after it has the rest of the budget.
+    Milestones are shares of the whole budget. A run may take a part of a schedule, from `begin` to
+    `end`: two runs, one after the other, then follow it as one.
+
+    Example:
+        >>> settings = Schedule(name="multistep", milestones=[0.3, 0.6, 0.8], gamma=0.2)
+        >>> [round(learning_rate(s, 200, 0.1, settings), 5) for s in (0, 59, 60, 120, 199)]
+        [0.1, 0.1, 0.02, 0.004, 0.0008]
+    """
+    whole = steps / (schedule.end - schedule.begin)
+    return _rate(step + schedule.begin * whole, whole, lr, schedule)
+
+
+def _rate(step: float, steps: float, lr: float, schedule: Schedule) -> float:
+    warm = round(schedule.warmup * steps)
+    if step < warm:
+        return lr * (schedule.warmup_start + (1 - schedule.warmup_start) * step / warm)
+    if schedule.name == "constant":
+        return lr
+    if schedule.name == "multistep":
+        passed = sum(step >= round(share * steps) for share in schedule.milestones)
+        return lr * schedule.gamma**passed
+    along = (step - warm) / max(1, steps - warm)
+    return lr * (schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * along)))

@@ -1,14 +1,14 @@
 """A recipe: everything that decides how a model is trained, as plain data.
 
-Each setting says in one place what it means, its default and what it may be; the command line's
-help, the checks and the documentation are made from that.
+Each setting states its meaning, default and limits once; help, checks and docs are made from that.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from killick.data.data_settings import Data as Data
-from killick.settings import setting
+from killick.protocols.base import COMPONENTS, PROTOCOLS, Component, TrainingProtocol
+from killick.settings import registered, registered_list, setting
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Augment:
-    """What happens to a picture before the network sees it; mixing comes last."""
+    """What happens to an image before the network sees it; mixing comes last."""
 
     crop: str = setting(
         "none",
@@ -37,7 +37,7 @@ class Augment:
         among=("none", "pad", "resized"),
     )
     padding: int = setting(4, "for crop: pad", least=0)
-    flip: bool = setting(False, "left and right, in half of the pictures")
+    flip: bool = setting(False, "left and right, in half of the images")
     flip_vertically: bool = setting(False, "top and bottom, likewise")
     policy: str = setting(
         "none",
@@ -47,11 +47,11 @@ class Augment:
     policy_arguments: dict[str, Any] = setting({}, "for the policy, such as {magnitude: 9}")
     mixing_set: str | None = setting(
         None,
-        "for PixMix: a folder of pictures to mix in; none: fractals and textures made by Killick",
+        "for PixMix: a folder of images to mix in; none: fractals and textures made by Killick",
     )
     erase: float = setting(0.0, "probability of random erasing", least=0, most=1)
     mixup: float = setting(0.0, "alpha of mixup; 0: none", least=0)
-    cutmix: float = setting(0.0, "alpha of CutMix; 0: none. With both, each picture draws", least=0)
+    cutmix: float = setting(0.0, "alpha of CutMix; 0: none. With both, each image draws", least=0)
     smoothing: float = setting(0.0, "label smoothing", least=0, below=1)
 
 
@@ -85,102 +85,8 @@ class Schedule:
     warmup: float = setting(0.0, "share of the budget that rises linearly", least=0, below=1)
     warmup_start: float = setting(0.01, "where that begins, as a share of lr", least=0, most=1)
     final: float = setting(0.0, "where cosine ends, as a share of lr", least=0, most=1)
-    begin: float = setting(
-        0.0,
-        "where in the schedule the run begins: one that goes on from another takes a part",
-        least=0,
-        below=1,
-    )
-    end: float = setting(1.0, "and where it ends", above=0, most=1)
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """Standard, anchored, or anchored with masked references."""
-
-    name: str = setting("masked", "how it is trained", among=("standard", "anchored", "masked"))
-    target: str | None = setting(
-        None,
-        "of masked pairs: label (the authors' code) or uniform (the paper's text). Opposite"
-        " mechanisms: there is no default",
-        among=("label", "uniform"),
-    )
-    alpha: float = setting(0.25, "how often references are masked", least=0, most=1)
-    alpha_end: float | None = setting(
-        None,
-        "where alpha ends: it moves evenly from step to step of the run; none: it stays",
-        least=0,
-        most=1,
-    )
-    every: int | None = setting(None, "instead: mask every so many steps", least=1)
-    scope: str = setting(
-        "batch", "masks whole batches or single samples", among=("batch", "sample")
-    )
-    ranks: str = setting(
-        "shared",
-        "with several processes, all mask the same steps, or each its own",
-        among=("shared", "own"),
-    )
-    batchnorm: str = setting(
-        "settled",
-        "its statistics after masking whole batches: settled, estimated again on unmasked pairs; or"
-        " running, as training left them and as in the authors' code, which ruins a network that is"
-        " masked towards uniform; towards label it may be better calibrated",
-        among=("settled", "running"),
-    )
-    references: str = setting(
-        "clean",
-        "in training: clean or augmented pictures of the training set, or the batch's own",
-        among=("clean", "augmented", "batch"),
-    )
-    reference_set: int | None = setting(
-        None, "how many pictures references are drawn from, class-balanced; none: all", least=1
-    )
-    stored: int = setting(10, "references kept with the model for evaluation", least=1)
-    stored_as: str = setting(
-        "images",
-        "what they are: images of the training set, which travel with the model; or, where none may"
-        " leave, the mean of all, which is one, or synthetic ones with their spectrum",
-        among=("images", "mean", "synthetic"),
-    )
-    stem: str = setting(
-        "auto",
-        "first weights of the doubled layer: exact, or random as in the paper; auto: random from"
-        " scratch, exact with --from",
-        among=("auto", "exact", "random"),
-    )
-
-    @property
-    def anchored(self) -> bool:
-        """Whether the network reads pairs."""
-        return self.name != "standard"
-
-    @property
-    def share(self) -> float:
-        """How often references are masked, in the mean of the run."""
-        if self.every is not None:
-            return 1 / self.every
-        return self.alpha if self.alpha_end is None else (self.alpha + self.alpha_end) / 2
-
-    def describe(self) -> str | None:
-        """One line on what the network is shown; none of standard training."""
-        if not self.anchored:
-            return None
-        many = "" if self.reference_set is None else f"{self.reference_set:,} "
-        drawn = f"{many}{self.references} training pictures"
-        told = f"anchored on {'the pictures of the batch' if self.references == 'batch' else drawn}"
-        if self.name == "anchored":
-            return f"{told}, none masked"
-        what = "batches" if self.scope == "batch" else "samples"
-        if self.every is not None:
-            share = f"every {self.every} steps"
-        elif self.alpha_end is None:
-            share = f"in {100 * self.alpha:g} % of the {what}"
-        else:
-            share = f"in {100 * self.alpha:g} to {100 * self.alpha_end:g} % of the {what}"
-        told = f"{told}, masked {share}, target {self.target}"
-        left = self.batchnorm == "running" and self.scope == "batch"
-        return told + ("; BatchNorm's statistics stay as training leaves them" if left else "")
+    begin: float = setting(0.0, "part of the schedule that the run takes: from", least=0, below=1)
+    end: float = setting(1.0, "part of the schedule that the run takes: to", above=0, most=1)
 
 
 @dataclass(frozen=True)
@@ -201,7 +107,10 @@ class Recipe:
     network: Network = field(default_factory=Network)
     data: Data = field(default_factory=Data)
     augment: Augment = field(default_factory=Augment)
-    protocol: Protocol = field(default_factory=Protocol)
+    protocol: TrainingProtocol = registered(PROTOCOLS, "masked")
+    components: list[Component] = registered_list(
+        COMPONENTS, "further parts of training, in order: [{name: weight_average, decay: 0.99}]"
+    )
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     average: Average = field(default_factory=Average)
@@ -222,5 +131,6 @@ class Recipe:
     )
     sync_batchnorm: bool = setting(False, "statistics over all GPUs")
     validate_every: int = setting(1, "epochs between validations", least=1)
-    log_every: int = setting(50, "steps between looks at the loss", least=1)
+    log_every: int = setting(50, "steps between readings of the loss", least=1)
+    loggers: list[str] = setting([], "beside metrics.jsonl, such as [tensorboard]")
     checkpoint_minutes: float = setting(5.0, "between checkpoints; 0: after every step", least=0)

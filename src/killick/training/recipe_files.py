@@ -1,4 +1,4 @@
-"""Recipes from YAML files, names and dotted overrides; every mistake is told at once."""
+"""Recipes from YAML files, names and dotted overrides; all mistakes are reported at once."""
 
 import dataclasses
 import types
@@ -10,13 +10,14 @@ from typing import Any
 import yaml
 
 from killick.errors import OptionError, RecipeError, check_option, show
+from killick.protocols.base import check_protocol
 from killick.settings import ALIASES, canonical_name, read_settings, settings_of, yaml_or_text
 from killick.training.recipe import Recipe
 
 LARGEST = 2**17  # characters of a recipe, a hundred times those that are shipped; YAML is slow
-_MOST_TOLD = 20  # mistakes
+_MOST_SHOWN = 20  # mistakes
 
-# What everyone sets has a short name.
+# Short names of the most common settings.
 SHORT = {
     "data": "data.name",
     "network": "network.name",
@@ -143,8 +144,8 @@ def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
         problems += _contradictions(recipe)
     if problems:
         count = "one mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-        if len(problems) > _MOST_TOLD:
-            problems[_MOST_TOLD:] = [f"and {len(problems) - _MOST_TOLD} more"]
+        if len(problems) > _MOST_SHOWN:
+            problems[_MOST_SHOWN:] = [f"and {len(problems) - _MOST_SHOWN} more"]
         raise RecipeError(f"{where} has {count}: " + "; ".join(problems) + ".")
     assert isinstance(recipe, Recipe)
     return recipe
@@ -165,7 +166,7 @@ def settings() -> dict[str, dataclasses.Field[Any]]:
 def read_setting(dotted: str, text: str) -> Any:
     """What a text stands for: a text where one is wanted, everything else as YAML.
 
-    Several numbers may also stand without brackets, `0.5,0.5,0.5`, as in other commands.
+    Lists may be written without brackets: `0.5,0.5,0.5`.
     """
     known = settings().get(dotted)
     optional = known is not None and isinstance(known.type, types.UnionType)
@@ -173,7 +174,7 @@ def read_setting(dotted: str, text: str) -> Any:
         return None
     if known is not None and known.type in (str, str | None):
         return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
-    listed = known is not None and "list[float]" in str(known.type)
+    listed = known is not None and "list[" in str(known.type)
     return yaml_or_text(f"[{text}]" if listed and not text.strip().startswith("[") else text)
 
 
@@ -201,24 +202,8 @@ def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
 
 def _contradictions(recipe: Recipe) -> list[str]:
     """Settings that are fine alone and not together."""
-    problems = []
-    protocol, data, augment = recipe.protocol, recipe.data, recipe.augment
-    if protocol.name == "masked" and protocol.target is None:
-        problems.append(
-            "protocol.target: expected label (the authors' code) or uniform (the paper's text),"
-            " found neither; they are opposite mechanisms, so there is no default"
-        )
-    if protocol.every is not None and protocol.scope == "sample":
-        problems.append("protocol.every: expected scope: batch with it, found sample; use alpha")
-    if protocol.every is not None and protocol.alpha_end is not None:
-        problems.append(
-            "protocol.alpha_end: expected no protocol.every with it, which decides how often"
-        )
-    if protocol.reference_set is not None and protocol.references == "batch":
-        problems.append(
-            "protocol.reference_set: expected references: clean or augmented with it, found batch,"
-            " whose references are the batch's own pictures"
-        )
+    data, augment = recipe.data, recipe.augment
+    problems = check_protocol(recipe)
     if (data.mean is None) != (data.std is None):
         problems.append("data.mean, data.std: expected both or neither, found one")
     for name, values in (("mean", data.mean), ("std", data.std)):
@@ -226,10 +211,10 @@ def _contradictions(recipe: Recipe) -> list[str]:
             problems.append(
                 f"data.{name}: expected a number for each of 3 channels, found {show(values)}"
             )
-    if any(not 0 < share < 1 for share in recipe.schedule.milestones):
+    milestones = recipe.schedule.milestones
+    if any(not 0 < share < 1 for share in milestones):
         problems.append(
-            "schedule.milestones: expected shares of the budget between 0 and 1, found"
-            f" {show(recipe.schedule.milestones)}"
+            f"schedule.milestones: expected shares between 0 and 1, found {show(milestones)}"
         )
     if recipe.schedule.begin >= recipe.schedule.end:
         problems.append(
@@ -240,11 +225,9 @@ def _contradictions(recipe: Recipe) -> list[str]:
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         problems.append(f"optimizer.betas: expected two from 0 to below 1, found {show(betas)}")
     if recipe.optimizer.nesterov and recipe.optimizer.momentum == 0:
-        problems.append("optimizer.nesterov: expected momentum with it, found 0")
+        problems.append("optimizer.nesterov: requires optimizer.momentum")
     if augment.mixing_set is not None and augment.policy != "pixmix":
-        problems.append(
-            f"augment.mixing_set: expected policy: pixmix with it, found {augment.policy}"
-        )
+        problems.append(f"augment.mixing_set: requires policy: pixmix, found {augment.policy}")
     if data.validation >= 1 and data.validation != int(data.validation):
         problems.append(
             f"data.validation: expected a share below 1 or a whole number, found {data.validation}"
@@ -253,15 +236,6 @@ def _contradictions(recipe: Recipe) -> list[str]:
         problems.append(
             f"data.resize: expected at least data.size {data.size}, found {data.resize}"
         )
-    if protocol.references == "augmented" and (
-        augment.crop == "resized" or augment.policy != "none"
-    ):
-        problems.append(
-            "protocol.references: expected clean or batch with crop: resized or a policy, found"
-            " augmented; references are padded and flipped alone"
-        )
     if "num_classes" in recipe.network.arguments or "in_chans" in recipe.network.arguments:
-        problems.append(
-            "network.arguments: expected neither num_classes nor in_chans; the data decide them"
-        )
+        problems.append("network.arguments: num_classes and in_chans come from the data")
     return problems

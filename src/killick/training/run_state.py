@@ -1,5 +1,7 @@
-"""The state of a run: model, optimizer, average, and how far it is."""
+"""The state of a run: model, optimizer, components, and how far it is."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,82 +12,86 @@ from torch.nn.parallel import DistributedDataParallel
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
-from killick.core.synthetic_references import forget_old_references
 from killick.data.keyed_random import Stream, key
 from killick.errors import CheckpointError
 from killick.nets import remembered
+from killick.protocols.base import components_of
 from killick.runtime.processes import Processes
 from killick.training.initial_weights import make_model
-from killick.training.optimizers import make_optimizer, restore_optimizer, set_rate
+from killick.training.optimizers import (
+    learning_rate,
+    make_optimizer,
+    restore_optimizer,
+    set_rate,
+)
 from killick.training.recipe import Recipe
-from killick.training.run_inputs import Material, initial_seed
-from killick.training.schedule import learning_rate
-from killick.training.step import Step
-from killick.training.weight_average import MovingAverage
+from killick.training.step import TrainingStep
+from killick.training.training_data import TrainingData
 
 
-class Run:
-    """Everything that changes while training, and how to write it down and take it up again."""
+class TrainingRun:
+    """Everything that changes while training, and how to save and restore it.
+
+    Args:
+        recipe: All settings.
+        data: What it trains on.
+        processes: This process and the others.
+        start: A trained network to start from.
+        restoring: Weights will come from a checkpoint, so `start` is not read.
+    """
 
     def __init__(
         self,
         recipe: Recipe,
-        material: Material,
+        data: TrainingData,
         processes: Processes,
         start: Path | None,
-        trained: bool = True,
+        restoring: bool = False,
     ) -> None:
         device, cuda = processes.device, processes.device.type == "cuda"
-        self.recipe, self.material, self.processes, self.start = recipe, material, processes, start
+        self.data, self.processes, self.start = data, processes, start
+        seed = key(recipe.seed, 0x5EED) % 2**63  # of the first weights: equal in all processes
         begun = make_model(
-            recipe,
-            material.normalize,
-            material.class_names,
-            initial_seed(recipe),
-            start if trained else None,
+            recipe, data.normalize, data.class_names, seed, None if restoring else start
         )
-        self.model, self.source, self.described = begun.model, begun.source, begun.described
-        if not trained:
-            self.described = self.described.replace("fresh weights", "weights of the checkpoint")
+        self.model, self.source = begun.model, begun.source
+        self.described = "weights of the checkpoint" if restoring else begun.described
         self.recipe = recipe = _resolved(recipe, self.model)
-        self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if isinstance(self.model, Anchored):
-            assert material.stored is not None
-            self.model.set_references(material.stored, policy=material.stored_policy)
-            self.model.reference_kind = recipe.protocol.stored_as  # type: ignore[assignment]
-            if recipe.protocol.batchnorm == "running":
-                self.model.recent = None
-            if recipe.protocol.stored_as != "images":  # one that is gone on from may hold some
-                forget_old_references(self.model)
-        if recipe.sync_batchnorm and processes.count > 1 and cuda:
-            nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
-        self.model.train()
-        self.average = None
-        if recipe.average.decay is not None:
-            self.average = MovingAverage(self.model, recipe.average)
-        self.optimizer = make_optimizer(self.model, recipe.optimizer, device)
-        self.steps_per_epoch = material.batches.samples // material.batches.cut.batch
-        self.steps = recipe.epochs * self.steps_per_epoch
+        self.protocol = replace(recipe.protocol)
+        self.components = [replace(each) for each in components_of(recipe)]
+        with _seeded(seed):
+            for each in self.components:
+                self.model = each.network(self.model)
+            self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.protocol.setup(self.model, data.context)
+            if recipe.sync_batchnorm and processes.count > 1 and cuda:
+                nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
+            self.model.train()
+            for each in self.components:
+                each.setup(self.model, data.context)
+        modules = [each.module.to(device) for each in self.components if each.module is not None]
+        self.optimizer = make_optimizer([self.model, *modules], recipe.optimizer, device)
+        self.steps, self.steps_per_epoch = data.context.steps, data.context.steps_per_epoch
         part = recipe.schedule
-        # One that takes a later part of a schedule sees the samples in another order.
+        # A run that takes a later part of a schedule sees the samples in another order.
         self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
         self.done = 0
         self.precision = recipe.precision
         if self.precision == "auto":
             self.precision = "bfloat16" if cuda else "float32"
-        self._step = Step(
+        self._step = TrainingStep(
             self._wrapped(),
-            material.batches,
-            material.draws,
+            data.batches,
+            self.protocol,
+            self.components,
             self.optimizer,
             recipe,
             device=device,
-            classes=len(material.class_names),
-            fill=[255 * mean for mean in material.normalize[0]],
+            fill=[255 * mean for mean in data.normalize[0]],
             execution=self._execution(),
             precision=self.precision,
         )
-        self.look, self.bad_step = self._step.look, self._step.bad_step
+        self.read_statistics, self.bad_step = self._step.read, self._step.bad_step
         self._rates = torch.tensor([self.rate(s) for s in range(self.steps)], device=device)
 
     def _wrapped(self) -> nn.Module:
@@ -97,26 +103,23 @@ class Run:
         )
 
     def _execution(self) -> str:
-        if self.recipe.execution != "auto":
-            if self.recipe.execution == "captured" and (
-                self.processes.device.type != "cuda" or self.processes.count > 1
-            ):
-                return "compiled"
-            return self.recipe.execution
-        if self.processes.device.type != "cuda":
-            return "eager"
-        return "captured" if self.processes.count == 1 else "compiled"
+        cuda, alone = self.processes.device.type == "cuda", self.processes.count == 1
+        execution = self.recipe.execution
+        if execution == "auto":
+            execution = "captured" if cuda else "eager"
+        return "compiled" if execution == "captured" and not (cuda and alone) else execution
 
     @property
-    def judged(self) -> Anchored | Standard:
-        """What is evaluated and saved: the average, if there is one."""
-        if self.average is None or self.done < self.recipe.average.every:
-            return self.model
-        return self.average.model
+    def inference_model(self) -> Anchored | Standard:
+        """What is evaluated and saved: the model, or what components make of it."""
+        model = self.model
+        for each in self.components:
+            model = each.inference(model)
+        return model
 
     @torch.no_grad()
     def finite(self) -> bool:
-        """Whether all weights are numbers (waits for the device)."""
+        """Whether all weights are finite (waits for the device)."""
         norms = torch._foreach_norm(list(self.model.parameters()))
         return bool(torch.stack(list(norms)).isfinite().all())
 
@@ -135,13 +138,15 @@ class Run:
             set_rate(self.optimizer, self._rates[self.done])
         else:
             set_rate(self.optimizer, self.rate(self.done))
-        self.material.batches.load()
+        self.data.batches.load()
         self._step()
         self.done += 1
-        if self.average is not None:
-            self.average.update(self.done)
+        for each in self.components:
+            each.step(self.done)
+            if self.done % self.steps_per_epoch == 0:
+                each.epoch(self.done // self.steps_per_epoch)
 
-    @torch.no_grad()  # with gradients, state_dict would settle BatchNorm
+    @torch.no_grad()  # with gradients, state_dict would update BatchNorm statistics
     def state(self) -> dict[str, Any]:
         """All that is needed to go on, as tensors and plain values."""
         recent = self.model.recent if isinstance(self.model, Anchored) else None
@@ -150,31 +155,30 @@ class Run:
             "recipe": asdict(self.recipe),
             "start": None if self.start is None else str(self.start),
             "network": None if made is None else (made.name, made.arguments),
-            "data": self.material.fingerprint,
+            "data": self.data.fingerprint,
             "step": self.done,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "average": None if self.average is None else self.average.model.state_dict(),
+            "protocol": self.protocol.state_dict(),
+            "components": {each.name: each.state_dict() for each in self.components},
             "recent": None if recent is None else recent.state_dict(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state()`."""
-        if state["data"] != self.material.fingerprint:
+        if state["data"] != self.data.fingerprint:
             raise CheckpointError(
-                f"expected the data this run began with ({state['data']}), found"
-                f" {self.material.fingerprint}. Bring them back, or start another run."
+                f"the data have changed since this run began: {state['data']} then,"
+                f" {self.data.fingerprint} now. Bring them back, or start another run."
             )
         self.model.load_state_dict(state["model"])
         restore_optimizer(self.optimizer, state["optimizer"])
-        if self.average is not None:
-            self.average.model.load_state_dict(state["average"])
         if isinstance(self.model, Anchored) and self.model.recent is not None:
             self.model.recent.load_state_dict(_moved(state["recent"], self.processes.device))
             self.model.mark_unsettled()
-            if self.average is not None:
-                assert isinstance(self.average.model, Anchored)
-                self.average.model.mark_unsettled()
+        self.protocol.load_state_dict(state["protocol"])
+        for each in self.components:
+            each.load_state_dict(state["components"][each.name])
         self.done = state["step"]
         self._step.begin(self.done)
 
@@ -185,6 +189,14 @@ def _resolved(recipe: Recipe, model: Anchored | Standard) -> Recipe:
         return recipe
     mean, std = list(model.normalize.mean), list(model.normalize.std)
     return replace(recipe, data=replace(recipe.data, mean=mean, std=std))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """What hooks draw while the run is made depends on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def _moved(state: dict[str, Any], device: torch.device) -> dict[str, Any]:

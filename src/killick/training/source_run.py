@@ -1,7 +1,6 @@
-"""What a run takes over from the one whose network it starts from: data, how they are cut, seed.
+"""What a run takes over from the one whose network it starts from: data, their split, seed.
 
-A network that is tuned on other data than it was trained on, or validated on pictures that it was
-trained on, should be so because somebody asked for it.
+So that a network is not tuned on other data, or validated on images it was trained on, by accident.
 """
 
 from pathlib import Path
@@ -17,12 +16,12 @@ _DATA = (
     *("name", "root", "size", "resize", "interpolation", "mean", "std"),
     *("limit", "validation", "validation_from", "label_noise"),
 )
-_CUT = ("limit", "validation", "validation_from")  # by these and the seed
+_SPLIT = ("limit", "validation", "validation_from")  # by these and the seed
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
 
 
 def find_start(given: str | Path) -> Path:
-    """Where a trained network is, absolute; one that is called OWNER/NAME on the hub is fetched."""
+    """Where a trained network is, absolute; OWNER/NAME of the hub is downloaded."""
     place = Path(given)
     name = None if place.exists() else read_hub_name(place)
     if name is None or place.suffix in _WEIGHTS:
@@ -33,7 +32,7 @@ def find_start(given: str | Path) -> Path:
 
 
 def read_source(start: Path) -> Recipe | None:
-    """The recipe of the run in a folder; None where there is none, or none that can be read."""
+    """The recipe of the run in a folder; None where there is none that can be read."""
     run = start.parent if start.name == "model" else start
     if not (run / "recipe.yaml").is_file():
         return None
@@ -44,36 +43,28 @@ def read_source(start: Path) -> Recipe | None:
 
 
 def inherit(start: Path, given: dict[str, Any], *, data: bool = True) -> dict[str, Any]:
-    """Settings with those of the run in `start` where nothing was given.
+    """`given`, and the settings of the run in `start` where nothing was given.
 
     Args:
         start: What `--from` names.
-        given: By dotted name; they hold.
-        data: Also data, their cut and the seed, not the network alone: where no recipe is named
-            that says them.
+        given: By dotted name.
+        data: Also data, their split and the seed, not the network alone: where no recipe is named.
 
     Raises:
-        OptionError: If it does not say what it was trained on, and the data are not named; if
-            another network, or one with other arguments, is asked for than the folder has.
+        OptionError: If neither `start` nor `given` name the data, or if `given` asks for another
+            network than that in `start`.
     """
     source = read_source(start)
     if data and start.exists() and source is None and "data.name" not in given:
-        it = (
-            "weights do not say what they were"
-            if start.is_file()
-            else "it does not say what it was"
-        )
         raise OptionError(
-            f"expected --data with --from {start}, since {it} trained on: --data"
-            " imagefolder:pictures, for example."
+            f"{start} does not say which data it was trained on. Name them: --data"
+            " imagefolder:FOLDER, for example."
         )
     found = _read_network(start, source)
-    for key, own in found.items():
-        if given.get(key, own) != own:
-            option = "--network" if key == "network.name" else f"--{key}"
+    for name, own in found.items():
+        if given.get(name, own) != own:
             raise OptionError(
-                f"expected no {option} with --from {start}, which is {_spell(own)}, found"
-                f" {_spell(given[key])}."
+                f"{name} {given[name]} differs from {own} in {start}. Leave it out with --from."
             )
     if source is None:
         return found | given
@@ -84,10 +75,7 @@ def inherit(start: Path, given: dict[str, Any], *, data: bool = True) -> dict[st
 
 
 def _read_network(start: Path, source: Recipe | None) -> dict[str, Any]:
-    """Name and arguments of the network in a folder, as settings; of others than known ones none.
-
-    The model says it better than the recipe of its run, which may have been another's.
-    """
+    """Name and arguments of the network in a folder; of the model, else of its run's recipe."""
     folder = start / "model" if (start / "model" / "config.json").is_file() else start
     try:
         made = read_architecture(folder)
@@ -99,33 +87,23 @@ def _read_network(start: Path, source: Recipe | None) -> dict[str, Any]:
         return {"network.name": made.name, "network.arguments": arguments}
     if source is None:
         return {}
-    return {
-        "network.name": source.network.name,
-        "network.arguments": dict(source.network.arguments),
-    }
+    arguments = dict(source.network.arguments)
+    return {"network.name": source.network.name, "network.arguments": arguments}
 
 
 def warn_of_seen(recipe: Recipe, start: Path) -> str | None:
-    """A line if pictures that are validated on may have been trained on by the source."""
+    """A warning if images for validation may have been trained on by the source."""
     source = read_source(start)
     if source is None or not recipe.data.validation or source.data.name != recipe.data.name:
         return None
     ours, theirs = (
-        [getattr(each.data, name) for name in _CUT] + [each.seed] for each in (recipe, source)
+        {"seed": each.seed, **{f"data.{name}": getattr(each.data, name) for name in _SPLIT}}
+        for each in (recipe, source)
     )
-    if ours == theirs:
+    differing = [f"{name} {theirs[name]}" for name in ours if ours[name] != theirs[name]]
+    if not differing:
         return None
-    names = [*(f"data.{name}" for name in _CUT), "seed"]
-    cut = ", ".join(
-        f"{name} {_spell(value)}"
-        for name, value, own in zip(names, theirs, ours, strict=True)
-        if value != own
-    )
     return (
-        f"pictures that are validated on here may have been trained on by {start}, which cut its"
-        f" validation set otherwise ({cut}): accuracy and temperature may flatter"
+        f"warning: {start} may have been trained on images for validation here, since its split"
+        f" was another ({', '.join(differing)})"
     )
-
-
-def _spell(value: Any) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

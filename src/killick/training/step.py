@@ -1,37 +1,36 @@
-"""One training step: batch, mixing, references, forward, backward, update.
+"""One training step: batch, references, forward, loss, backward, update.
 
 Everything a step needs is on the device: which samples come next, the learning rate, what is drawn.
 So on a GPU the whole step is compiled and captured in a CUDA graph once, and replayed from then on:
-the host has one call to make for each step, and never waits. What it wants to know (losses, correct
-predictions, the first step with a bad loss) is kept on the device until somebody looks.
+the host makes one call for each step, and never waits. What it wants to know (losses, correct
+predictions, the first step with a bad loss) stays on the device until `read`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from killick.core.masking import Draw, ReferenceMasking
-from killick.data.batches import Batches
-from killick.data.mixing import Mixing
+from killick.core.masking import Draw
+from killick.data.batches import Batch, Batches
 from killick.data.transforms import erase
+from killick.protocols.base import Component, TrainingProtocol, uses
 from killick.training.recipe import Recipe
-from killick.training.reference_sampling import Draws
 
 EAGER_STEPS = 3  # before capture: they compile, and allocate what the graph will use
 VARIANTS = 64  # of a compiled function that torch keeps in a process
 
 
 @dataclass
-class Seen:
-    """What was kept on the device since the last look.
+class StepStatistics:
+    """What was kept on the device since the last reading.
 
     Attributes:
         losses: One for each step.
@@ -44,18 +43,18 @@ class Seen:
     bad_step: int | None
 
 
-class Step:
+class TrainingStep:
     """The step of a run; call it once for each.
 
     Args:
         model: What is trained; also inside DDP.
-        batches: Where the samples come from.
-        draws: References and masks; None for a standard network.
-        optimizer: Over the weights of `model`.
-        recipe: The rest.
+        batches: Training samples.
+        protocol: After its `setup`.
+        components: After their `setup`.
+        optimizer: Over the weights of `model` and of the components.
+        recipe: The other settings.
         device: Of all of it.
-        classes: Of the labels.
-        fill: Colour of what is erased, 0 to 255.
+        fill: Color of what is erased, 0 to 255.
         execution: "eager", "compiled" or "captured".
         precision: "float32" or "bfloat16".
     """
@@ -64,23 +63,25 @@ class Step:
         self,
         model: nn.Module,
         batches: Batches,
-        draws: Draws | None,
+        protocol: TrainingProtocol,
+        components: Sequence[Component],
         optimizer: torch.optim.Optimizer,
         recipe: Recipe,
         *,
         device: torch.device,
-        classes: int,
         fill: list[float],
         execution: str,
         precision: str,
     ) -> None:
-        self._model, self._batches, self._draws = model, batches, draws
+        self._model, self._batches, self._protocol = model, batches, protocol
         self._optimizer, self._recipe, self._device = optimizer, recipe, device
         self._fill = torch.tensor(fill, device=device)
-        augment = recipe.augment
-        mixes = augment.mixup > 0 or augment.cutmix > 0
-        self._mixing = Mixing(augment.mixup, augment.cutmix, classes, device) if mixes else None
-        self._masking = _targets_of(recipe)
+        hooks = ("batch", "targets", "criterion", "loss")
+        self._hooks = {hook: [c for c in components if uses(c, hook)] for hook in hooks}
+        self._criterion = next((c.criterion for c in self._hooks["criterion"]), cross_entropy)
+        self._extra = [
+            weight for c in components if c.module is not None for weight in c.module.parameters()
+        ]
         self._autocast = partial(
             torch.autocast, device.type, torch.bfloat16, enabled=precision == "bfloat16"
         )
@@ -101,38 +102,35 @@ class Step:
         self._loss = torch.zeros((), device=device)
         self._correct = torch.zeros((), dtype=torch.long, device=device)
         self._bad = torch.full((), -1, dtype=torch.long, device=device)
-        self._looked = 0
+        self._read = 0
 
     def begin(self, number: int) -> None:
         """Go on from step `number` of the run."""
         self.number.fill_(number)
-        self._looked = self._run = number
-        self._first = number
+        self._read = self._run = self._first = number
 
     def __call__(self) -> None:
-        """Train one step. At most `log_every` of them, or an epoch, between two looks."""
+        """Train one step. At most `log_every` of them, or an epoch, between two readings."""
         self._run += 1
         if self._graph is not None:
             self._graph.replay()
         elif not self._captures:
             self._work()
         elif self._run <= self._first + EAGER_STEPS:
-            with _aside():
+            with _side_stream():
                 self._work()
         else:
             self._graph = self._capture()
             self._graph.replay()
 
-    def look(self) -> Seen:
-        """What happened since the last look (waits for the device)."""
-        steps = range(self._looked, self._run)
+    def read(self) -> StepStatistics:
+        """What happened since the last reading (waits for the device)."""
         losses = self._losses.tolist()
-        seen = Seen(
-            [losses[step % len(losses)] for step in steps], int(self._correct), self.bad_step()
-        )
-        self._looked = self._run
+        recent = [losses[step % len(losses)] for step in range(self._read, self._run)]
+        found = StepStatistics(recent, int(self._correct), self.bad_step())
+        self._read = self._run
         self._correct.zero_()
-        return seen
+        return found
 
     def bad_step(self) -> int | None:
         """The first step of the run whose loss was NaN or infinite (waits for the device)."""
@@ -143,36 +141,43 @@ class Step:
         passes = self._batches.cut.passes
         self._optimizer.zero_grad(set_to_none=True)
         for number in range(passes):
-            images, labels, draw = self._prepare(number, self.number)
+            batch, draw = self._prepare(number, self.number)
             last = number == passes - 1
             with _gradients_of(self._model, together=last):
                 with self._autocast():
-                    logits, targets = self._predict(images, labels, draw)
-                    smoothing = self._recipe.augment.smoothing
-                    loss = cross_entropy(logits.float(), targets, label_smoothing=smoothing)
+                    logits, loss = self._compute_loss(batch, draw)
                 (loss / passes).backward()
-            self._account(loss.detach(), logits.detach(), labels, number == 0, last, passes)
+            self._account(loss.detach(), logits.detach(), batch.labels, number == 0, last, passes)
+        if self._extra:
+            _average_gradients(self._extra)
         if self._recipe.optimizer.clip is not None:
-            clip_grad_norm_(self._model.parameters(), self._recipe.optimizer.clip)
+            clip_grad_norm_([*self._model.parameters(), *self._extra], self._recipe.optimizer.clip)
         self._optimizer.step()
         self._batches.advance()
         self.number.add_(1)
 
-    def _prepare_samples(self, pass_: int, step: Tensor) -> tuple[Tensor, Tensor, Draw | None]:
-        """Samples as the network sees them, their labels, and what is drawn for them."""
+    def _prepare_samples(self, pass_: int, step: Tensor) -> tuple[Batch, Draw | None]:
+        """Samples as the network sees them, and what is drawn for them."""
         batch = self._batches.batch(pass_)
-        images, labels = batch.images, batch.labels
         if self._recipe.augment.erase:
-            images = erase(images, batch.keys, self._recipe.augment.erase, self._fill)
-        if self._mixing is not None:
-            images, labels = self._mixing(images, labels, batch.keys)
-        draw = None if self._draws is None else self._draws.draw(batch, step)
-        return images, labels, draw
+            images = erase(batch.images, batch.keys, self._recipe.augment.erase, self._fill)
+            batch = batch._replace(images=images)
+        for component in self._hooks["batch"]:
+            batch = component.batch(batch)
+        return batch, self._protocol.draw(batch, step)
 
-    def _predict(self, images: Tensor, labels: Tensor, draw: Draw | None) -> tuple[Tensor, Tensor]:
-        if draw is None or self._masking is None:
-            return self._forward(images), labels
-        return self._masking.forward(self._forward, images, labels, draw)
+    def _compute_loss(self, batch: Batch, draw: Draw | None) -> tuple[Tensor, Tensor]:
+        logits, targets = self._protocol.forward(self._forward, batch.images, batch.labels, draw)
+        for component in self._hooks["targets"]:
+            targets = component.targets(logits, targets)
+        loss: Tensor = self._criterion(logits.float(), targets)
+        for component in self._hooks["loss"]:
+
+            def model(images: Tensor) -> Tensor:
+                return self._protocol.forward(self._forward, images, batch.labels, draw)[0]
+
+            loss = component.loss(model, batch, logits, targets, loss)
+        return logits, loss
 
     def _keep_account(
         self, loss: Tensor, logits: Tensor, labels: Tensor, first: bool, last: bool, passes: int
@@ -197,24 +202,13 @@ class Step:
 
 
 def _allow_variants() -> None:
-    """Have torch compile for as many settings as a process meets.
+    """Let torch compile one variant for each arm that a process runs.
 
-    A process that runs one arm after another needs a variant for each. At its own limit, eight,
-    torch goes on uncompiled, with nothing but a warning.
+    At torch's own limit, eight, it goes on uncompiled with nothing but a warning.
     """
     from torch._dynamo import config  # loading it takes seconds, which eager runs do not need
 
     config.recompile_limit = max(config.recompile_limit, VARIANTS)
-
-
-def _targets_of(recipe: Recipe) -> ReferenceMasking | None:
-    """Pairs, masks and targets; its own draws are not used."""
-    protocol = recipe.protocol
-    if not protocol.anchored:
-        return None
-    return ReferenceMasking(
-        alpha=protocol.alpha, target=protocol.target or "label", scope=protocol.scope
-    )
 
 
 def _gradients_of(model: nn.Module, together: bool) -> AbstractContextManager[None]:
@@ -224,8 +218,17 @@ def _gradients_of(model: nn.Module, together: bool) -> AbstractContextManager[No
     return nullcontext()
 
 
+def _average_gradients(weights: Sequence[Tensor]) -> None:
+    """The mean over processes, for weights outside DDP."""
+    if distributed.is_initialized() and distributed.get_world_size() > 1:
+        for weight in weights:
+            if weight.grad is not None:
+                distributed.all_reduce(weight.grad)
+                weight.grad /= distributed.get_world_size()
+
+
 @contextmanager
-def _aside() -> Iterator[None]:
+def _side_stream() -> Iterator[None]:
     """A stream of its own, as work before a capture needs it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

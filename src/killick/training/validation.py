@@ -14,7 +14,7 @@ from killick.runtime.processes import Processes
 
 
 @dataclass(frozen=True)
-class Score:
+class ValidationScore:
     """How a model does on a set.
 
     Attributes:
@@ -28,14 +28,14 @@ class Score:
     count: int
 
 
-class Held:
-    """A set to judge on: kept on the device if it is small, else read anew each time.
+class ValidationSet:
+    """A set to validate or test on: kept on the device if it is small, else read each time.
 
     Each process has its part of it.
 
     Args:
         images: The set.
-        view: What is shown of a picture.
+        view: Preprocessing of an image.
         processes: This one and the others.
         resident: Whether it is kept on the device.
         workers: Processes that read it.
@@ -59,7 +59,7 @@ class Held:
         self._workers, self._batch = workers, batch
         self._kept: list[Tensor] | None = None
         if resident:
-            self._kept = [pictures.to(self._device) for pictures in self._read()]
+            self._kept = [part.to(self._device) for part in self._read()]
 
     def _read(self) -> Iterator[Tensor]:
         return read_all(self._images, self._view, self._workers, self._batch)
@@ -69,16 +69,16 @@ class Held:
         done = 0
         if len(self._images) == 0:
             return
-        for pictures in self._kept if self._kept is not None else self._read():
-            images = pictures.to(self._device, memory_format=torch.channels_last)
+        for part in self._kept if self._kept is not None else self._read():
+            images = part.to(self._device, memory_format=torch.channels_last)
             labels = self._labels[done : done + len(images)].to(self._device)
             done += len(images)
             yield images, labels
 
 
-def judge(
-    model: nn.Module, held: Held, processes: Processes, *, precision: str = "float32"
-) -> Score:
+def validate(
+    model: nn.Module, images: ValidationSet, processes: Processes, *, precision: str = "float32"
+) -> ValidationScore:
     """The score of `model`, in eval mode and with its stored references."""
     device = processes.device
     totals = torch.zeros(3, dtype=torch.float64, device=device)
@@ -86,10 +86,10 @@ def judge(
         processes.share_buffers(model)
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
         with torch.no_grad(), autocast:
-            for images, labels in held:
-                logits = model(images).float()
+            for inputs, labels in images:
+                logits = model(inputs).float()
                 totals[0] += (logits.argmax(1) == labels).sum()
                 totals[1] += cross_entropy(logits, labels, reduction="sum").double()
                 totals[2] += len(labels)
     correct, loss, count = processes.total(totals).tolist()
-    return Score(correct / count, loss / count, int(count))
+    return ValidationScore(correct / count, loss / count, int(count))

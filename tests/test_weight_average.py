@@ -10,8 +10,13 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.testing import assert_close
 
 import killick
-from killick.training.recipe import Average
-from killick.training.weight_average import MovingAverage
+from killick.protocols.components.weight_average import WeightAverage
+
+
+def follow(model: nn.Module, **settings) -> WeightAverage:
+    average = WeightAverage(**settings)
+    average.setup(model, None)
+    return average
 
 
 def change(model: nn.Module) -> None:
@@ -32,78 +37,78 @@ def floats(model: nn.Module) -> list[torch.Tensor]:
 @pytest.mark.parametrize("every", [1, 3])
 def test_weights_and_statistics_are_those_of_torchs_average(decay, every):
     model = small_cnn()
-    ours = MovingAverage(model, Average(decay=decay, every=every))
+    ours = follow(model, decay=decay, every=every)
     theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
     for step in range(1, 11):
         change(model)
-        ours.update(step)
+        ours.step(step)
         if step % every == 0:
             theirs.update_parameters(model)
-        assert_close(floats(ours.model), floats(theirs.module))
+        assert_close(floats(ours.average), floats(theirs.module))
 
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_it_follows_after_every_so_many_steps_and_not_between(every):
     model = small_cnn()
-    average = MovingAverage(model, Average(decay=0.5, every=every))
+    average = follow(model, decay=0.5, every=every)
     for step in range(1, 9):
-        before = floats(average.model)
+        before = floats(average.average)
         change(model)
-        average.update(step)
+        average.step(step)
         moved = any(
-            not torch.equal(a, b) for a, b in zip(before, floats(average.model), strict=True)
+            not torch.equal(a, b) for a, b in zip(before, floats(average.average), strict=True)
         )
         assert moved == (step % every == 0)
 
 
 def test_it_starts_at_the_first_update_and_the_share_of_the_model_is_one_less_decay():
     model = nn.Linear(1, 1, bias=False)
-    average = MovingAverage(model, Average(decay=0.75))
+    average = follow(model, decay=0.75)
     model.weight.data.fill_(8.0)
-    average.update(1)  # the weights before training mean nothing
-    assert average.model.weight.item() == 8
+    average.step(1)  # the weights before training mean nothing
+    assert average.average.weight.item() == 8
     model.weight.data.fill_(0.0)
-    average.update(2)
-    assert average.model.weight.item() == 6
-    average.update(3)
-    assert average.model.weight.item() == 4.5
+    average.step(2)
+    assert average.average.weight.item() == 6
+    average.step(3)
+    assert average.average.weight.item() == 4.5
 
 
 def test_whole_number_buffers_are_copied():
     model = small_cnn()
-    average = MovingAverage(model, Average(decay=0.999))
+    average = follow(model, decay=0.999)
     for step in range(1, 4):
         change(model)
-        average.update(step)
-    assert average.model[1].num_batches_tracked == model[1].num_batches_tracked == 3
+        average.step(step)
+    assert average.average[1].num_batches_tracked == model[1].num_batches_tracked == 3
     change(model)
-    assert average.model[1].num_batches_tracked == 3
+    assert average.average[1].num_batches_tracked == 3
 
 
 def test_the_model_is_left_alone_and_the_average_is_ready_to_be_judged():
     model = small_cnn().train()
     before = copy.deepcopy(model.state_dict())
-    average = MovingAverage(model, Average(decay=0.9))
-    average.update(1)
+    average = follow(model, decay=0.9)
+    average.step(1)
     assert_close(model.state_dict(), before)
     assert model.training
     assert all(parameter.requires_grad for parameter in model.parameters())
-    assert not average.model.training
-    assert not any(parameter.requires_grad for parameter in average.model.parameters())
+    assert not average.average.training
+    assert not any(parameter.requires_grad for parameter in average.average.parameters())
 
 
 def test_updates_draw_nothing_and_keep_no_graph():
     model = small_cnn()
-    average, before = MovingAverage(model, Average(decay=0.9)), torch.get_rng_state()
-    average.update(1)
+    average, before = follow(model, decay=0.9), torch.get_rng_state()
+    average.step(1)
     assert torch.equal(before, torch.get_rng_state())
-    assert all(parameter.grad_fn is None for parameter in average.model.parameters())
+    assert all(parameter.grad_fn is None for parameter in average.average.parameters())
 
 
-def trained(decay: float, alpha: float) -> tuple[killick.Anchored, MovingAverage, list]:
+def trained(decay: float, alpha: float) -> tuple[killick.Anchored, WeightAverage, list]:
     """An anchored model after some masked steps, its average, and the pairs it has seen."""
     model = killick.anchor(small_cnn()).set_references(torch.rand(1, 3, 8, 8)).train()
-    average = MovingAverage(model, Average(decay=decay))
+    average = follow(model, decay=decay)
     masking = killick.ReferenceMasking(alpha=alpha, target="label")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     generator, seen = torch.Generator().manual_seed(0), []
@@ -115,7 +120,7 @@ def trained(decay: float, alpha: float) -> tuple[killick.Anchored, MovingAverage
         optimizer.zero_grad()
         nn.functional.cross_entropy(logits, targets).backward()
         optimizer.step()
-        average.update(step)
+        average.step(step)
     return model, average, seen
 
 
@@ -133,33 +138,33 @@ def first_statistics(model: killick.Anchored, pairs: list) -> tuple[torch.Tensor
 def test_an_anchored_average_has_batchnorm_statistics_of_its_own_weights(switched):
     model, average, seen = trained(decay=0.9, alpha=0.5)
     if switched:
-        average.model.train()
+        average.average.train()
     model.eval()
-    average.model.eval()(torch.rand(2, 3, 8, 8))
-    for judged in (model, average.model):
+    average.average.eval()(torch.rand(2, 3, 8, 8))
+    for judged in (model, average.average):
         mean, variance = first_statistics(judged, seen)
         assert_close(judged.net[1].running_mean, mean)
         assert_close(judged.net[1].running_var, variance)
-    apart = (model.net[1].running_mean - average.model.net[1].running_mean).abs().max()
+    apart = (model.net[1].running_mean - average.average.net[1].running_mean).abs().max()
     assert apart > 1e-3
 
 
 def test_an_anchored_average_that_goes_on_is_settled_again():
     model, average, seen = trained(decay=0.9, alpha=0.5)
-    average.model.eval()(torch.rand(2, 3, 8, 8))
-    average.update(9)
-    average.model(torch.rand(2, 3, 8, 8))
-    assert_close(average.model.net[1].running_mean, first_statistics(average.model, seen)[0])
+    average.average.eval()(torch.rand(2, 3, 8, 8))
+    average.step(9)
+    average.average(torch.rand(2, 3, 8, 8))
+    assert_close(average.average.net[1].running_mean, first_statistics(average.average, seen)[0])
 
 
 def test_an_anchored_average_without_masks_averages_the_statistics():
     torch.manual_seed(0)
     _, average, _ = trained(decay=0.9, alpha=0.0)
-    before = average.model.net[1].running_mean.clone()
-    average.model.eval()(torch.rand(2, 3, 8, 8))
-    assert_close(average.model.net[1].running_mean, before)
+    before = average.average.net[1].running_mean.clone()
+    average.average.eval()(torch.rand(2, 3, 8, 8))
+    assert_close(average.average.net[1].running_mean, before)
 
 
 def test_an_anchored_average_keeps_the_stored_references():
     model, average, _ = trained(decay=0.5, alpha=0.5)
-    assert torch.equal(average.model.references, model.references)
+    assert torch.equal(average.average.references, model.references)

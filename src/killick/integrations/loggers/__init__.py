@@ -1,0 +1,1 @@
+"""Loggers for other tools: one file and one registered class each."""

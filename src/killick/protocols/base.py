@@ -1,0 +1,239 @@
+"""Base classes of protocols and components: settings, hooks, state for resume, facts for rows.
+
+A component in one file:
+
+    @dataclass
+    class LogitPenalty(Component):
+        \"\"\"Penalizes large logits.\"\"\"
+
+        name: str = "logit_penalty"
+        strength: float = setting(0.01, "factor of the penalty", least=0)
+
+        def loss(self, model, batch, logits, targets, loss):
+            return loss + self.strength * logits.square().mean()
+
+    COMPONENTS.register("logit_penalty", LogitPenalty)
+
+A recipe lists it as `components: [{name: logit_penalty, strength: 0.1}]`.
+
+Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `targets`, `criterion` and `loss`
+are compiled or captured in a CUDA graph: they must not wait for the device (no `.item()`), and
+what they draw must come from `batch.keys` or torch's default generator. `step` and `epoch` are
+called between the steps, outside the graph.
+"""
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from killick.registry import Registry
+from killick.settings import setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import Tensor
+
+    from killick.core.anchored import Anchored
+    from killick.core.masking import Draw
+    from killick.core.standard import Standard
+    from killick.data.batches import Batch
+    from killick.data.image_set import ImageSet
+    from killick.data.preprocessing import PlainView
+    from killick.data.transforms import Shift
+
+    Model = Anchored | Standard
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What hooks may know about the run.
+
+    Attributes:
+        device: Of the model and the batches.
+        classes: Number of classes.
+        seed: Of the run.
+        steps: Of the whole run.
+        steps_per_epoch: Of one pass over the training set.
+        pass_size: Samples of one forward pass of this process.
+        parts: Forward passes of all processes in one step.
+        rank: Of this process.
+        train: The training set.
+        view: Preprocessing of evaluation.
+        pixels: All training images on the device, `(n, size, size, 3)`; None if they stream.
+        keeps_set: Whether the training set is small enough to be kept on the device.
+        shift: Cropping and flipping of training images.
+        workers: Processes that read images.
+    """
+
+    device: "torch.device"
+    classes: int
+    seed: int
+    steps: int
+    steps_per_epoch: int
+    pass_size: int
+    parts: int
+    rank: int
+    train: "ImageSet"
+    view: "PlainView"
+    pixels: "Tensor | None"
+    keeps_set: bool
+    shift: "Shift"
+    workers: int
+
+
+@dataclass
+class TrainingProtocol:
+    """What the network reads, and what it is trained towards. The fields are its settings."""
+
+    anchored: ClassVar[bool] = False  # whether the network reads pairs
+
+    name: str = setting("", "how the network is trained")
+
+    def check(self, recipe: Any) -> list[str]:
+        """Problems with the settings, also together with others of the recipe."""
+        return []
+
+    def facts(self) -> dict[str, Any]:
+        """What rows say about training: columns of rows, or other names."""
+        return {}
+
+    def describe(self) -> str | None:
+        """One line for the user."""
+        return None
+
+    def network(self, model: "Model", *, fresh: bool) -> "Model":
+        """The network that is trained, made from a standard or trained one."""
+        return model
+
+    def setup(self, model: "Model", run: RunContext) -> None:
+        """Get ready for the first step; the model is on its device."""
+
+    def draw(self, batch: "Batch", step: "Tensor") -> "Draw | None":
+        """Everything random about a forward pass of step number `step`."""
+        return None
+
+    def forward(
+        self,
+        model: "Callable[..., Tensor]",
+        images: "Tensor",
+        labels: "Tensor",
+        draw: "Draw | None",
+    ) -> "tuple[Tensor, Tensor]":
+        """Logits, and the targets they are compared with."""
+        return model(images), labels
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold: tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`."""
+
+
+@dataclass
+class Component:
+    """A part of a training step. The fields are its settings; hooks that are not needed are left out.
+
+    Attributes:
+        module: Layers that are trained beside the model, if set in `network` or `setup`.
+    """
+
+    name: str = setting("", "of the component")
+    module = None  # type: nn.Module | None
+
+    @classmethod
+    def from_recipe(cls, recipe: Any) -> "Component | None":
+        """The component, if settings outside `components` ask for it."""
+        return None
+
+    def check(self, recipe: Any) -> list[str]:
+        """Problems with the settings, also together with others of the recipe."""
+        return []
+
+    def facts(self) -> dict[str, Any]:
+        """What rows say about it; by default all settings."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
+
+    def network(self, model: "Model") -> "Model":
+        """Change or replace the model before training, for instance its last layer."""
+        return model
+
+    def setup(self, model: "Model", run: RunContext) -> None:
+        """Get ready for the first step; the model is on its device."""
+
+    def batch(self, batch: "Batch") -> "Batch":
+        """Change images or labels before the network sees them."""
+        return batch
+
+    def targets(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
+        """Change what the logits are compared with."""
+        return targets
+
+    def criterion(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
+        """Replace cross-entropy. At most one component of a run may."""
+        raise NotImplementedError
+
+    def loss(
+        self,
+        model: "Callable[[Tensor], Tensor]",
+        batch: "Batch",
+        logits: "Tensor",
+        targets: "Tensor",
+        loss: "Tensor",
+    ) -> "Tensor":
+        """Change the loss; `model(images)` gives logits of other images with this pass's references."""
+        return loss
+
+    def step(self, number: int) -> None:
+        """After the optimizer's step number `number`, counted from 1."""
+
+    def epoch(self, number: int) -> None:
+        """After epoch number `number`, counted from 1."""
+
+    def inference(self, model: "Model") -> "Model":
+        """The model that is evaluated and saved."""
+        return model
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold: tensors and plain values, equal on all processes."""
+        return {} if self.module is None else self.module.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`; called after `setup`."""
+        if self.module is not None:
+            self.module.load_state_dict(state)
+
+
+PROTOCOLS: Registry[type[TrainingProtocol]] = Registry(
+    "protocols", "protocol", package="killick.protocols"
+)
+COMPONENTS: Registry[type[Component]] = Registry(
+    "components", "component", package="killick.protocols.components"
+)
+
+
+def uses(component: Component, hook: str) -> bool:
+    """Whether a component has this hook."""
+    return getattr(type(component), hook) is not getattr(Component, hook)
+
+
+def components_of(recipe: Any) -> list[Component]:
+    """All components of a recipe in order: those of other settings first, then those it lists."""
+    made = (kind.from_recipe(recipe) for _, kind in COMPONENTS.items())
+    return [each for each in made if each is not None] + list(recipe.components)
+
+
+def check_protocol(recipe: Any) -> list[str]:
+    """Problems of a recipe's protocol and components."""
+    components = components_of(recipe)
+    problems = recipe.protocol.check(recipe)
+    for each in components:
+        problems += each.check(recipe)
+    names = [each.name for each in components]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    problems += [f"components: {name} is there twice" for name in twice]
+    losses = [each.name for each in components if uses(each, "criterion")]
+    if len(losses) > 1:
+        problems.append(f"components: only one may replace the loss, found {', '.join(losses)}")
+    return problems

@@ -1,0 +1,1 @@
+"""Components of training: one file and one registered class each."""

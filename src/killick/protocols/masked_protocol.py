@@ -1,0 +1,104 @@
+"""Anchored training with masked references."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from killick.protocols.anchored_protocol import AnchoredProtocol
+from killick.protocols.base import PROTOCOLS, RunContext
+from killick.settings import setting
+
+if TYPE_CHECKING:
+    from killick.core.masking import ReferenceMasking
+    from killick.protocols.base import Model
+    from killick.protocols.references.reference_sampler import MaskSampler
+
+
+@dataclass
+class MaskedProtocol(AnchoredProtocol):
+    """Anchored, with references masked now and then; --target label or uniform."""
+
+    name: str = setting("masked", "how the network is trained")
+    target: str | None = setting(
+        None,
+        "of masked pairs: label (the authors' code) or uniform (the paper's text). Opposite"
+        " mechanisms: there is no default",
+        among=("label", "uniform"),
+    )
+    alpha: float = setting(0.25, "how often references are masked", least=0, most=1)
+    alpha_end: float | None = setting(
+        None, "last value of alpha, which changes linearly; none: constant", least=0, most=1
+    )
+    every: int | None = setting(None, "instead of alpha: mask every so many steps", least=1)
+    scope: str = setting("batch", "mask whole batches or single samples", among=("batch", "sample"))
+    ranks: str = setting(
+        "shared",
+        "with several processes, all mask the same steps, or each its own",
+        among=("shared", "own"),
+    )
+    batchnorm: str = setting(
+        "settled",
+        "BatchNorm statistics after masking whole batches: settled (updated on unmasked pairs) or"
+        " running (as training left them, as in the authors' code; ruins target uniform, may be"
+        " better calibrated with label)",
+        among=("settled", "running"),
+    )
+
+    @property
+    def share(self) -> float:
+        """How often references are masked, averaged over the run."""
+        if self.every is not None:
+            return 1 / self.every
+        return self.alpha if self.alpha_end is None else (self.alpha + self.alpha_end) / 2
+
+    def check(self, recipe: Any) -> list[str]:
+        """`target` must be given; `every` decides alone."""
+        problems = super().check(recipe)
+        if self.target is None:
+            problems.append(
+                "protocol.target: expected label (the authors' code) or uniform (the paper's text),"
+                " found neither; they are opposite mechanisms, so there is no default"
+            )
+        if self.every is not None and self.scope == "sample":
+            problems.append("protocol.every: requires scope: batch")
+        if self.every is not None and self.alpha_end is not None:
+            problems.append("protocol.alpha_end: has no effect with protocol.every")
+        return problems
+
+    def facts(self) -> dict[str, Any]:
+        """Columns of rows."""
+        return {
+            **super().facts(),
+            "target": self.target,
+            "alpha": self.share,
+            "scope": self.scope,
+            "batchnorm": self.batchnorm,
+        }
+
+    def describe(self) -> str | None:
+        """Where references come from, and how often they are masked."""
+        often = f"alpha {self.alpha:g}"
+        if self.every is not None:
+            often = f"every {self.every} steps"
+        elif self.alpha_end is not None:
+            often = f"alpha {self.alpha:g} to {self.alpha_end:g}"
+        return f"{super().describe()}, masked by {self.scope} ({often}, target {self.target})"
+
+    def setup(self, model: "Model", run: RunContext) -> None:
+        """As anchored; with `batchnorm: running` no pairs are kept to update statistics from."""
+        super().setup(model, run)
+        if self.batchnorm == "running":
+            model.recent = None  # type: ignore[union-attr]
+
+    def _make_masking(self) -> "ReferenceMasking":
+        from killick.core.masking import ReferenceMasking
+
+        # Masks come from `_mask`; alpha is not used.
+        return ReferenceMasking(self.alpha, target=self.target, scope=self.scope)
+
+    def _mask(self, run: RunContext) -> "MaskSampler | None":
+        from killick.protocols.references.reference_sampler import MaskSampler
+
+        return None if self.share == 0 else MaskSampler.of(self, run)
+
+
+PROTOCOLS.register("masked", MaskedProtocol)

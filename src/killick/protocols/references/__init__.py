@@ -1,0 +1,1 @@
+"""References of anchored protocols; imported when a run starts, since it needs torch."""

@@ -1,0 +1,160 @@
+"""The folder of a run: opening it, and what is written into it at the end."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from killick.data.preprocessing import PlainView
+from killick.errors import CheckpointError
+from killick.nets import remembered
+from killick.nets.custom import read_source
+from killick.results.rows import COLUMNS, Row, make_row, write_rows
+from killick.runtime.atomic_files import write_atomic
+from killick.storage.model_folder import digest_weights, save
+from killick.training.checkpoint import LAST
+from killick.training.recipe import Recipe
+from killick.training.recipe_files import make_recipe, read_yaml, to_yaml
+from killick.training.run_state import TrainingRun
+from killick.training.validation import ValidationScore
+
+
+def check_free(folder: Path, recipe: Recipe) -> None:
+    """Refuse a folder that holds a run already."""
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"cannot train into {folder}: it is a file.")
+    finished = (folder / "model" / "config.json").exists()
+    if not (folder / LAST).exists() and not finished:
+        return
+    if finished:
+        there = "a finished run"
+    elif _same(recipe, recipe_of(folder)):
+        there = f"this run, unfinished: resume it with killick train --resume {shlex.quote(str(folder))}"
+    else:
+        there = "a run with other settings"
+    raise CheckpointError(
+        f"cannot train into {folder}: it holds {there}. Choose another folder (--output), or remove"
+        " it."
+    )
+
+
+def _same(new: Recipe, old: Recipe) -> bool:
+    """Whether two recipes are equal; the older one has its normalization filled in."""
+    if new.data.mean is None:
+        old = replace(old, data=replace(old.data, mean=None, std=None))
+    return new == old
+
+
+def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
+    """Make a run folder with the recipe and the environment."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
+    write_atomic(folder / "recipe.yaml", to_yaml(recipe))
+    write_atomic(folder / "environment.json", json.dumps(environment(device), indent=2) + "\n")
+    source = read_source(recipe.network.name.partition(":")[0])
+    if source is not None and not (folder / "network.py").exists():
+        write_atomic(folder / "network.py", source)  # as it was when the run began
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe of a run folder."""
+    return make_recipe(read_yaml(folder / "recipe.yaml"), f"the recipe of {folder}")
+
+
+def save_results(run: TrainingRun, folder: Path, score: ValidationScore | None) -> list[Row]:
+    """Write the model and the rows of its test score."""
+    rows = [] if score is None else _make_rows(run, score, folder.name)
+    if run.processes.first:
+        save(
+            run.inference_model,
+            folder / "model",
+            class_names=run.data.class_names,
+            provenance={
+                "recipe": asdict(run.recipe),
+                "facts": training_facts(run),
+                "steps": run.done,
+                "trained_on": run.data.fingerprint,
+                "rows": rows,
+            },
+        )
+        if rows:
+            write_rows(folder, rows)
+    return rows
+
+
+def _make_rows(run: TrainingRun, score: ValidationScore, name: str) -> list[Row]:
+    data = run.recipe.data
+    common = {
+        "model": name,
+        **training_facts(run),
+        "suite": "clean",
+        "set": data.name,
+        "view": PlainView(data.size, data.resize, data.interpolation).described,
+        "evaluation_seed": 0,
+        "inference": "single",
+        "k": 1 if run.protocol.anchored else "",
+        "precision": "float32",
+        "count": score.count,
+        "weights": digest_weights(run.inference_model),
+    }
+    values = {"top1": score.accuracy, "nll": score.loss}
+    return [make_row(**common, metric=metric, value=value) for metric, value in values.items()]
+
+
+def training_facts(run: TrainingRun) -> dict[str, Any]:
+    """How a model was trained, in the columns that every row about it has.
+
+    The column `components` is JSON: the settings of each component, and facts of the protocol that
+    have no column of their own.
+    """
+    recipe, facts = run.recipe, run.protocol.facts()
+    made = remembered(run.model.net)  # started from a folder, it is not the recipe's
+    further = {each.name: each.facts() for each in run.components}
+    others = {name: value for name, value in facts.items() if name not in COLUMNS}
+    if others:
+        further[run.protocol.name] = others
+    return {
+        "network": recipe.network.name if made is None else made.name,
+        "data": recipe.data.name,
+        "protocol": recipe.protocol.name,
+        **{name: value for name, value in facts.items() if name in COLUMNS},
+        "components": json.dumps(further) if further else "",
+        "reference_policy": getattr(run.inference_model, "reference_policy", None) or "",
+        "start": "" if run.start is None else str(run.start),
+        "epochs": recipe.epochs,
+        "seed": recipe.seed,
+    }
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, machine and command, so that a run can be understood later."""
+    names = ("killick", "torch", "torchvision", "timm", "numpy")
+    cuda = device.type == "cuda"
+    started = Path(sys.argv[0]).name
+    return {
+        "versions": {name: version for name in names if (version := _version(name))},
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "command": ["killick" if started == "__main__.py" else started, *sys.argv[1:]],
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
