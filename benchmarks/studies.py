@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from killick.studies import NAMES, find_study
-from killick.studies.running import plan_cells, run_study
+from killick.studies import find_study, study_names
 from killick.studies.study import make_plan
+from killick.studies.study_runner import plan_jobs, run_study
 
 RESULTS = Path(__file__).parent / "results" / "studies"
 
@@ -24,19 +24,21 @@ RESULTS = Path(__file__).parent / "results" / "studies"
 def main() -> None:
     """Run some studies, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="which; default: all")
+    parser.add_argument(
+        "names", nargs="*", choices=[*study_names(), []], help="which; default: all"
+    )
     parser.add_argument("--work", type=Path, help="where their folders are; default: elsewhere")
     options = parser.parse_args()
     work = options.work or Path(tempfile.mkdtemp(prefix="studies-"))
-    for name in options.names or NAMES:
+    for name in options.names or study_names():
         plan = make_plan(find_study(name))
-        cells = plan_cells(plan, work / name)
+        jobs = plan_jobs(plan, work / name)
         since = time.monotonic()
         ran = run_study(plan, work / name, command=["killick", "study", name])
         seconds = time.monotonic() - since
         assert not ran.failed, ran.failed
         shutil.copy(work / name / "study.csv", RESULTS / f"{name}.csv")
-        _note_time(name, len(cells), seconds)
+        _note_time(name, len(jobs), seconds)
         print(f"{name}: {seconds:.0f} s")
 
 
@@ -57,7 +59,7 @@ def _note_time(name: str, cells: int, seconds: float) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["study", "cells", "cores", "seconds"], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(lines[each] for each in NAMES if each in lines)
+        writer.writerows(lines[each] for each in study_names() if each in lines)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from killick import errors, metrics
 from killick.cli import make_parser
 from killick.cli.parser import inner_parsers
 from killick.report.summary_metrics import SummaryMetric, summary_metrics
-from killick.studies import NAMES, find_study
+from killick.studies import find_study, study_names
 from killick.training import load_recipe, shipped
 from killick.training.recipe_files import settings
 
@@ -120,12 +120,12 @@ def describe_comparisons() -> str:
 def describe_studies() -> str:
     """A table of the studies, and the options of each."""
     lines = ["| study | in the paper | what it shows | options of its own |", "|" + " --- |" * 4]
-    for name in NAMES:
+    for name in study_names():
         study = find_study(name)
         own = ", ".join(
             f"`--{each.name.replace('_', '-')}`" for each in dataclasses.fields(study.options)
         )
-        file = inspect.getsourcefile(study.treat)
+        file = inspect.getsourcefile(study.arms)
         link = f"[{name}](../{Path(file or '').relative_to(ROOT)})"
         lines.append(f"| {link} | {study.item or 'beyond it'} | {study.about} | {own} |")
     return "\n".join(lines)
@@ -145,8 +145,8 @@ class Told(NamedTuple):
 _TOLD = {
     "reference-size": [Told("corrupted accuracy, %", "corrupted_top1", ("protocol", "references"))],
     "inference": [
-        Told("accuracy on corrupted pictures, %", "top1", ("protocol", "inference")),
-        Told("seconds for 1,000", "seconds per 1000", ("protocol", "inference"), 1, 2),
+        Told("accuracy on corrupted images, %", "top1", ("protocol", "inference")),
+        Told("seconds for 1,000", "seconds_per_1000", ("protocol", "inference"), 1, 2),
     ],
     "landscape": [
         Told("radius within 10 points", "radius_10_points", ("protocol", "batchnorm"), 1, 2)
@@ -157,8 +157,8 @@ _TOLD = {
     "label-noise": [
         Told("corrupted accuracy, %", "corrupted_top1", ("protocol", "noise")),
         Told(
-            "wrong labels learned by heart, %",
-            "flipped pictures given their wrong label",
+            "wrong labels memorized, %",
+            "flipped_labels_memorized",
             ("protocol", "noise"),
         ),
     ],

@@ -1,37 +1,283 @@
+"""The fine-tuning study and its soups: means against a slow loop, statistics, resume."""
+
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
+from runs import small
+from torch import nn
 
 import killick
-from killick.errors import OptionError
-from killick.experiments.job_runner import run_job
-from killick.experiments.scheduler import Worked
+from killick.core.batchnorm import tracked_norms
+from killick.core.references import ReferencePool
+from killick.core.standard import standard
+from killick.errors import DataError, OptionError
+from killick.nets import create
 from killick.results.run_folder import read_job, read_run
 from killick.runtime.progress import choose_display
-from killick.studies import running, soups
-from killick.studies.finetune import STUDY, Options, treat
-from killick.studies.results import make_results
-from killick.studies.running import plan_cells, run_study
+from killick.studies.findings import make_results
+from killick.studies.finetune import STUDY, Options, make_arms, soups
+from killick.studies.finetune.soups import (
+    StatisticsImages,
+    _validation_accuracy,
+    average,
+    average_greedily,
+    take_samples,
+    update_statistics,
+)
 from killick.studies.study import make_plan
+from killick.studies.study_runner import plan_jobs, run_study
+from killick.studies.trained_job import TrainedJob
 
-pytestmark = pytest.mark.usefixtures("here", "few_shapes")
+MEAN = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
-PLAN = make_plan(STUDY, "smoke")
+
+def images(count: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, 3, 16, 16)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+def plain_model():
+    return standard(create("killick:resnet_small", num_classes=4), MEAN, image_shape=(3, 16, 16))
+
+
+def anchored_model():
+    model = killick.anchor(plain_model())
+    return model.set_references(images(3, 7), policy="random by class, clean, seed 0")
+
+
+def tuned(base, seed: int, size: float = 0.02):
+    """As after some more training: other weights, other statistics."""
+    generator = torch.Generator().manual_seed(seed)
+    model = copy.deepcopy(base)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(size * torch.randn(weight.shape, generator=generator))
+        for norm in tracked_norms(model):
+            norm.running_mean.add_(torch.randn(norm.running_mean.shape, generator=generator))
+    return model.eval()
+
+
+def samples(pool: bool = True) -> StatisticsImages:
+    references = ReferencePool(images(20, 3)) if pool else None
+    return StatisticsImages((images(32, 1), images(32, 2)), references, 5)
+
+
+def statistics(model) -> list[torch.Tensor]:
+    return [t for norm in tracked_norms(model) for t in (norm.running_mean, norm.running_var)]
+
+
+def assert_equal_models(one, two) -> None:
+    mine, theirs = one.state_dict(), two.state_dict()
+    assert mine.keys() == theirs.keys()
+    for name in mine:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+@pytest.mark.parametrize("make", [plain_model, anchored_model])
+def test_weights_are_the_mean_as_a_slow_loop_finds_it(make):
+    base = make()
+    models = [tuned(base, seed) for seed in range(3)]
+    soup = average(models, samples())
+    for name, weight in soup.named_parameters():
+        found = weight.flatten().tolist()
+        values = [dict(m.named_parameters())[name].flatten().tolist() for m in models]
+        for place, each in enumerate(found[:200]):
+            slow = sum(own[place] for own in values) / 3  # in double precision
+            assert each == pytest.approx(slow, rel=1e-6, abs=1e-9), name
+
+
+@pytest.mark.parametrize("make", [plain_model, anchored_model])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_soup_of_one_or_of_the_same_is_itself(make, count):
+    model = tuned(make(), 0)
+    assert_equal_models(average([model] * count, samples()), model)
+
+
+def test_models_in_a_soup_stay_as_they_are():
+    models = [tuned(anchored_model(), seed) for seed in range(2)]
+    before = [copy.deepcopy(model) for model in models]
+    average(models, samples())
+    for model, was in zip(models, before, strict=True):
+        assert_equal_models(model, was)
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_statistics_of_an_anchored_soup_are_those_that_settle_finds_on_the_same_pairs(pool):
+    base, given = anchored_model(), samples(pool)
+    soup = average([tuned(base, seed) for seed in range(2)], given)
+    expected = tuned(soup, 9, size=0.0)  # the same weights under other statistics
+    generator = torch.Generator().manual_seed(given.seed)
+    killick.settle(expected, given.batches, references=given.pool, generator=generator)
+    assert_equal_models(soup, expected)
+
+
+def test_statistics_of_a_standard_soup_are_the_means_over_its_own_batches():
+    base, given = plain_model(), samples()
+    soup = average([tuned(base, seed) for seed in range(2)], given)
+    seen: dict[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    trial = copy.deepcopy(soup).double()
+    trial.normalize.float()  # as it takes images
+    for norm in tracked_norms(trial):
+        norm.register_forward_pre_hook(
+            lambda norm, args: seen.setdefault(norm, []).append(
+                (args[0].mean((0, 2, 3)), args[0].transpose(0, 1).flatten(1).var(1))
+            )
+        )
+        norm.training = True
+    for batch in given.batches:
+        with torch.no_grad():
+            trial.net(trial.normalize(batch).double())
+    for mine, own in zip(tracked_norms(soup), tracked_norms(trial), strict=True):
+        for place, statistic in enumerate((mine.running_mean, mine.running_var)):
+            expected = sum(each[place] for each in seen[own]) / len(seen[own])
+            torch.testing.assert_close(statistic.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_are_not_the_mean_of_statistics():
+    models = [tuned(plain_model(), seed) for seed in range(2)]
+    soup = average(models, samples())
+    pairs = zip(statistics(soup), *(statistics(model) for model in models), strict=True)
+    assert not any(torch.allclose(own, (a + b) / 2, atol=1e-3) for own, a, b in pairs)
+
+
+def test_a_network_without_batchnorm_needs_no_samples():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4))
+    models = [tuned(standard(net, MEAN, image_shape=(3, 16, 16)), seed) for seed in range(2)]
+    average(models, StatisticsImages(()))
+    update_statistics(models[0], StatisticsImages(()))
+
+
+def test_a_soup_keeps_references_and_names_of_the_first():
+    base = anchored_model()
+    base.class_names = ("a", "b", "c", "d")
+    soup = average([tuned(base, seed) for seed in range(2)], samples())
+    assert torch.equal(soup.references, base.references)
+    assert (soup.class_names, soup.reference_policy) == (base.class_names, base.reference_policy)
+    assert not soup.training
+
+
+def from_start(model, start):
+    model.provenance = {"facts": {"start": start, "seed": 0}}
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: plain_model(), "Anchored and Standard"),
+        (
+            lambda model: killick.anchor(
+                standard(
+                    create("killick:resnet_small", num_classes=5), MEAN, image_shape=(3, 16, 16)
+                )
+            ),
+            "shapes",
+        ),
+        (lambda model: model.set_references(images(3, 8), policy="mean"), "references"),
+        (lambda model: from_start(model, "elsewhere"), "elsewhere"),
+        (
+            lambda model: setattr(model, "class_names", ("a", "b", "c", "d")) or model,
+            "classes",
+        ),
+        (
+            lambda model: killick.anchor(
+                standard(
+                    create("killick:resnet_small", num_classes=4),
+                    ((0.4,) * 3, (0.2,) * 3),
+                    image_shape=(3, 16, 16),
+                )
+            ),
+            "normalization",
+        ),
+    ],
+)
+def test_models_that_do_not_belong_together_are_refused(change, words):
+    first = anchored_model()
+    other = change(copy.deepcopy(first))
+    with pytest.raises(OptionError, match=words):
+        average([first, other], samples())
+
+
+def test_fresh_weights_of_two_seeds_are_no_one_start():
+    models = [from_start(anchored_model(), "") for _ in range(2)]
+    models[1].provenance["facts"]["seed"] = 1
+    with pytest.raises(OptionError, match="fresh weights of seed 0 and fresh weights of seed 1"):
+        average(models, samples())
+
+
+def test_a_greedy_soup_takes_up_what_does_not_harm():
+    base = plain_model()
+    models = [tuned(base, seed) for seed in range(4)]
+    marks = [1.0, 4.0, 2.0, 3.0]
+    for model, mark in zip(models, marks, strict=True):
+        with torch.no_grad():
+            model.net.fc.weight.fill_(mark)
+
+    def score(model) -> float:
+        """Best at 3.5: models 1 and 3 together; model 2 would bring it to 3."""
+        return -abs(float(model.net.fc.weight.detach().mean()) - 3.5)
+
+    soup, kept = average_greedily(models, samples(), score)
+    assert kept == [1, 3]
+    assert score(soup) == 0
+    assert_equal_models(soup, average([models[1], models[3]], samples()))
+
+
+def test_a_greedy_soup_of_the_best_alone_is_the_best_itself():
+    models = [tuned(plain_model(), seed) for seed in range(2)]
+    scores = iter([0.2, 0.9, 0.5])  # the third is that of both together
+    soup, kept = average_greedily(models, samples(), lambda model: next(scores))
+    assert kept == [1]
+    assert_equal_models(soup, models[1])
+
+
+def test_a_greedy_soup_takes_up_what_is_as_good():
+    models = [tuned(plain_model(), seed) for seed in range(2)]
+    assert average_greedily(models, samples(), lambda model: 0.5)[1] == [0, 1]
+
+
+def test_samples_are_the_first_of_training_with_the_references_it_draws_from(pictures):
+    recipe = small(pictures, data__workers=0)
+    found = take_samples(recipe, torch.device("cpu"))
+    assert [len(batch) for batch in found.batches] == [4, 4, 4, 4]
+    assert found.batches[0].dtype == torch.uint8
+    assert not torch.equal(found.batches[0], found.batches[1])
+    assert len(found.pool) == 16
+    own = small(pictures, data__workers=0, protocol__references="batch", batch=8, accumulate=2)
+    again = take_samples(own, torch.device("cpu"))
+    assert again.pool is None
+    assert [len(batch) for batch in again.batches] == [4, 4, 4, 4]
+    none = take_samples(small(pictures, protocol__name="standard"), torch.device("cpu"))
+    assert none.pool is None
+
+
+def test_a_greedy_soup_needs_validation_pictures_and_never_sees_the_test_set(pictures, monkeypatch):
+    model = anchored_model()
+    recipe = small(pictures, data__workers=0)
+    with pytest.raises(DataError, match="--data.validation"):
+        _validation_accuracy(TrainedJob(model, recipe, torch.device("cpu")))
+    held = replace(recipe, data=replace(recipe.data, validation=4))
+    trained = TrainedJob(model, held, torch.device("cpu"))
+    score = _validation_accuracy(trained)(model)
+    shown, parts = trained.parts.validation, trained.parts
+    logits = model.eval()(trained.load_images(shown))
+    assert score == pytest.approx(float((logits.argmax(1) == shown.labels).float().mean()))
+    assert not set(shown.rows.tolist()) & set(parts.test.rows.tolist())
+
+
+# The study
+
+PLAN = make_plan(STUDY, "smoke", settings={"data.validation": 40})
 SOUPS = {"soup-standard", "soup-masked-label"}
 
 
-def run_here(cells, output, **options) -> Worked:
-    """Run cells in this process: it has torch already."""
-    for cell in cells:
-        assert cell.finished or run_job(cell, threads=1, device="cpu")["status"] == "finished"
-    return Worked()
-
-
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory):
+def ran(tmp_path_factory, here, few_shapes):
     output = tmp_path_factory.mktemp("finetune")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "work", run_here)
-        return output, run_study(PLAN, output, device="cpu", quiet=True)
+    return output, run_study(PLAN, output, device="cpu", quiet=True)
 
 
 def runs_of(output):
@@ -40,7 +286,7 @@ def runs_of(output):
 
 def test_all_tuned_runs_start_from_one_base_and_differ_in_protocol_and_rate_alone(tmp_path):
     plan = make_plan(STUDY, "small")
-    cells = {cell.arm: cell for cell in plan_cells(plan, tmp_path) if cell.seed == 0}
+    cells = {cell.arm: cell for cell in plan_jobs(plan, tmp_path) if cell.seed == 0}
     assert len(cells) == 1 + 2 * 3 + 1
     base = cells["base"]
     assert base.phases[0].recipe.protocol.name == "standard"
@@ -60,7 +306,7 @@ def test_all_tuned_runs_start_from_one_base_and_differ_in_protocol_and_rate_alon
 
 
 def test_the_run_that_is_compared_is_trained_also_where_it_is_in_no_soup():
-    made = treat(Options(soup=[0.5, 3.0]), {})
+    made = make_arms(Options(soup=[0.5, 3.0]), {})
     masked = [t.factors for t in made if t.arm.name.startswith("tuned-masked")]
     assert [(own["factor"], own["soup"]) for own in masked] == [
         (1.0, False),
@@ -69,39 +315,10 @@ def test_the_run_that_is_compared_is_trained_also_where_it_is_in_no_soup():
     ]
 
 
-def test_budgets_have_names_of_their_own():
-    with pytest.raises(OptionError, match="base_epochs and tuning_epochs"):
-        make_plan(STUDY, "smoke", settings={"epochs": 3})
-    with pytest.raises(OptionError, match="multiples above 0"):
-        make_plan(STUDY, "smoke", options={"soup": [1.0, -2.0]})
-
-
-def test_the_study_runs_from_one_end_to_the_other_with_soups_as_arms(ran):
-    output, result = ran
-    assert (result.failed, result.interrupted) == ([], False)
-    arms = {arm.name for arm in PLAN.arms} | SOUPS
-    assert arms <= set(runs_of(output))
-    (table,) = result.shown.tables
-    assert len(table.rows) == len(arms)
-    spent = {row[0]: row[1] for row in table.rows}
-    assert spent["base, standard"] == "1"
-    assert spent["tuned, masked, lr 0.02"] == spent["scratch, masked"] == "2"
-    assert spent["soup, masked"] == spent["soup, standard"] == "3"
-    assert {row[-1] for row in table.rows if row[0] == "tuned, standard, lr 0.02"} == {"–"}
-    (figure,) = result.shown.figures
-    assert {record[0] for record in figure.records} == arms
-    assert [panel.name for panel in figure.panels] == [
-        "study-finetune-corrupted_top1",
-        "study-finetune-corrupted_smooth_ece",
-    ]
-    page = result.report.read_text()
-    assert STUDY.title in page
-    assert "soup, masked" in page
-
-
+@pytest.mark.slow
 def test_what_is_shown_is_what_the_runs_have(ran):
     output, result = ran
-    (figure,) = result.shown.figures
+    (figure,) = result.findings.figures
     for arm, seed, measure, value in figure.records:
         if measure == "corrupted_top1":
             (own,) = {
@@ -112,18 +329,7 @@ def test_what_is_shown_is_what_the_runs_have(ran):
             assert (seed, value) == (0, pytest.approx(own))
 
 
-def test_sentences_claim_nothing_that_one_seed_of_60_pictures_does_not_carry(ran):
-    _, result = ran
-    said = result.shown.says
-    for text in ("equally long standard fine-tuning", "from scratch", "a soup of masked runs"):
-        assert text in said
-    accuracy, error = said.split(" Smooth ECE, masked against standard: ")
-    for part in (*accuracy.split(";"), error):
-        interval = part[part.index("(") + 1 : part.index(")")].replace("−", "-").split(" to ")
-        low, high = (float(end) for end in interval)
-        assert ("no clear difference" in part) == (low <= 0 <= high)
-
-
+@pytest.mark.slow
 def test_a_soup_is_the_mean_of_its_runs_and_says_so(ran):
     output, _ = ran
     folder = runs_of(output)["soup-masked-label"]
@@ -142,12 +348,13 @@ def test_a_soup_is_the_mean_of_its_runs_and_says_so(ran):
     assert torch.equal(soup.references, one.references)
 
 
+@pytest.mark.slow
 def test_finished_soups_are_kept_and_an_interrupted_one_goes_on(ran, monkeypatch):
     output, _ = ran
-    cells = plan_cells(PLAN, output)
+    cells = plan_jobs(PLAN, output)
 
     def finish():
-        return soups.finish(PLAN, cells, output, device="cpu", show=choose_display(None, True))
+        return soups.make_soups(PLAN, cells, output, device="cpu", show=choose_display(None, True))
 
     folders = {path.name.rpartition("-seed")[0]: path for path in finish()}
     assert set(folders) == SOUPS
@@ -156,7 +363,7 @@ def test_finished_soups_are_kept_and_an_interrupted_one_goes_on(ran, monkeypatch
     cut = folders["soup-standard"]
     before = read_job(cut)
     (cut / "job.json").unlink()
-    monkeypatch.setattr(soups, "_cook", lambda *args: pytest.fail("made again"))
+    monkeypatch.setattr(soups, "_save_soup", lambda *args: pytest.fail("made again"))
     with pytest.raises(pytest.fail.Exception, match="evaluated again"):
         finish()
     assert read_job(cut) == {}
@@ -167,40 +374,35 @@ def test_finished_soups_are_kept_and_an_interrupted_one_goes_on(ran, monkeypatch
     assert after["finished"] is True
 
 
+@pytest.mark.slow
 def test_another_evaluation_is_made_of_the_same_soup(ran, monkeypatch):
     output, _ = ran
-    other = make_plan(STUDY, "smoke", evaluation={"severities": (3,)})
-    cells = plan_cells(PLAN, output)
+    other = make_plan(STUDY, "smoke", settings=PLAN.settings, evaluation={"severities": (3,)})
+    cells = plan_jobs(PLAN, output)
     asked = []
     monkeypatch.setattr(soups, "evaluate", lambda *args, **options: asked.append(options))
-    monkeypatch.setattr(soups, "_cook", lambda *args: pytest.fail("made again"))
+    monkeypatch.setattr(soups, "_save_soup", lambda *args: pytest.fail("made again"))
     monkeypatch.setattr(soups, "write_atomic", lambda *args: None)
-    soups.finish(other, cells, output, device="cpu", show=choose_display(None, True))
+    soups.make_soups(other, cells, output, device="cpu", show=choose_display(None, True))
     assert [options["severities"] for options in asked] == [(3,)] * 2
 
 
+@pytest.mark.slow
 def test_one_run_is_no_soup(ran):
     output, _ = ran
-    cells = [c for c in plan_cells(PLAN, output) if "lr0.04" not in c.arm]
-    assert soups.finish(PLAN, cells, output, device="cpu", show=choose_display(None, True)) == []
+    cells = [c for c in plan_jobs(PLAN, output) if "lr0.04" not in c.arm]
+    assert (
+        soups.make_soups(PLAN, cells, output, device="cpu", show=choose_display(None, True)) == []
+    )
 
 
-def test_greedy_soups_without_pictures_to_choose_on_are_refused_before_anything_runs(tmp_path):
-    options = {"greedy": True, "soup": [1.0, 2.0]}
-    bare = make_plan(STUDY, "smoke", options=options, settings={"data.validation": 0})
-    with pytest.raises(OptionError, match=r"set aside to choose greedy soups on.*--greedy false"):
-        plan_cells(bare, tmp_path)
-    alone = make_plan(STUDY, "smoke", options=options | {"soup": [1.0]}, settings=bare.settings)
-    for plan in (make_plan(STUDY, "smoke", options=options), alone):
-        assert plan_cells(plan, tmp_path)
-
-
+@pytest.mark.slow
 def test_greedy_soups_are_made_where_they_are_asked_for(ran):
     output, _ = ran
-    plan = make_plan(STUDY, "smoke", options={"greedy": True})
-    cells = plan_cells(plan, output)
+    plan = make_plan(STUDY, "smoke", settings=PLAN.settings, options={"greedy": True})
+    cells = plan_jobs(plan, output)
     assert all(cell.finished for cell in cells)
-    found = soups.finish(plan, cells, output, device="cpu", show=choose_display(None, True))
+    found = soups.make_soups(plan, cells, output, device="cpu", show=choose_display(None, True))
     about = {read_job(folder)["arm"]: read_job(folder)["factors"]["way"] for folder in found}
     assert about == {
         "soup-standard": "soup",
@@ -214,9 +416,9 @@ def test_greedy_soups_are_made_where_they_are_asked_for(ran):
         assert said["way"] == read_job(folder)["factors"]["way"]
 
 
+@pytest.mark.slow
 def test_half_a_study_is_shown_without_what_is_missing(ran):
     output, _ = ran
     there = [read_run(runs_of(output)[name]) for name in ("base", "tuned-standard-lr0.02")]
-    shown = STUDY.show(make_results(PLAN, there))
-    assert shown.says == "Corrupted accuracy: not enough is finished."
+    shown = STUDY.findings(make_results(PLAN, there))
     assert len(shown.tables[0].rows) == 2

@@ -5,15 +5,15 @@ import csv
 import pytest
 import torch
 
-from killick.studies import NAMES, find_study
-from killick.studies.running import run_study
+from killick.studies import find_study, study_names
 from killick.studies.study import make_plan
+from killick.studies.study_runner import run_study
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("here")]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", study_names())
 def test_a_study_runs_on_a_gpu(name, tmp_path, monkeypatch):
     monkeypatch.setattr("grids.DEVICE", "cuda")
     plan = make_plan(find_study(name), "smoke", settings={"execution": "eager"})

@@ -1,6 +1,5 @@
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,25 +7,26 @@ import torch
 import killick
 from killick.core.anchored import anchored_in
 from killick.errors import KillickError, OptionError
-from killick.experiments.job_runner import run_job
 from killick.results.measurements import Measured
 from killick.runtime.progress import SilentDisplay
-from killick.studies import asked, asking
-from killick.studies.asking import (
+from killick.studies.inference import (
     DISTANCE,
     MARGINAL,
     MEAN,
     SECONDS,
     SHARE,
     SINGLE,
+    STUDY,
     TOP1,
     TRANSDUCTIVE,
     WORST,
+    InferenceResult,
+    compare_with_single,
 )
-from killick.studies.inference import STUDY
-from killick.studies.running import plan_cells, run_study
+from killick.studies.inference import measure as measuring
 from killick.studies.study import make_plan
-from killick.studies.trained import corrupt_all, open_trained
+from killick.studies.study_runner import run_study
+from killick.studies.trained_job import corrupt_all, open_job
 from killick.training.loop import train
 from killick.training.recipe_files import load_recipe
 
@@ -36,13 +36,13 @@ CPU = torch.device("cpu")
 OPTIONS = {
     "corruptions": ["fog", "gaussian_noise"],
     "severities": [2],
-    "pictures": 30,
+    "images": 30,
     "draws": 3,
     "k": 3,
     "candidates": 6,
     "searched": 2,
     "bank": 40,
-    "at_once": 8,  # does not divide the pictures
+    "at_once": 8,  # does not divide the images
     "timed": 10,
     "repeats": 2,
 }
@@ -55,7 +55,7 @@ def quiet(title, steps, done, what):
 def measure(folder: Path, where: Path, **changes) -> list[dict]:
     options = {**OPTIONS, **changes}
     kept = Measured(where, options)
-    asking.measure(folder, options, kept, device=CPU, show=quiet)
+    measuring.measure(folder, options, kept, device=CPU, show=quiet)
     return kept.records
 
 
@@ -68,13 +68,13 @@ def trained_with(folder: Path, **settings) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cell(tmp_path_factory) -> Path:
-    return trained_with(tmp_path_factory.mktemp("cell") / "run", seed=3)
+def job(tmp_path_factory) -> Path:
+    return trained_with(tmp_path_factory.mktemp("job") / "run", seed=3)
 
 
 @pytest.fixture(scope="module")
-def records(cell, tmp_path_factory) -> list[dict]:
-    return measure(cell, tmp_path_factory.mktemp("kept"))
+def records(job, tmp_path_factory) -> list[dict]:
+    return measure(job, tmp_path_factory.mktemp("kept"))
 
 
 def find(records: list[dict], **known) -> float:
@@ -87,26 +87,26 @@ def find(records: list[dict], **known) -> float:
 
 
 @torch.no_grad()
-def ask_one_by_one(model, images, references) -> torch.Tensor:
+def predict_one_by_one(model, images, references) -> torch.Tensor:
     """`(references, n, classes)`, an image and a reference at a time."""
     return torch.stack(
         [torch.cat([model(x[None], r[None]) for x in images]) for r in references]
     ).double()
 
 
-def set_up(cell):
-    trained = open_trained(cell, CPU)
-    images, labels = trained.test(OPTIONS["pictures"])
-    ways = asking.draw_ways(trained, OPTIONS)
+def set_up(job):
+    trained = open_job(job, CPU)
+    images, labels = trained.load_test(OPTIONS["images"])
+    ways = measuring.draw_references(trained, OPTIONS)
     return trained, images, labels, ways
 
 
-def test_one_reference_and_the_mean_of_several_are_those_of_a_slow_loop(cell, records):
-    trained, images, labels, ways = set_up(cell)
+def test_one_reference_and_the_mean_of_several_are_those_of_a_slow_loop(job, records):
+    trained, images, labels, ways = set_up(job)
     for corrupted in corrupt_all(images, OPTIONS["corruptions"], OPTIONS["severities"]):
         place = {"corruption": corrupted.name, "severity": corrupted.severity}
         for draw, candidates in enumerate(ways.draws):
-            logits = ask_one_by_one(trained.model, corrupted.images, candidates[:3])
+            logits = predict_one_by_one(trained.model, corrupted.images, candidates[:3])
             right = (logits.argmax(-1) == labels).double().mean(1)
             mean = (logits.mean(0).argmax(-1) == labels).double().mean()
             known = {"draw": draw, **place}
@@ -115,22 +115,22 @@ def test_one_reference_and_the_mean_of_several_are_those_of_a_slow_loop(cell, re
             assert find(records, metric=WORST, **known) == right.min()
 
 
-def test_the_mean_image_is_that_of_all_training_pictures(cell, records):
-    trained, images, labels, ways = set_up(cell)
+def test_the_mean_image_is_that_of_all_training_pictures(job, records):
+    trained, images, labels, ways = set_up(job)
     train_images = trained.parts.train.images()
     assert len(train_images) == 40
     mean = train_images.double().mean(0, keepdim=True).round().to(torch.uint8)
     assert torch.equal(ways.mean, mean)
     for corrupted in corrupt_all(images, OPTIONS["corruptions"], OPTIONS["severities"]):
-        logits = ask_one_by_one(trained.model, corrupted.images, mean)[0]
+        logits = predict_one_by_one(trained.model, corrupted.images, mean)[0]
         expected = (logits.argmax(-1) == labels).double().mean()
         assert find(records, inference=MEAN, metric=TOP1, corruption=corrupted.name) == expected
 
 
-def test_transduction_takes_the_candidate_whose_residual_is_nearest_to_training(cell, records):
-    trained, images, labels, ways = set_up(cell)
+def test_transduction_takes_the_candidate_whose_residual_is_nearest_to_training(job, records):
+    trained, images, labels, ways = set_up(job)
     model = anchored_in(trained.model)
-    bank = asking.training_residuals(trained, OPTIONS["bank"]).double().flatten(1)
+    bank = measuring.training_residuals(trained, OPTIONS["bank"]).double().flatten(1)
     assert len(bank) == 40
     (corrupted,) = corrupt_all(images, ["fog"], [2])
     for draw in range(2):
@@ -142,7 +142,7 @@ def test_transduction_takes_the_candidate_whose_residual_is_nearest_to_training(
             distances.append(min(scores))
         logits = torch.stack(
             [
-                ask_one_by_one(model, x[None], ways.draws[draw][i][None])[0, 0]
+                predict_one_by_one(model, x[None], ways.draws[draw][i][None])[0, 0]
                 for x, i in zip(corrupted.images, chosen, strict=True)
             ]
         )
@@ -156,8 +156,8 @@ def test_transduction_takes_the_candidate_whose_residual_is_nearest_to_training(
     assert not [each for each in records if each.get("draw") == 2 and each["metric"] == SHARE]
 
 
-def test_accuracy_is_that_of_evaluate_with_the_same_stored_reference(cell, records):
-    trained, *_, ways = set_up(cell)
+def test_accuracy_is_that_of_evaluate_with_the_same_stored_reference(job, records):
+    trained, *_, ways = set_up(job)
     model = anchored_in(trained.model).set_references(ways.draws[1][:3])
     rows = killick.evaluate(
         model,
@@ -180,25 +180,25 @@ def test_accuracy_is_that_of_evaluate_with_the_same_stored_reference(cell, recor
         assert find(records, **known) == pytest.approx(value)
 
 
-def test_draws_are_different_training_pictures_and_the_same_for_arms_of_a_seed(cell, tmp_path):
-    trained, *_, ways = set_up(cell)
+def test_draws_are_different_training_pictures_and_the_same_for_arms_of_a_seed(job, tmp_path):
+    trained, *_, ways = set_up(job)
     pool = {each.numpy().tobytes() for each in trained.parts.train.images()}
     drawn = [[each.numpy().tobytes() for each in draw] for draw in ways.draws]
     assert all(len(set(draw)) == 6 and set(draw) <= pool for draw in drawn)
     assert drawn[0] != drawn[1] != drawn[2]
     other = trained_with(tmp_path / "other", seed=3, **{"protocol.name": "anchored", "epochs": 1})
-    same = asking.draw_ways(open_trained(other, CPU), OPTIONS)
+    same = measuring.draw_references(open_job(other, CPU), OPTIONS)
     assert all(torch.equal(a, b) for a, b in zip(ways.draws, same.draws, strict=True))
 
 
 def test_references_come_from_the_set_that_training_drew_them_from(tmp_path):
     settings = {"protocol.reference_set": 10, "protocol.stored": 10, "epochs": 1}
-    trained = open_trained(trained_with(tmp_path / "run", **settings), CPU)
+    trained = open_job(trained_with(tmp_path / "run", **settings), CPU)
     stored = {each.numpy().tobytes() for each in anchored_in(trained.model).references}
-    ways = asking.draw_ways(trained, OPTIONS)
+    ways = measuring.draw_references(trained, OPTIONS)
     assert {each.numpy().tobytes() for draw in ways.draws for each in draw} <= stored
-    with pytest.raises(OptionError, match="at most 10 candidates"):
-        asking.draw_ways(trained, {**OPTIONS, "candidates": 11})
+    with pytest.raises(OptionError, match="at most 10"):
+        measuring.draw_references(trained, {**OPTIONS, "candidates": 11})
 
 
 def differences(model, images, references) -> torch.Tensor:
@@ -209,16 +209,16 @@ def differences(model, images, references) -> torch.Tensor:
 @pytest.mark.parametrize("flip", [False, True])
 def test_the_bank_holds_residuals_with_the_transforms_of_training(flip, tmp_path):
     settings = {"augment.crop": "none", "augment.flip": flip, "epochs": 1}
-    trained = open_trained(trained_with(tmp_path / "run", **settings), CPU)
+    trained = open_job(trained_with(tmp_path / "run", **settings), CPU)
     model, images = anchored_in(trained.model), trained.parts.train.images()
-    bank = asking.training_residuals(trained, 60).flatten(1).double()
+    bank = measuring.training_residuals(trained, 60).flatten(1).double()
     assert len(bank) == 60
     plain = differences(model, images, images).flatten(0, 1)
     flipped = differences(model, images.flip(-1), images).flatten(0, 1)
     near_plain, near_flipped = (torch.cdist(bank, each).amin(1) < 1e-2 for each in (plain, flipped))
     assert bool((near_plain | near_flipped).all())
     assert bool(near_plain.all()) is not flip
-    # References are clean: a flipped reference under a plain picture does not occur.
+    # References are clean: a flipped reference under a plain image does not occur.
     assert bool(near_plain.any())
 
 
@@ -226,31 +226,24 @@ def test_the_bank_holds_residuals_with_the_transforms_of_training(flip, tmp_path
 def test_residuals_of_training_within_the_batch_are_between_augmented_pictures(change, tmp_path):
     settings = {"protocol.references": "batch", "augment.crop": "none", "augment.flip": False}
     settings |= {"epochs": 1, **change}
-    trained = open_trained(trained_with(tmp_path / "run", **settings), CPU)
+    trained = open_job(trained_with(tmp_path / "run", **settings), CPU)
     model, images = anchored_in(trained.model), trained.parts.train.images()
-    bank = asking.training_residuals(trained, 60).flatten(1).double()
+    bank = measuring.training_residuals(trained, 60).flatten(1).double()
     assert len(bank) == 60
     plain = differences(model, images, images).flatten(0, 1)
     assert bool((torch.cdist(bank, plain).amin(1) > 1e-2).all())
 
 
-def test_each_way_is_timed_once(records):
-    timed = [each for each in records if each["metric"] == SECONDS]
-    assert [each["inference"] for each in timed] == [SINGLE, MEAN, MARGINAL, TRANSDUCTIVE]
-    assert all(0 < each["value"] <= each["median"] for each in timed)
-    assert {each["at_once"] for each in timed} == {8}
-
-
-def test_seconds_are_for_1000_pictures_and_the_best_of_the_turns(cell, monkeypatch):
-    trained, images, _, ways = set_up(cell)
-    clock, shown, predict = iter(range(10_000)), [], asking.predict
-    monkeypatch.setattr(asking.time, "perf_counter", lambda: next(clock) ** 2)
+def test_seconds_are_for_1000_pictures_and_the_best_of_the_turns(job, monkeypatch):
+    trained, images, _, ways = set_up(job)
+    clock, shown, predict = iter(range(10_000)), [], measuring.predict
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: next(clock) ** 2)
     monkeypatch.setattr(
-        asking, "predict", lambda model, x, *how: shown.append(len(x)) or predict(model, x, *how)
+        measuring, "predict", lambda model, x, *how: shown.append(len(x)) or predict(model, x, *how)
     )
     model = anchored_in(trained.model)
-    model.set_residuals(asking.training_residuals(trained, 40))
-    times = asking.time_ways(model, images[:10], ways, 2)
+    model.set_residuals(measuring.training_residuals(trained, 40))
+    times = measuring.time_all(model, images[:10], ways, 2)
     # The first turn warms up, with a look at the clock each; then the ways take turns.
     for place, each in enumerate(times):
         first, second = (2 * look + 1 for look in (4 + 2 * place, 12 + 2 * place))
@@ -258,8 +251,8 @@ def test_seconds_are_for_1000_pictures_and_the_best_of_the_turns(cell, monkeypat
     assert shown == 4 * [8] + 2 * 4 * [8, 2]
 
 
-def test_an_interrupted_measurement_goes_on_with_the_next_set(cell, records, tmp_path, monkeypatch):
-    ask, seen = asking.ask, []
+def test_an_interrupted_measurement_goes_on_with_the_next_set(job, records, tmp_path, monkeypatch):
+    ask, seen = measuring.score_all, []
 
     def interrupted(model, images, labels, ways):
         seen.append(1)
@@ -267,13 +260,13 @@ def test_an_interrupted_measurement_goes_on_with_the_next_set(cell, records, tmp
             raise KeyboardInterrupt
         return ask(model, images, labels, ways)
 
-    monkeypatch.setattr(asking, "ask", interrupted)
+    monkeypatch.setattr(measuring, "score_all", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        measure(cell, tmp_path)
-    found = measure(cell, tmp_path)
+        measure(job, tmp_path)
+    found = measure(job, tmp_path)
     assert len(seen) == 3
     assert without_times(found) == without_times(records)
-    assert measure(cell, tmp_path) == found
+    assert measure(job, tmp_path) == found
     assert len(seen) == 3
 
 
@@ -281,11 +274,11 @@ def without_times(records: list[dict]) -> list[dict]:
     return [each for each in records if each["metric"] != SECONDS]
 
 
-def test_records_that_a_kill_cut_off_are_not_kept_twice(cell, records, tmp_path):
+def test_records_that_a_kill_cut_off_are_not_kept_twice(job, records, tmp_path):
     kept = Measured(tmp_path, OPTIONS)
     fog = [each for each in records if each.get("corruption") == "fog"]
     kept.add(*fog[:4])
-    found = measure(cell, tmp_path)
+    found = measure(job, tmp_path)
     assert sorted(map(str, without_times(found))) == sorted(map(str, without_times(records)))
 
 
@@ -304,10 +297,8 @@ def test_mistakes_are_told_before_anything_is_trained(options, message):
         make_plan(STUDY, "smoke", options=options)
 
 
-def way(inference: str, *seeds: list[float], seconds: float = 1.0) -> asked.Asked:
-    return asked.Asked(
-        "anchored", inference, dict(enumerate(seeds)), dict.fromkeys(range(len(seeds)), seconds)
-    )
+def way(inference: str, *seeds: list[float], seconds: float = 1.0) -> InferenceResult:
+    return InferenceResult("anchored", inference, dict(enumerate(seeds)), seconds)
 
 
 @pytest.mark.parametrize(
@@ -315,80 +306,38 @@ def way(inference: str, *seeds: list[float], seconds: float = 1.0) -> asked.Aske
     [
         (([0.60, 0.62], [0.60, 0.63]), "better"),
         (([0.40, 0.42], [0.40, 0.41]), "worse"),
-        (([0.51, 0.53], [0.51, 0.53]), "no clear difference"),  # within the spread over draws
-        (([0.60, 0.62], [0.48, 0.50]), "no clear difference"),  # another sign in another seed
-        (([0.54, 0.56], [0.80, 0.82]), "no clear difference"),  # the seeds disagree
-        (([0.40, 0.80], [0.40, 0.81]), "no clear difference"),  # its own spread over draws
+        (([0.51, 0.53], [0.51, 0.53]), "not significant"),  # within the spread over draws
+        (([0.60, 0.62], [0.48, 0.50]), "not significant"),  # another sign in another seed
+        (([0.54, 0.56], [0.80, 0.82]), "not significant"),  # the seeds disagree
+        (([0.40, 0.80], [0.40, 0.81]), "not significant"),  # its own spread over draws
         (([0.60], [0.61]), "better"),  # the mean image has no draws
     ],
 )
 def test_only_what_is_larger_than_all_spreads_counts_as_a_difference(other, word):
     single = way(SINGLE, [0.50, 0.52], [0.50, 0.52])
-    assert asked.judge_way(way(MARGINAL, *other), single) == word
+    assert compare_with_single(way(MARGINAL, *other), single) == word
 
 
-@pytest.mark.parametrize(("value", "word"), [(0.53, "no clear difference"), (0.55, "better")])
+@pytest.mark.parametrize(("value", "word"), [(0.53, "not significant"), (0.55, "better")])
 def test_with_one_seed_a_difference_must_be_twice_the_spread_over_draws(value, word):
     single = way(SINGLE, [0.50, 0.52])  # mean 0.51, spread 0.014
-    assert asked.judge_way(way(MEAN, [value]), single) == word
-
-
-def test_one_draw_tells_nothing():
-    single = way(SINGLE, [0.5])
-    assert asked.judge_way(way(MARGINAL, [0.9]), single) == "one draw, nothing to tell"
+    assert compare_with_single(way(MEAN, [value]), single) == word
 
 
 def test_spread_over_draws_is_that_within_a_seed():
     found = way(SINGLE, [0.1, 0.3], [0.7, 0.9])
     assert found.mean == pytest.approx(0.5)
     assert found.over_draws == pytest.approx(0.02**0.5)
-    assert way(MARGINAL, [0.1], seconds=3.0).times(way(SINGLE, [0.1], seconds=2.0)) == 1.5
 
 
-def test_accuracy_of_a_draw_is_the_mean_over_sets():
-    def record(draw, corruption, value):
-        return {"seed": 0, "draw": draw, "corruption": corruption, "value": value}
-
-    places = [(0, "fog", 0.2), (1, "fog", 0.4), (0, "snow", 0.4), (1, "snow", 0.8)]
-    top1 = [record(*place) for place in places]
-    results = SimpleNamespace(
-        levels=lambda factor: ["anchored"],
-        records=lambda metric, protocol, inference: (
-            top1 if (metric, inference) == (TOP1, SINGLE) else []
-        ),
-    )
-    (found,) = asked.collect_asked(results).values()
-    assert found.top1 == {0: [pytest.approx(0.3), pytest.approx(0.6)]}
-    assert found.mean_seconds is None
-
-
-def test_the_smoke_size_runs_to_its_page(tmp_path):
-    plan = make_plan(STUDY, "smoke")
-    cells = plan_cells(plan, tmp_path)
-    assert len(cells) == 2
-    assert [run_job(each, threads=1, device="cpu") for each in cells]
-    ran = run_study(plan, tmp_path, device="cpu", quiet=True)
+@pytest.mark.slow
+def test_the_smoke_size_runs_to_its_report(tmp_path):
+    ran = run_study(make_plan(STUDY, "smoke"), tmp_path, device="cpu", quiet=True)
     assert ran.failed == []
-    assert ran.report is not None
     assert ran.report.exists()
-    (table,) = ran.shown.tables
-    assert len(table.rows) == 8
-    line = next(row for row in table.rows if row[0] == "masked-label, mean of 3")
-    assert line[-3:] == ("–", "–", "–")  # the paper's are of 10, not of 3
-    line = next(row for row in table.rows if row[0] == "masked-label, 1 random reference")
-    assert line[-3:] == ("53.49 ± 0.38", "2.24", "1")
-    (figure,) = ran.shown.figures
-    assert len(figure.panels) == 2
-    assert len(figure.records) == 8 + 2
-    for word in ("Anchored: 1 random reference", "the mean image", "best of 5", "× the time"):
-        assert word in ran.shown.says
-
-
-def test_the_size_of_the_paper_is_its_setting():
-    plan = make_plan(STUDY, "paper")
-    options = plan.options
-    assert (plan.recipe, options.k, options.candidates) == ("cifar100-resnet18", 10, 50)
-    assert options.corruptions is None
-    assert options.severities == [1, 2, 3, 4, 5]
-    assert options.bank == 10_000
-    assert [arm.name for arm in plan.arms] == ["anchored", "masked-label"]
+    (table,) = ran.findings.tables
+    rows = {row[0]: row for row in table.rows}
+    assert len(rows) == 8
+    assert rows["masked-label, mean of 3"][-2:] == ("–", "–")  # the paper's are of 10, not of 3
+    assert rows["masked-label, 1 random reference"][-2:] == ("53.49 ± 0.38", "2.24")
+    assert len(ran.findings.figures[0].records) == 8

@@ -137,9 +137,13 @@ def _corruptions() -> list[Entry]:
 
 
 def _studies() -> list[Entry]:
-    from killick.studies import NAMES, find_study
+    from killick.studies import find_study, study_names
 
-    return [_entry(name, study, item=study.item) for name in NAMES if (study := find_study(name))]
+    return [
+        _entry(name, study, item=study.item)
+        for name in study_names()
+        if (study := find_study(name))
+    ]
 
 
 KINDS: dict[str, Callable[[], list[Entry]]] = {

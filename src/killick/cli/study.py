@@ -6,6 +6,7 @@ import shlex
 import sys
 import textwrap
 from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,230 +19,183 @@ from killick.cli.job_options import (
     show_jobs,
     tell_failed,
 )
-from killick.cli.parser import suggest
+from killick.cli.parser import Parser, suggest
 from killick.errors import OptionError
-from killick.studies import NAMES, find_study
+from killick.studies import find_study, study_names
 from killick.studies.study import SIZES, Plan, Study, make_plan
-from killick.training.recipe_files import settings as known_settings
 
 EXAMPLES = """\
 examples:
-  killick study                                  what there is, a line each
-  killick study alpha                            on embedded pictures, minutes
-  killick study alpha --dry-run                  what would be trained
+  killick study                                  all studies, a line each
+  killick study alpha                            on embedded images, minutes
+  killick study alpha --dry-run                  the jobs it would run
+  killick study alpha --help                     its own options
   killick study reference-size --recipe cifar10-resnet18 --data pack:cifar10.npz --seeds 0,1,2
   killick study label-noise --size paper --data cifar100 --data.root DATA --jobs 4
   killick study landscape --points 25 --epochs 20
 
 A study trains what the paper trained for a table or figure, evaluates it, and writes report.html
-with the figure, the paper's values beside ours, and what was not as in the paper. Sizes: small
-(the default: embedded pictures, minutes on two cores), smoke (seconds, to see that it runs), paper
-(the paper's settings; bring the data). Interrupted, it goes on with the same command; a finished
-model is never trained again. Settings of the recipe are options too, as in killick train.
+with the paper's values beside ours. Sizes: small (default: embedded images, minutes on two cores),
+smoke (seconds, to see that it runs), paper (the paper's settings; bring the data). The same command
+resumes an interrupted study. Settings of the recipe are options too, as in killick train.
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command and its studies."""
+    """Add this command to the parser of `killick`; a study is imported only for its own options."""
+    names = study_names()
     parser = commands.add_parser(
         name,
-        help="an experiment of the paper: trains it, and shows the figure or table",
-        description="Run one of the paper's experiments, and show its figure or table.",
+        help="an experiment of the paper: trains it, and makes the figure or table",
+        description="Run one of the paper's experiments, and make its figure or table.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
         usage="killick study NAME [--size SIZE] [--recipe RECIPE] [--data DATA] [--SETTING VALUE]",
     )
     studies = parser.add_subparsers(
-        dest="study", title="studies", metavar="NAME", prog="killick study", help="one of these"
+        dest="study", title="studies", metavar="NAME", prog="killick study", help=", ".join(names)
     )
-    for each in NAMES:
-        _add_study(studies, find_study(each))
+    for each in names:
+        studies.add_parser(
+            each,
+            usage=f"killick study {each} [--size {{{','.join(SIZES)}}}] [--recipe RECIPE]\n"
+            "           [--data DATA] [--seeds 0,1] [--SETTING VALUE ...] [options]",
+            fill=partial(_add_options, each),
+        )
 
 
-def _add_study(studies: Any, study: Study) -> None:
-    item = f"{study.item}: " if study.item else "Beyond the paper: "
-    parser = studies.add_parser(
-        study.name,
-        help=f"{item}{study.about}".replace("%", "%%"),
-        description=textwrap.fill(f"{study.title} {item}{study.about}.", 80),
-        epilog=_describe_sizes(study),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        usage=f"killick study {study.name} [--size {{{','.join(SIZES)}}}] [--recipe RECIPE]\n"
-        "           [--data DATA] [--seeds 0,1] [--SETTING VALUE ...] [options]",
-    )
+def _add_options(name: str, parser: Parser) -> None:
+    """Add the options of a study, and describe it."""
+    study = find_study(name)
+    item = study.item or "Beyond the paper"
+    parser.description = textwrap.fill(f"{study.title} {item}: {study.about}.", 80)
+    parser.epilog = _describe_sizes(study)
     add_argument = parser.add_argument
     add_argument("--size", choices=SIZES, default="small", help="of the experiment (small)")
     add_argument(
         "--recipe",
         metavar="NAME_OR_FILE",
-        help="that all arms share; its settings are options too, as in killick train: --epochs 60",
+        help="shared by all arms; its settings are options too, as in killick train: --epochs 60",
     )
     add_argument("--seeds", metavar="0,1,...", type=read_names, help="of each arm")
     add_argument(
         "--output", metavar="FOLDER", type=Path, help="default: studies/, by name, size and data"
     )
-    suites = ",".join(study.sizes["small"].evaluation.get("suites", ())) or "as there"
-    add_evaluation(parser, suites=suites, limit="by size", references="by size")
-    own = [each for each in fields(study.options) if f"--{_flag(each.name)}" not in parser.options]
-    if own:
-        group = parser.add_argument_group("of this study")
-        for each in own:
-            group.add_argument(
-                f"--{_flag(each.name)}",
-                dest=f"option_{each.name}",
-                metavar=_metavar(each.type),
-                help=_tell_option(study, each).replace("%", "%%"),
-            )
+    add_evaluation(parser, suites=",".join(study.suites), limit="by size", references="1")
+    group = parser.add_argument_group("options of this study")
+    small = study.at_size("small").options
+    for each in fields(study.options):
+        flag = f"--{each.name.replace('_', '-')}"
+        if flag in parser.options:  # an option of the evaluation is used for both
+            continue
+        default = each.default if each.default is not MISSING else each.default_factory()  # type: ignore[misc]
+        text = f"{each.metadata['about']} ({_format(small.get(each.name, default))})"
+        dest = f"option_{each.name}"
+        group.add_argument(flag, dest=dest, metavar="VALUE", help=text.replace("%", "%%"))
     add_place(parser)
 
 
+def _describe_sizes(study: Study) -> str:
+    lines = ["sizes:"]
+    for name in SIZES:
+        size = study.at_size(name)
+        changed = {**size.settings, **size.options, "limit": size.evaluation.get("limit")}
+        words = [f"{key} {_format(value)}" for key, value in changed.items() if value is not None]
+        text = "; ".join([f"recipe {size.recipe}", f"seeds {_format(size.seeds)}", *words])
+        text += f". {size.remark}" if size.remark else ""
+        indents = {"initial_indent": "  ", "subsequent_indent": " " * 9}
+        lines += textwrap.wrap(f"{name:6} {text}", 80, break_long_words=False, **indents)
+    return "\n".join(lines)
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Run a study, print its tables, and say where the page is."""
+    """Run a study, print its tables, and where the report is."""
     if options.study is None:
         print(_list_studies())
         return 0
     from killick.cli.train import parse_overrides
-    from killick.training.recipe_files import load_recipe
+    from killick.training.recipe_files import load_recipe, settings
     from killick.training.unused_settings import refuse_unused_in_all
 
     study = find_study(options.study)
-    settings = parse_overrides(rest)
-    _refuse_unknown(study, settings)
-    if "seed" in settings:
-        raise OptionError("expected --seeds 0,1,... for a study, found --seed.")
+    given, chosen = parse_overrides(rest), _read_options(study, options)
+    if "seed" in given:
+        raise OptionError("studies take --seeds 0,1,..., not --seed.")
+    for name in given:
+        if name not in settings():
+            near = suggest(name, [*(each.name for each in fields(study.options)), *settings()])
+            raise OptionError(
+                f"killick study {study.name} has no option --{name.replace('_', '-')}{near}. See"
+                f" killick study {study.name} --help."
+            )
     plan = make_plan(
         study,
         options.size,
         recipe=options.recipe,
-        settings=settings,
-        options=_read_options(study, options),
+        settings=given,
+        options=chosen,
         seeds=read_numbers("--seeds", options.seeds),
         evaluation=read_evaluation(options),
     )
     refuse_unused_in_all(
         {a.name: load_recipe(plan.recipe, {**plan.settings, **a.settings}) for a in plan.arms},
         {arm.name: list(arm.settings) for arm in plan.arms},
-        settings,
+        given,
     )
-    output = options.output or Path("studies") / _name(plan, options.recipe)
-    limit = plan.evaluation.get("limit")
-    if limit is not None and options.limit is None and not options.quiet:
-        print(
-            f"size {plan.size}: models are evaluated on at most {limit:,} pictures of each set;"
-            " --limit N for others"
-        )
+    from killick.studies.study_runner import plan_jobs, run_study
+
+    output = options.output or Path("studies") / _folder_name(plan, options.recipe)
     if options.dry_run:
-        from killick.studies.running import plan_cells
-
-        show_jobs(plan_cells(plan, output), output / "report.html", options)
+        show_jobs(plan_jobs(plan, output), output / "report.html", options)
         return 0
-    from killick.studies.running import run_study
-
     command = ["killick", *options.words]
     found = run_study(plan, output, command=command, **read_place(options))
     tell_failed(found.failed)
-    if found.shown is not None and not options.quiet:
+    if found.findings is not None and not options.quiet:
         from killick.cli.summaries import show_study
 
-        show_study(study, found.shown, found.equality)
+        show_study(study, found.findings)
         print(f"The report is in {found.report}")
     if found.interrupted:
-        print(f"killick: interrupted. Go on with: {shlex.join(command)}", file=sys.stderr)
+        print(f"killick: interrupted. Resume with: {shlex.join(command)}", file=sys.stderr)
         return 130
     return 1 if found.failed else 0
 
 
 def _read_options(study: Study, options: argparse.Namespace) -> dict[str, Any]:
-    """What was given of the study's own options; one of evaluation's with the same name too."""
+    """The study's own options; one with the name of an evaluation option is both."""
     found: dict[str, Any] = {}
     for each in fields(study.options):
-        given = getattr(options, f"option_{each.name}", None)
-        if given is None:
-            given = getattr(options, each.name, None)
-        if given not in (None, (), [], {}):
-            found[each.name] = ",".join(given) if isinstance(given, tuple) else given
+        value = getattr(options, f"option_{each.name}", getattr(options, each.name, None))
+        if value not in (None, (), [], {}):
+            found[each.name] = ",".join(value) if isinstance(value, tuple) else value
     return found
-
-
-def _tell_option(study: Study, option: Any) -> str:
-    """What it is, what it may be, and what it is at the size small."""
-    default = option.default if option.default is not MISSING else option.default_factory()
-    small = study.sizes["small"].options.get(option.name, default)
-    shown = "none" if small is None else _spell(small)
-    return f"{option.metadata['about']} ({shown})"
-
-
-def _flag(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _metavar(kind: Any) -> str:
-    words = str(kind)
-    if "list" in words:
-        return "A,B,..."
-    return "true|false" if "bool" in words else "N" if "int" in words else "VALUE"
-
-
-def _describe_sizes(study: Study) -> str:
-    lines = ["sizes:"]
-    for name in SIZES:
-        size = study.sizes[name]
-        changed = ", ".join(f"{key} {_spell(value)}" for key, value in size.settings.items())
-        own = ", ".join(f"{_flag(key)} {_spell(value)}" for key, value in size.options.items())
-        limit = size.evaluation.get("limit")
-        looked = f"evaluated on {limit} pictures of each set" if limit is not None else ""
-        parts = [f"recipe {size.recipe}", changed, own, f"seeds {_spell(size.seeds)}", looked]
-        parts.append(size.remark)
-        lines += textwrap.wrap(
-            f"{name:6} " + "; ".join(part for part in parts if part),
-            80,
-            initial_indent="  ",
-            subsequent_indent=" " * 9,
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
-    return "\n".join(lines)
-
-
-def _spell(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _list_studies() -> str:
     lines = ["Studies, experiments of the paper:"]
-    for name in NAMES:
+    for name in study_names():
         study = find_study(name)
         text = f"{study.item or 'beyond the paper'}: {study.about}"
         first, *more = textwrap.wrap(text, 60)
         lines += [f"  {name:16}{first}", *(" " * 18 + line for line in more)]
     return "\n".join(
-        [*lines, "", "killick study NAME runs one; killick study NAME --help tells more."]
+        [*lines, "", "killick study NAME runs one; killick study NAME --help: options."]
     )
 
 
-def _name(plan: Plan, recipe: str | None) -> str:
-    """By study, size or recipe, and data; with a digest of all else that was changed."""
+def _folder_name(plan: Plan, recipe: str | None) -> str:
+    """By study, size or recipe, and data; with a digest of what else was changed."""
     usual = make_plan(plan.study, plan.size, recipe=recipe)
-    settings = dict(plan.settings)
-    kind, _, place = str(settings.get("data.name", "")).partition(":")
+    kind, _, place = str(plan.settings.get("data.name", "")).partition(":")
     words = [plan.study.name, plan.size if recipe is None else Path(recipe).stem]
     words += [Path(place.partition("#")[0]).stem or kind]
     changed = [(each.settings, each.options, each.evaluation) for each in (plan, usual)]
     if repr(changed[0]) != repr(changed[1]):
         words.append(hashlib.sha256(repr(changed[0]).encode()).hexdigest()[:6])
     return "-".join("".join(c if c.isalnum() or c in "-_" else "_" for c in w) for w in words if w)
-
-
-def _refuse_unknown(study: Study, settings: dict[str, Any]) -> None:
-    """Tell a slip in the name of an option, which would be taken for a setting of the recipe."""
-    own = [each.name for each in fields(study.options)]
-    for name in settings:
-        if name not in known_settings():
-            near = suggest(name, [*own, *known_settings()])
-            listed = ", ".join(f"--{_flag(each)}" for each in own)
-            raise OptionError(
-                f"no such option of killick study {study.name}: --{_flag(name)}{near}. Its own are"
-                f" {listed}; settings of recipes are in killick train --help."
-            )

@@ -10,8 +10,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from killick.report.tables import TextTable
-    from killick.studies.equality import Equality
-    from killick.studies.shown import Shown
+    from killick.studies.findings import Findings
     from killick.studies.study import Study
 
 Row = dict[str, Any]
@@ -211,29 +210,20 @@ def show_comparison(folder: Path, console: Console | None = None) -> None:
         console.print("; ".join(notes), style="dim")
 
 
-def show_study(
-    study: "Study", shown: "Shown", equality: "Equality | None", console: Console | None = None
-) -> None:
-    """Print what a study found: its tables, its checks, and what was not as in the paper."""
+def show_study(study: "Study", findings: "Findings", console: Console | None = None) -> None:
+    """Print the findings of a study: its headline, tables and checks."""
     console = console or Console(highlight=False, markup=False)
     console.print(f"{study.title} ({study.item or 'beyond the paper'})", style="bold")
-    console.print(shown.says, soft_wrap=True)
-    for table in shown.tables:
+    console.print(findings.headline, soft_wrap=True)
+    for table in findings.tables:
         console.print()
         console.print(f"{table.title}. {table.note}".rstrip(), style="dim", soft_wrap=True)
         _show_table(table, console)
     console.print()
-    for check in shown.checks:
-        console.print(f"{check.verdict}: {check.what} ({check.found})", soft_wrap=True)
-    for note in shown.notes:
+    for check in findings.checks:
+        console.print(f"{check.what}: {check.verdict} ({check.found})", soft_wrap=True)
+    for note in findings.notes:
         console.print(note, style="dim", soft_wrap=True)
-    if equality is not None:
-        words = "; ".join(
-            f"{name} {here} (paper: {there})" for name, here, there in _first(equality)
-        )
-        more = len(equality.different) - len(_first(equality))
-        words += f"; and {more} more in the report" if more else ""
-        console.print(f"Not as in the paper: {words or 'nothing'}.", soft_wrap=True)
 
 
 def _show_table(table: "TextTable", console: Console) -> None:
@@ -263,9 +253,3 @@ def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     heads = [max(map(len, head.split()), default=0) for head in columns]
     cells = [max(map(len, column)) for column in zip(*rows, strict=True)] or heads
     return sum(max(pair) + 2 for pair in zip(heads, cells, strict=True))
-
-
-def _first(equality: "Equality") -> list[tuple[str, str, str]]:
-    """What people ask about first."""
-    told = ("data.name", "network.name", "epochs", "data.limit", "evaluation limit")
-    return [each for each in equality.different if each[0] in told]

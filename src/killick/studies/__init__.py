@@ -1,18 +1,22 @@
-"""Studies: each table and figure of the paper as an experiment that anyone can run, one file each.
+"""Studies: each table and figure of the paper as an experiment, one file or folder each.
 
-Read one of them, such as `reference_size`, top to bottom; `study` says what a study is, and
-`running` how it is run.
+In: a plan (which arms, sizes and seeds). Out: run folders, `study.csv` and a report. A study may import
+everything but the command line. Read `alpha` first; `study` defines what a study is, `study_runner` runs it.
+To add one, write a file that calls `STUDIES.register`; other packages offer an entry point `killick.studies`.
 """
 
 import importlib
+import pkgutil
 
-from killick.errors import check_option
-from killick.studies.study import Study
+from killick.studies.study import STUDIES, Study
 
-NAMES = (
-    *("reference-size", "inference", "landscape", "augmentation", "label-noise"),
-    *("generalization", "safety", "alpha", "adaptation", "finetune"),
-)
+_SHARED = ("findings", "plots", "study", "study_runner", "trained_job")
+
+
+def study_names() -> tuple[str, ...]:
+    """The names of all studies, without importing any of them."""
+    own = _own_names()
+    return (*own, *(name for name in STUDIES.names() if name not in own))
 
 
 def find_study(name: str) -> Study:
@@ -22,7 +26,12 @@ def find_study(name: str) -> Study:
         >>> find_study("alpha").item
         'Table 4'
     """
-    check_option("the study", name, NAMES)
-    module = importlib.import_module(f"killick.studies.{name.replace('-', '_')}")
-    found: Study = module.STUDY
-    return found
+    own = _own_names()
+    for each in [name] if name in own else own:
+        importlib.import_module(f"{__name__}.{each.replace('-', '_')}")
+    return STUDIES.find(name)
+
+
+def _own_names() -> tuple[str, ...]:
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return tuple(name.replace("_", "-") for name in modules if name not in _SHARED)

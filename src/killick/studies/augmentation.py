@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from killick.errors import check_option
 from killick.settings import setting
-from killick.studies.study import PROTOCOLS, Size, Study, Treatment, cross
+from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, StudyArm, cross_arms
 
 if TYPE_CHECKING:
-    from killick.studies.results import Results
-    from killick.studies.shown import Shown
+    from killick.studies.findings import Findings, Results
 
 # CIFAR-100-C at severity 5, ResNet-18: standard, anchored, masked.
 PAPER = {
@@ -36,65 +35,35 @@ class Options:
     protocols: list[str] = setting(list(PROTOCOLS), "arms")
 
 
-def treat(options: Options, settings: Mapping[str, Any]) -> Sequence[Treatment]:
+def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
     """Every protocol with every policy."""
     for policy in options.policies:
         check_option("a policy", policy, POLICIES)
     levels = {policy: POLICIES[policy] for policy in options.policies}
-    return cross("augmentation", levels, options.protocols)
+    return cross_arms("augmentation", levels, options.protocols)
 
 
-def show(results: "Results") -> "Shown":
+def find(results: "Results") -> "Findings":
     """Accuracy at the highest severity, policy by policy."""
-    from killick.studies.drawing import Published, draw_sweep, tabulate_sweep
-    from killick.studies.shown import Shown
+    from killick.studies.findings import Findings
+    from killick.studies.plots import Published, Sweep
 
     values = {
         (protocol, policy): value
         for policy, row in PAPER.items()
         for protocol, value in zip(PROTOCOLS, row, strict=True)
     }
-    published = [Published("CIFAR-100-C", values, "Fig. 5a")]
-    figure = draw_sweep(
+    sweep = Sweep(
         results,
         "augmentation",
         "severity5_top1",
-        name="study-augmentation",
-        heading="Here",
-        along="augmentation",
-        says="Accuracy at severity 5. In the paper masking adds to each policy.",
-        published=published,
-    )
-    table = tabulate_sweep(
-        results,
+        "study-augmentation",
         "augmentation",
-        "severity5_top1",
-        name="study-augmentation-table",
-        title="Accuracy at severity 5 by augmentation",
-        published=published,
+        published=(Published("CIFAR-100-C", values, "Fig. 5a"),),
     )
-    return Shown(_tell(results), (figure,), (table,))
+    return Findings(sweep.headline(), (sweep.figure(),), (sweep.table(),))
 
 
-def _tell(results: "Results") -> str:
-    """With which policies masking helped, hurt, or did neither."""
-    from killick.report.formatting import capitalise, enumerate_words
-    from killick.studies.drawing import judge, tell_difference
-
-    found: dict[str, list[str]] = {}
-    for policy in results.levels("augmentation"):
-        arm = results.arm(protocol="masked-label", augmentation=policy)
-        base = results.arm(protocol="standard", augmentation=policy)
-        gain = results.difference(arm, base, "severity5_top1")
-        if gain is not None:
-            found.setdefault(judge(gain), []).append(f"{policy} {tell_difference(gain)}")
-    sentences = [
-        f"{capitalise(word)} with {enumerate_words(all_)}." for word, all_ in found.items()
-    ]
-    return "Masked-label against standard at severity 5, in points. " + " ".join(sentences)
-
-
-_SHOWN = {"suites": ("clean", "corruptions"), "references": 1}
 STUDY = Study(
     name="augmentation",
     item="Fig. 5a",
@@ -102,28 +71,15 @@ STUDY = Study(
     about="geometric, RandAugment, TrivialAugment, PixMix x protocols, accuracy at severity 5",
     options=Options,
     varies=("policies", "protocols"),
-    treat=treat,
-    show=show,
+    arms=make_arms,
+    findings=find,
     sizes={
-        "small": Size(
-            "shapes-compare",
-            options={"protocols": ["standard", "masked-label"]},
-            seeds=(0,),
-            evaluation={**_SHOWN, "limit": 400},
-        ),
-        "smoke": Size(
-            "shapes-compare",
-            {"data.limit": 60, "data.validation": 0, "epochs": 1, "data.workers": 0},
-            {"policies": ["geometric", "pixmix"]},
-            seeds=(0,),
-            evaluation={**_SHOWN, "limit": 60, "corruptions": ("fog",)},
-        ),
-        "paper": Size("cifar100-resnet18", evaluation=_SHOWN, seeds=(0, 1, 2)),
+        "small": Size(options={"protocols": ["standard", "masked-label"]}, seeds=(0,)),
+        "smoke": Size(options={"policies": ["geometric", "pixmix"]}),
     },
-    unsaid=(
-        "the magnitudes; taken: torchvision's defaults of RandAugment and TrivialAugment, and for"
-        " PixMix those of its authors with pictures made by Killick (augment.mixing_set: others).",
-        "whether crop and flip stay beside a policy; taken: they do.",
-        "how many seeds; taken: 3.",
+    notes=(
+        "The paper does not state the magnitudes: torchvision's defaults, and for PixMix those of"
+        " its authors with images made by Killick.",
     ),
 )
+STUDIES.register(STUDY.name, STUDY)

@@ -1,18 +1,22 @@
-"""Tables 3 and 7: are anchored networks safer? Foreign pictures told, calibration under shift."""
+"""Tables 3 and 7: OOD detection by energy, and calibration under shift."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.settings import setting
-from killick.studies.study import PROTOCOLS, Size, Study, Treatment, plain
+from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, StudyArm, protocol_arms
 
 if TYPE_CHECKING:
+    from killick.report.figures import Figure
+    from killick.report.statistics import Estimate
     from killick.report.tables import TextTable
-    from killick.studies.results import Results
-    from killick.studies.shown import Shown
+    from killick.studies.findings import Findings, Results
 
-# ImageNet: AUROC of iSUN, Textures, Places365 (Table 7) and NINCO (Table 3, which has no anchored
+    Numbers = Mapping[str, Mapping[Any, Estimate]]  # by arm, and by set or severity
+
+# ImageNet: AUROC of iSUN, Textures, Places365 (Table 7) and NINCO (Table 3, without anchored
 # training); smooth ECE, its mean and standard deviation over shifted sets (Tables 3 and 6).
 PAPER: dict[tuple[str, str], tuple[float | None, ...]] = {
     ("SwinV2-T", "standard"): (80.25, 76.83, 72.53, 77.46, 0.121, 0.034),
@@ -28,6 +32,10 @@ PAPER: dict[tuple[str, str], tuple[float | None, ...]] = {
     ("SwinV2-B", "anchored"): (85.98, 77.88, 70.75, None, 0.129, 0.058),
     ("SwinV2-B", "masked-label"): (87.34, 75.74, 73.66, 74.53, 0.124, 0.051),
 }
+PAPER_SETS = ("iSUN", "Textures", "Places365", "NINCO")
+_BASE = "standard"
+_SMOOTH = "smooth_ece"
+_SUITES = {"corruptions": "common corruptions", "cbar": "C-bar"}
 
 
 @dataclass(frozen=True)
@@ -37,100 +45,170 @@ class Options:
     protocols: list[str] = setting(list(PROTOCOLS), "arms")
 
 
-def treat(options: Options, settings: Mapping[str, Any]) -> Sequence[Treatment]:
+def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
     """The protocols themselves; the sets are those of the evaluation."""
-    return plain(options.protocols)
+    return protocol_arms(options.protocols)
 
 
-def show(results: "Results") -> "Shown":
-    """AUROC by set, calibration over shifted sets, and the paper's tables."""
-    from killick.studies.shifted import draw_safety, has_vision_ood, tabulate_safety, tell_safety
-    from killick.studies.shown import Shown
+def find(results: "Results") -> "Findings":
+    """AUROC by OOD set, and calibration over shifted sets."""
+    from killick.studies.findings import Findings
 
-    says = "In the paper masking raises the mean AUROC of three networks of four, and lowers the"
-    says += " calibration error of all four by less than its spread over sets."
-    notes = [
-        "The paper's calibration errors may be means over batches of 64, as its code takes them,"
-        " which come out higher than those of whole sets, taken here."
-    ]
-    if not has_vision_ood(results):
-        notes.append(
-            "The paper's AUROCs are against other foreign sets, so they do not compare. With its"
-            " sets: --ood iSUN=pictures:FOLDER, likewise Textures, Places365 and NINCO."
-        )
-    return Shown(
-        tell_safety(results),
-        (draw_safety(results, says),),
-        (tabulate_safety(results), tabulate_paper()),
-        notes=tuple(notes),
-    )
+    base, parts = results.arm(protocol=_BASE), []
+    for protocol in results.levels("protocol"):
+        arm = results.arm(protocol=protocol)
+        if protocol != _BASE:
+            area = results.compare(arm, base, "ood_auroc")
+            error = results.compare(arm, base, "corrupted_smooth_ece")
+            parts.append(f"{protocol} OOD AUROC {area}, corrupted smooth ECE {error}")
+    headline = f"Against {_BASE}: {'; '.join(parts)}."
+    return Findings(headline, (draw_safety(results),), (tabulate_safety(results),))
 
 
-def tabulate_paper() -> "TextTable":
-    """Tables 3 and 7 in one, with the calibration of anchored training from Table 6."""
+def errors_of(results: "Results", arm: str) -> dict[int, dict[tuple[str, str, int], float]]:
+    """By seed the smooth ECE of each shifted set, keyed by suite, name and severity.
+
+    Shifted are all corrupted sets and the sets of the suite "shift"; the clean one is not.
+    """
+    from killick.report.conditions import SINGLE
+
+    found: dict[int, dict[tuple[str, str, int], float]] = {}
+    comparison = results.report.comparison
+    for (name, seed), values in comparison.values.items():
+        if name != arm:
+            continue
+        errors = {
+            (each.suite, each.corruption, each.severity): value
+            for each, value in values.items()
+            if (each.metric, each.inference, each.scaling) == (_SMOOTH, SINGLE, "")
+            and each.suite in _SUITES
+        }
+        for row in comparison.runs[name, seed].rows:
+            asked = (row["suite"], row["metric"], row["inference"], row["scaling"])
+            if asked == ("shift", _SMOOTH, SINGLE, ""):
+                errors["shift", str(row["set"]), 0] = float(row["value"])
+        if errors:
+            found[seed] = errors
+    return found
+
+
+def tabulate_safety(results: "Results") -> "TextTable":
+    """A row for each arm and for each network of the paper."""
+    from killick.report.statistics import ood_by_set
     from killick.report.tables import TextTable
-    from killick.studies.drawing import NONE
+    from killick.studies.findings import NONE, format_difference, format_mean
 
-    rows = []
-    for (network, protocol), (*areas, ninco, mean, spread) in PAPER.items():
-        vision = sum(area for area in areas if area is not None) / len(areas)
-        found = [f"{area:.2f}" for area in (*areas, vision) if area is not None]
-        found += [NONE if ninco is None else f"{ninco:.2f}", f"{mean:.3f}", f"{spread:.3f}"]
-        rows.append((f"{network}, {protocol}", *found))
-    sets = ("iSUN", "Textures", "Places365", "Vision OOD", "NINCO")
+    by_set = ood_by_set(results.report.comparison)
+    ours = {name.lower(): name for name in by_set}
+    columns = [*by_set, *(name for name in PAPER_SETS if name.lower() not in ours)]
+    rows, sets = [], set()
+    for arm in results.factors:
+        areas = {name: by_set[name][arm].values for name in by_set if arm in by_set[name]}
+        row = [arm, "here", *(format_mean(areas.get(name, {}).values()) for name in columns)]
+        row.append(format_mean(results.values(arm, "ood_auroc").values()))
+        gap = results.difference(arm, results.arm(protocol=_BASE), "ood_auroc")
+        row.append(format_difference(gap))
+        errors = errors_of(results, arm)
+        sets |= {place for each in errors.values() for place in each}
+        means = [statistics.fmean(each.values()) for each in errors.values()]
+        spreads = [statistics.stdev(each.values()) for each in errors.values() if len(each) > 1]
+        row.append(format_mean(means, 1, 3))
+        row.append(f"{statistics.fmean(spreads):.3f}" if spreads else NONE)
+        rows.append(tuple(row))
+    for (network, protocol), (*known, mean, spread) in PAPER.items():
+        theirs = {
+            ours.get(name.lower(), name): f"{area:.2f}"
+            for name, area in zip(PAPER_SETS, known, strict=True)
+            if area is not None
+        }
+        row = [f"{network}, {protocol}", "paper, ImageNet"]
+        row += [*(theirs.get(name, NONE) for name in columns), NONE, NONE]
+        rows.append((*row, f"{mean:.3f}", f"{spread:.3f}"))
     return TextTable(
-        "study-safety-paper",
-        "The same in the paper: ImageNet (Tables 3, 6 and 7)",
+        "study-safety-table",
+        "OOD detection and calibration under shift",
         (
-            "network, protocol",
-            *(f"AUROC: {name}" for name in sets),
+            "protocol",
+            "source",
+            *(f"AUROC, %: {name}" for name in columns),
+            "AUROC, %: mean",
+            f"mean − {_BASE}",
             "smooth ECE: mean over sets",
-            "smooth ECE: standard deviation over sets",
+            "smooth ECE: deviation over sets",
         ),
         tuple(rows),
-        "Vision OOD is the plain mean of the three before it. The standard networks are"
-        " torchvision's, which the authors did not train. Shifted sets: ImageNet-C, -C-bar, -R and"
-        " -Sketch.",
+        f"AUROC of the energy, test images against each OOD set; smooth ECE over {len(sets)} shifted"
+        " sets. Mean ± standard deviation over seeds; differences with 95 % intervals. The paper's"
+        " standard networks are torchvision's; its ECE may be a mean over batches of 64, which is"
+        " higher.",
     )
 
 
-_SHOWN = {"suites": ("clean", "corruptions", "cbar", "calibration", "ood"), "references": 1}
+def draw_safety(results: "Results") -> "Figure":
+    """AUROC by OOD set, and smooth ECE by severity."""
+    from killick.report.figures import Figure
+    from killick.report.statistics import by_severity, ood_by_set
+    from killick.studies.plots import draw_lines
+
+    comparison = results.report.comparison
+    by_set = ood_by_set(comparison)
+    areas = {
+        arm: {name: numbers[arm] for name, numbers in by_set.items() if arm in numbers}
+        for arm in results.factors
+    }
+    found: dict[str, tuple[Numbers, str, str, str]] = {
+        "auroc": (areas, "AUROC of the energy", "%", "OOD set")
+    }
+    for suite, words in _SUITES.items():
+        errors = by_severity(comparison, suite, _SMOOTH)
+        found[suite] = (errors, f"Smooth ECE, {words}", "in hundredths", "severity; 0: clean")
+    panels, records = [], []
+    for key, (numbers, heading, below, along) in found.items():
+        lines = {
+            arm: {
+                level: [100 * value for value in number.values.values()]
+                for level, number in numbers.get(arm, {}).items()
+            }
+            for arm in results.factors
+        }
+        levels = list(dict.fromkeys(level for line in lines.values() for level in line))
+        if levels in ([], [0]):  # not evaluated, or clean images alone
+            continue
+        name = f"study-safety-{key}"
+        panels.append(draw_lines(results, lines, levels, name, heading, below, along))
+        records += [
+            (heading, arm, level, value / 100)
+            for arm, line in lines.items()
+            for level, values in line.items()
+            for value in values
+        ]
+    columns = ("measure", "protocol", "set or severity", "value")
+    return Figure("study-safety", "", tuple(panels), columns, tuple(records))
+
+
 STUDY = Study(
     name="safety",
     item="Tables 3 and 7",
     title="Are anchored networks safer?",
-    about="AUROC of the energy by foreign set, and smooth ECE over shifted sets",
+    about="AUROC of the energy by OOD set, and smooth ECE over shifted sets",
     options=Options,
     varies=("protocols",),
-    treat=treat,
-    show=show,
+    arms=make_arms,
+    findings=find,
+    suites=("clean", "corruptions", "cbar", "calibration", "ood"),
     sizes={
-        "small": Size("shapes-compare", evaluation={**_SHOWN, "limit": 400}),
-        "smoke": Size(
-            "shapes-compare",
-            {"data.limit": 100, "data.validation": 0, "epochs": 1},
-            seeds=(0,),
-            evaluation={
-                **_SHOWN,
-                "limit": 60,
-                "corruptions": ("fog", "sparkles"),
-                "severities": (3, 5),
-            },
-        ),
+        "smoke": Size(evaluation={"corruptions": ("fog", "sparkles"), "severities": (3, 5)}),
         "paper": Size(
             "imagenet-swinv2-t",
             seeds=(0,),
-            evaluation=_SHOWN,
-            remark="Bring ImageNet as --data imagenet:FOLDER; the foreign sets as --ood"
-            " iSUN=pictures:FOLDER, likewise Textures, Places365 and NINCO; and as --suite clean,"
-            "corruptions,cbar,calibration,ood,shift --shift R=imagefolder:FOLDER, likewise Sketch."
-            " Other networks: --recipe imagenet-swinv2-s, imagenet-vit-b16, imagenet-swinv2-b."
-            " Unproven, for want of these data.",
+            remark="Needs --data imagenet:FOLDER, --ood iSUN=pictures:FOLDER (likewise Textures,"
+            " Places365, NINCO), and --suite clean,corruptions,cbar,calibration,ood,shift --shift"
+            " R=imagefolder:FOLDER (likewise Sketch). Other networks: --recipe imagenet-swinv2-s,"
+            " imagenet-vit-b16, imagenet-swinv2-b. Untested.",
         ),
     },
-    unsaid=(
-        "of how many references the logits are the mean (its text says one, its code five); taken:"
-        " one.",
-        "whether the calibration error is that of a set or a mean over batches; taken: of a set.",
+    notes=(
+        "Logits are of one reference, as in the paper's text; its code takes the mean of five.",
     ),
 )
+STUDIES.register(STUDY.name, STUDY)

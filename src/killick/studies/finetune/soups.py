@@ -1,8 +1,7 @@
-"""Model soups: the mean of the weights of several runs from one start (Wortsman et al. 2022).
+"""Model soups: the mean of the weights of runs from one start (Wortsman et al. 2022).
 
-Weights can be averaged where runs went on from the same trained network: they lie in one basin. The
-BatchNorm statistics of such a mean are not the mean of the statistics; they are estimated anew on
-training samples, for anchored models on unmasked pairs.
+BatchNorm statistics of the mean are not the mean of the statistics: they are re-estimated on training
+images, for anchored models on unmasked pairs.
 """
 
 import copy
@@ -34,22 +33,22 @@ from killick.runtime.processes import Processes, choose_device
 from killick.runtime.progress import DisplayFactory
 from killick.storage.model_folder import load, save
 from killick.studies.study import Plan
-from killick.studies.trained import Trained, open_trained
+from killick.studies.trained_job import TrainedJob, open_job
 from killick.training.output_folder import open_folder
 from killick.training.recipe import Recipe
 from killick.training.training_data import load_training_data
 from killick.training.validation import ValidationSet, validate
 
-PICTURES = 1024  # that BatchNorm statistics are estimated on
+IMAGES = 1024  # for BatchNorm statistics
 Model = Anchored | Standard
 
 
 @dataclass(frozen=True)
-class Samples:
-    """What BatchNorm statistics are estimated on.
+class StatisticsImages:
+    """Training images for BatchNorm statistics.
 
     Attributes:
-        batches: Training samples, uint8, augmented as in training.
+        batches: uint8, augmented as in training.
         pool: What references are drawn from; None: from each batch itself.
         seed: Of these draws.
     """
@@ -59,12 +58,12 @@ class Samples:
     seed: int = 0
 
 
-def take_samples(recipe: Recipe, device: torch.device) -> Samples:
-    """The first training samples of a run, and what it draws references from."""
-    material = load_training_data(recipe, Processes(0, 1, device))
-    batches: Batches = material.batches
+def take_samples(recipe: Recipe, device: torch.device) -> StatisticsImages:
+    """The first training images of a run, and its reference pool."""
+    data = load_training_data(recipe, Processes(0, 1, device))
+    batches: Batches = data.batches
     cut = batches.cut
-    steps = min(-(-PICTURES // cut.batch), batches.samples // cut.batch)
+    steps = min(-(-IMAGES // cut.batch), batches.samples // cut.batch)
     batches.begin(0, 0)
     taken = []
     for _ in range(steps):
@@ -72,20 +71,19 @@ def take_samples(recipe: Recipe, device: torch.device) -> Samples:
         taken += [batches.batch(number).images.clone() for number in range(cut.passes)]
         batches.advance()
     anchored = recipe.protocol.anchored
-    drawn = make_pool(recipe.protocol, material.context)[0] if anchored else None
+    drawn = make_pool(recipe.protocol, data.context)[0] if anchored else None
     pool = None if drawn is None else ReferencePool(drawn.permute(0, 3, 1, 2))
-    return Samples(tuple(taken), pool, recipe.seed)
+    return StatisticsImages(tuple(taken), pool, recipe.seed)
 
 
-def average(models: Sequence[Model], samples: Samples) -> Model:
-    """A model with the mean of the weights of several, and BatchNorm statistics of its own.
+def average(models: Sequence[Model], samples: StatisticsImages) -> Model:
+    """A model with the mean of the weights of several, and its own BatchNorm statistics.
 
-    References, names and all else are those of the first. Where all weights are the same, so is
-    the model, with its statistics.
+    Everything else is that of the first. If all weights are equal, its statistics stay too.
 
     Args:
-        models: Of one architecture, from one start; they are left as they are.
-        samples: For the statistics, where there are some.
+        models: Of one architecture, from one start; they are not changed.
+        samples: For the statistics.
     """
     for other in models[1:]:
         _check_alike(models[0], other)
@@ -98,12 +96,12 @@ def average(models: Sequence[Model], samples: Samples) -> Model:
             changed |= any(not torch.equal(each[name], weight) for each in weights[1:])
             weight.copy_(mean)
     if changed:
-        settle_again(soup, samples)
+        update_statistics(soup, samples)
     return soup
 
 
-def settle_again(model: Model, samples: Samples) -> None:
-    """Estimate BatchNorm statistics anew: on unmasked pairs, or on images for a standard model."""
+def update_statistics(model: Model, samples: StatisticsImages) -> None:
+    """Re-estimate BatchNorm statistics: on unmasked pairs, or on images for a standard model."""
     norms = tracked_norms(model)
     if not norms:
         return
@@ -116,14 +114,14 @@ def settle_again(model: Model, samples: Samples) -> None:
 
 
 def average_greedily(
-    models: Sequence[Model], samples: Samples, score: Callable[[Model], float]
+    models: Sequence[Model], samples: StatisticsImages, score: Callable[[Model], float]
 ) -> tuple[Model, list[int]]:
-    """The soup that begins with the best model and takes up each next that does not harm it.
+    """A greedy soup: starts with the best model and adds each next one that does not hurt.
 
     Args:
         models: See `average`.
         samples: Likewise.
-        score: Higher is better; from pictures that no result is about.
+        score: Higher is better; not from test images.
 
     Returns:
         The soup, and which models are in it, the best first.
@@ -140,41 +138,40 @@ def average_greedily(
     return soup, kept
 
 
-def finish(
-    plan: Plan, cells: Sequence[Job], output: Path, *, device: str, show: DisplayFactory
+def make_soups(
+    plan: Plan, jobs: Sequence[Job], output: Path, *, device: str, show: DisplayFactory
 ) -> list[Path]:
-    """The soups of a study, each evaluated in a run folder of its own; what is there is kept.
+    """The soups of a study, each evaluated in its own run folder; finished ones are kept.
 
-    Ingredients are the finished cells of treatments that have `soup` among their factors, by
-    protocol and seed; where there are fewer than two, there is no soup.
+    Ingredients are the finished jobs of arms with the factor `soup`, by protocol and seed; a soup
+    needs two.
     """
-    factors = {each.arm.name: each.factors for each in plan.treatments}
-    pots: dict[tuple[str, int], list[Job]] = {}
-    for cell in cells:
-        own = factors.get(cell.arm, {})
+    factors = {each.arm.name: each.factors for each in plan.study_arms}
+    ingredients: dict[tuple[str, int], list[Job]] = {}
+    for job in jobs:
+        own = factors.get(job.arm, {})
         if own.get("soup"):
-            pots.setdefault((str(own["protocol"]), cell.seed), []).append(cell)
-    ways = ["soup", *(["greedy-soup"] if plan.options.greedy else [])]
-    found = []
-    for (protocol, seed), ingredients in pots.items():
-        for way in ways if len(ingredients) > 1 else []:
-            about = {"way": way, "protocol": protocol}
-            found.append(_serve(about, seed, ingredients, plan, output, device, show))
-    return found
+            ingredients.setdefault((str(own["protocol"]), job.seed), []).append(job)
+    return [
+        _make_soup({"way": way, "protocol": protocol}, seed, several, plan, output, device, show)
+        for way in (["soup", "greedy-soup"] if plan.options.greedy else ["soup"])
+        for (protocol, seed), several in ingredients.items()
+        if len(several) > 1
+    ]
 
 
-def _serve(
+def _make_soup(
     factors: Mapping[str, str],
     seed: int,
-    ingredients: Sequence[Job],
+    jobs: Sequence[Job],
     plan: Plan,
     output: Path,
     device: str,
     show: DisplayFactory,
 ) -> Path:
-    """One soup: made if it is not there, and evaluated as far as it is not."""
+    """The run folder of a soup: averaged and evaluated as far as it is not yet."""
     arm = f"{factors['way']}-{factors['protocol']}"
-    names = [cell.folder.name for cell in ingredients]
+    names = [job.folder.name for job in jobs]
     asked = _digest([arm, names, dict(plan.evaluation)])
     folder = output.absolute() / f"{arm}-seed{seed}-{_digest([arm, names])[:6]}"
     there = read_job(folder)
@@ -182,7 +179,7 @@ def _serve(
         return folder
     began = time.monotonic()
     if not (folder / "model" / "config.json").exists():
-        _cook(factors["way"], [cell.folder for cell in ingredients], folder, choose_device(device))
+        _save_soup(factors["way"], [job.folder for job in jobs], folder, choose_device(device))
     made = time.monotonic()
     name = folder.name
     evaluate(str(folder), **plan.evaluation, name=name, device=device, folder=folder, show=show)
@@ -200,15 +197,15 @@ def _serve(
     return folder
 
 
-def _cook(way: str, places: Sequence[Path], folder: Path, device: torch.device) -> None:
-    """Make a soup of the models in some run folders, and save it."""
-    first = open_trained(places[0], device)
+def _save_soup(way: str, places: Sequence[Path], folder: Path, device: torch.device) -> None:
+    """Average the models in some run folders, and save the result."""
+    first = open_job(places[0], device)
     models = [load(place / "model").to(device).eval() for place in places]
     samples = take_samples(first.recipe, device)
     if way == "soup":
         soup, kept = average(models, samples), list(range(len(models)))
     else:
-        soup, kept = average_greedily(models, samples, _judge_on_validation(first))
+        soup, kept = average_greedily(models, samples, _validation_accuracy(first))
     open_folder(folder, first.recipe, device)
     save(
         soup,
@@ -222,62 +219,56 @@ def _cook(way: str, places: Sequence[Path], folder: Path, device: torch.device) 
     )
 
 
-def _judge_on_validation(trained: Trained) -> Callable[[Model], float]:
-    """Accuracy on what was cut from the training set: the test set chooses nothing."""
-    images = trained.parts.validation
+def _validation_accuracy(job: TrainedJob) -> Callable[[Model], float]:
+    """Accuracy on the validation images, as a function of the model."""
+    images = job.parts.validation
     if images is None:
         raise DataError(
-            f"expected a validation part of {trained.recipe.data.name} to choose a greedy soup on,"
-            " found none. Cut one off (--data.validation 0.1), or leave greedy soups out (--greedy"
-            " false)."
+            "greedy soups need validation images: --data.validation 0.1, or --greedy false."
         )
-    alone = Processes(0, 1, trained.device)
-    held = ValidationSet(images, trained.view, alone, resident=True)
+    alone = Processes(0, 1, job.device)
+    held = ValidationSet(images, job.view, alone, resident=True)
     return lambda model: validate(model, held, alone).accuracy
 
 
 def _check_alike(first: Model, other: Model) -> None:
-    """Refuse models whose mean would mean nothing."""
-    for what, one, two in (
-        ("of one kind", type(first).__name__, type(other).__name__),
-        ("of one network", _shapes(first), _shapes(other)),
-        ("with the same normalization", _normalization(first), _normalization(other)),
-        ("with the same classes", first.class_names, other.class_names),
-        ("with the same references", _policy(first), _policy(other)),
-        ("from one start", _start(first), _start(other)),
-    ):
+    """Refuse models that cannot be averaged."""
+    for what in (_kind, _shapes, _normalization, _classes, _references, _start):
+        one, two = what(first), what(other)
         if one != two:
+            differing = next(
+                (pair for pair in zip(one, two, strict=False) if pair[0] != pair[1]), (one, two)
+            )
             raise OptionError(
-                f"expected models {what} for a soup, found {_tell(one, two)}. Average runs that"
-                " went on from the same trained network."
+                f"cannot average models with different {what.__name__[1:]}:"
+                f" {differing[0]} and {differing[1]}. Average runs fine-tuned from the same network."
             )
 
 
-def _tell(one: Any, two: Any) -> str:
-    """What differs; of long lists the first place."""
-    if isinstance(one, tuple) and isinstance(two, tuple):
-        if len(one) != len(two):
-            return f"{len(one)} and {len(two)} entries"
-        one, two = next((a, b) for a, b in zip(one, two, strict=True) if a != b)
-    return f"{one} and {two}"
+def _kind(model: Model) -> tuple[str, ...]:
+    return (type(model).__name__,)
 
 
 def _shapes(model: Model) -> tuple[str, ...]:
     return tuple(f"{name} {tuple(weight.shape)}" for name, weight in model.named_parameters())
 
 
-def _normalization(model: Model) -> str:
-    return "" if model.normalize is None else f"{model.normalize.mean} {model.normalize.std}"
+def _normalization(model: Model) -> tuple[str, ...]:
+    return () if model.normalize is None else (f"{model.normalize.mean} {model.normalize.std}",)
 
 
-def _policy(model: Model) -> str:
-    return f"{model.reference_policy or 'unknown'}" if isinstance(model, Anchored) else "none"
+def _classes(model: Model) -> tuple[str, ...]:
+    return tuple(model.class_names or ())
 
 
-def _start(model: Model) -> str:
-    """What a model went on from, by its own word; fresh weights are known by their seed."""
+def _references(model: Model) -> tuple[str, ...]:
+    return (str(model.reference_policy),) if isinstance(model, Anchored) else ()
+
+
+def _start(model: Model) -> tuple[str, ...]:
+    """The network that a run started from; fresh weights are known by their seed."""
     facts = model.provenance.get("facts") or {}
-    return str(facts.get("start") or f"fresh weights of seed {facts.get('seed', 'unknown')}")
+    return (str(facts.get("start") or f"fresh weights of seed {facts.get('seed', 'unknown')}"),)
 
 
 def _digest(value: Any) -> str:

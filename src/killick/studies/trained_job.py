@@ -1,4 +1,4 @@
-"""A trained cell as measures find it: its model, its recipe, and pictures on the device."""
+"""A trained job as studies measure it: its model, its recipe, and images on the device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,15 @@ from killick.data.preprocessing import PlainView
 from killick.data.splits import stratified
 from killick.data.training_sets import Parts
 from killick.errors import DataError, check_option
-from killick.evaluation.image_blocks import BLOCK, block_generator
+from killick.evaluation.image_blocks import BLOCK, Pictures, block_generator
+from killick.runtime.processes import Processes
 from killick.storage.model_folder import load
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe
 from killick.training.training_data import sets_of
 
 
-class Corrupted(NamedTuple):
+class CorruptedImages(NamedTuple):
     """A test set under one corruption."""
 
     name: str
@@ -34,13 +35,13 @@ class Corrupted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a finished cell holds.
+class TrainedJob:
+    """What a finished job holds.
 
     Attributes:
         model: In eval mode, on `device`; takes uint8 images.
         recipe: All settings of its (last) run.
-        device: Where the model is, and where pictures are wanted.
+        device: Where the model is, and where images are put.
     """
 
     model: Anchored | Standard
@@ -49,47 +50,52 @@ class Trained:
 
     @property
     def parts(self) -> Parts:
-        """Its sets, cut and with labels flipped as in its training."""
+        """Its sets, split and with label noise as in its training."""
         return sets_of(self.recipe)
 
     @property
     def view(self) -> PlainView:
-        """How it is shown pictures, apart from augmentation."""
+        """Its preprocessing without augmentation."""
         data = self.recipe.data
         return PlainView(data.size, data.resize, data.interpolation)
 
-    def show(self, images: ImageSet) -> Tensor:
-        """All pictures of a set, uint8 `(n, 3, size, size)` on the device, as they are shown."""
+    def blocks(self, images: ImageSet) -> Iterator[tuple[slice, Tensor]]:
+        """The images of a set block by block, on the device, and their places in the set."""
+        data, processes = self.recipe.data, Processes(0, 1, self.device)
+        begin = 0
+        for block in Pictures(images, self.view, data.size, processes, data.workers):
+            yield slice(begin, begin + len(block.images)), block.images
+            begin += len(block.images)
+
+    def load_images(self, images: ImageSet) -> Tensor:
+        """All images of a set, uint8 `(n, 3, size, size)` on the device."""
         data = self.recipe.data
         source = images.source
         whole = self.view.whole and isinstance(source, Tensor)
         if whole and source.shape[-2:] == (data.size, data.size):  # type: ignore[union-attr]
-            shown = images.images()
+            found = images.images()
         else:
-            shown = torch.cat(list(read_all(images, self.view, data.workers or 0)))
-        return shown.to(self.device)
+            found = torch.cat(list(read_all(images, self.view, data.workers or 0)))
+        return found.to(self.device)
 
-    def test(self, limit: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Pictures to test on and their labels, on the device; `limit` as in `killick.evaluate`."""
+    def load_test(self, limit: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """Test images and labels on the device; `limit` as in `killick.evaluate`."""
         images = self.parts.test
         if images is None:
-            raise DataError(
-                f"expected pictures to test on in {self.recipe.data.name}, found none. Name data"
-                " with a test set."
-            )
-        images = limited(images, limit, seed)
-        return self.show(images), images.labels.to(self.device)
+            raise DataError(f"{self.recipe.data.name} has no test set. Name data with one.")
+        images = limit_images(images, limit, seed)
+        return self.load_images(images), images.labels.to(self.device)
 
 
-def open_trained(folder: Path, device: torch.device | str) -> Trained:
-    """What is in the folder of a finished run."""
+def open_job(folder: Path, device: torch.device | str) -> TrainedJob:
+    """The finished job in a run folder."""
     place = torch.device(device)
     model = load(folder / "model").to(place).eval()
-    return Trained(model, load_recipe(folder / "recipe.yaml"), place)
+    return TrainedJob(model, load_recipe(folder / "recipe.yaml"), place)
 
 
-def limited(images: ImageSet, limit: int | None, seed: int = 0) -> ImageSet:
-    """At most so many pictures, of every class in proportion: those that `killick.evaluate` takes."""
+def limit_images(images: ImageSet, limit: int | None, seed: int = 0) -> ImageSet:
+    """At most `limit` images, stratified by class: those that `killick.evaluate` takes."""
     if limit is None or limit >= len(images):
         return images
     _, kept = stratified(images.labels, limit, seed)
@@ -101,14 +107,14 @@ def corrupt_all(
     names: Sequence[str] | None = None,
     severities: Sequence[int] = SEVERITIES,
     seed: int = 0,
-) -> Iterator[Corrupted]:
-    """The same pictures under one corruption after the other, as `killick.evaluate` makes them.
+) -> Iterator[CorruptedImages]:
+    """The same images under one corruption after the other, as `killick.evaluate` makes them.
 
     Args:
         images: uint8 `(n, 3, height, width)`.
         names: Of the corruptions; by default the 19 common ones.
         severities: Of each.
-        seed: Of what is random about them.
+        seed: Of the corruptions' randomness.
     """
     table = choose_table(images.shape[-2:])
     known = list_corruptions("c", table)
@@ -125,4 +131,4 @@ def corrupt_all(
                 )
                 for block, part in enumerate(images.split(BLOCK))
             ]
-            yield Corrupted(name, severity, torch.cat(parts))
+            yield CorruptedImages(name, severity, torch.cat(parts))

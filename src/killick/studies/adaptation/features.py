@@ -1,0 +1,183 @@
+"""Features of a trained network: the input of its last layer, for images and their references.
+
+An image of an anchored network has a feature vector for each reference, and one more for each of them
+with the reference masked. A probe trains on both; they are computed once.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from killick.core.anchored import Anchored, evaluating, pair
+from killick.core.inspection import inputs_of, run
+from killick.core.references import ReferencePool, take
+from killick.core.standard import Standard
+from killick.data.image_set import ImageSet
+from killick.data.keyed_random import key
+from killick.errors import StemError
+from killick.studies.trained_job import TrainedJob
+
+UNMASKED, MASKED = 0, 1  # places on the second axis of training features
+_POOL_BYTES = 4 * 2**30  # of images that references are drawn from
+_REFERENCES, _TESTED = 0xFEA7, 0xFEA8  # keys of the draws: for each image, or for testing
+
+
+def find_head(net: nn.Module, x: Tensor) -> str:
+    """The name of the linear layer that computes the logits, found by running the network.
+
+    Args:
+        net: In eval mode.
+        x: Two different inputs.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
+        def record(_: nn.Module, read: tuple[Tensor, ...], computed: Tensor) -> None:
+            seen[name] = computed.detach().clone()
+
+        return module.register_forward_hook(record)
+
+    handles = [watch(n, m) for n, m in net.named_modules() if isinstance(m, nn.Linear)]
+    try:
+        logits = run(net, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = [name for name, computed in seen.items() if torch.equal(computed, logits)]
+    if not found:
+        raise StemError(
+            f"cannot probe {type(net).__name__}: none of its {len(seen)} linear layers computes the"
+            " logits. Use a network that ends with one."
+        )
+    return found[-1]
+
+
+class Backbone:
+    """A trained model, read before its last layer.
+
+    Args:
+        model: In eval mode; it is not changed.
+
+    Attributes:
+        anchored: Whether features depend on a reference.
+        width: Features of an image.
+    """
+
+    def __init__(self, model: Anchored | Standard) -> None:
+        self._model = model
+        self.anchored = isinstance(model, Anchored)
+        like = next(model.parameters())
+        noise = torch.rand(2, *model.image_shape, generator=torch.Generator().manual_seed(0))
+        images = noise.to(like.device)
+        if model.normalize is not None:
+            images = (images * 255).to(torch.uint8)
+        with evaluating(model):
+            self._head = find_head(model.net, self._inputs(images, images.flip(0), False))
+        self.width = cast(nn.Linear, model.net.get_submodule(self._head)).in_features
+
+    def read(
+        self, images: Tensor, references: Tensor | None = None, masked: bool = False
+    ) -> Tensor:
+        """The features `(n, width)` of images, each with its reference.
+
+        Args:
+            images: As the model takes them.
+            references: One for each image; None for a standard model.
+            masked: Whether all references are masked.
+        """
+        with evaluating(self._model), torch.no_grad():
+            inputs = self._inputs(images, references, masked)
+            return inputs_of(self._model.net, [self._head], inputs)[self._head].float()
+
+    def _inputs(self, images: Tensor, references: Tensor | None, masked: bool) -> Tensor:
+        """The input of the network itself."""
+        model = self._model
+        if isinstance(model, Standard):
+            return images if model.normalize is None else model.normalize(images)
+        assert references is not None
+        return pair(model.prepare(images), model.prepare(references), masked)
+
+
+class FeatureReader:
+    """Features of whole sets from a trained job.
+
+    Args:
+        job: The job.
+        draws: References for each image.
+
+    Attributes:
+        backbone: What is read.
+        draws: References for each image; 1 for a standard network.
+        kinds: 2, unmasked and masked; 1 for a standard network.
+        seen: Forward passes so far, in images.
+        tick: Called with `seen` after each block.
+    """
+
+    def __init__(self, job: TrainedJob, draws: int) -> None:
+        self._job, self.seen = job, 0
+        self.tick: Callable[[int], None] = lambda seen: None
+        self.backbone = Backbone(job.model)
+        self.draws = draws if self.backbone.anchored else 1
+        self.kinds = 2 if self.backbone.anchored else 1
+
+    def read_training(self, images: ImageSet) -> Tensor:
+        """Features `(draws, kinds, n, width)` of training images: kinds are unmasked and masked.
+
+        Each image has its own references, drawn from the set with balanced classes.
+        """
+        shape = (self.draws, self.kinds, len(images), self.backbone.width)
+        found = torch.empty(shape, device=self._job.device)
+        pool = self._pool(images) if self.backbone.anchored else None
+        seed = key(self._job.recipe.seed, _REFERENCES) % 2**63
+        generator = torch.Generator().manual_seed(seed)
+        for place, block in self._job.blocks(images):
+            for draw in range(self.draws):
+                references = None
+                if pool is not None:
+                    references = take(pool.images, pool.draw(len(block), generator))
+                for kind in range(self.kinds):
+                    read = self.backbone.read(block, references, masked=kind == MASKED)
+                    found[draw, kind, place] = read
+            self._count(self.draws * self.kinds * len(block))
+        return found
+
+    def read_test(self, images: ImageSet, references: Tensor | None) -> Tensor:
+        """Features `(references, n, width)` of test images with every reference."""
+        views = [None] if references is None else list(references)
+        shape = (len(views), len(images), self.backbone.width)
+        found = torch.empty(shape, device=self._job.device)
+        for place, block in self._job.blocks(images):
+            for number, view in enumerate(views):
+                same = None if view is None else view.expand(block.shape)
+                found[number, place] = self.backbone.read(block, same)
+            self._count(len(views) * len(block))
+        return found
+
+    def choose_references(self, images: ImageSet) -> Tensor | None:
+        """References for testing: as many different training images as draws."""
+        if not self.backbone.anchored:
+            return None
+        seed = key(self._job.recipe.seed, _TESTED) % 2**63
+        return self._load(images.part(_choose(images, min(self.draws, len(images)), seed)))
+
+    def _count(self, images: int) -> None:
+        self.seen += images
+        self.tick(self.seen)
+
+    def _pool(self, images: ImageSet) -> ReferencePool:
+        """Images to draw references from: the whole set, or a balanced part that fits."""
+        size = self._job.recipe.data.size
+        room = max(1, _POOL_BYTES // (3 * size * size))
+        part = images.part(_choose(images, min(room, len(images)), self._job.recipe.seed))
+        return ReferencePool(self._load(part), part.labels, balanced=True)
+
+    def _load(self, images: ImageSet) -> Tensor:
+        return torch.cat([block for _, block in self._job.blocks(images)])
+
+
+def _choose(images: ImageSet, count: int, seed: int) -> Tensor:
+    """The numbers of some images, balanced over classes."""
+    numbers = torch.arange(len(images))[:, None]  # in the place of images
+    return ReferencePool(numbers, images.labels).choose(count, seed=seed)[:, 0]

@@ -1,0 +1,360 @@
+"""Accuracy over a plane through a network's weights, and the width of the optimum in it.
+
+Two random directions span the plane (Li et al. 2018, "Visualizing the loss landscape of neural
+nets"). Each filter of a direction has the norm of the same filter of the weights, since a network
+with BatchNorm computes the same with all filters scaled. So the unit of both axes is the norm of
+the weights, filter by filter.
+"""
+
+import copy
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+from torch import Tensor, nn
+
+from killick.core.anchored import Anchored
+from killick.core.batchnorm import estimate, tracked_norms
+from killick.core.references import random_cycle, take
+from killick.core.standard import Standard
+from killick.corruptions.corruption import SMALL, choose_table
+from killick.corruptions.suites import list_corruptions
+from killick.data.keyed_random import key
+from killick.results.measurements import Measured
+from killick.runtime.progress import DisplayFactory
+from killick.studies.trained_job import TrainedJob, corrupt_all, limit_images, open_job
+
+ACCURACY = "top1"
+# Names of the radii of the regions in which accuracy falls by at most so much.
+RADII = ("radius_10_points", "radius_90_percent", "radius_half")
+_ANGLES = 72
+Grid = NDArray[np.float64]
+_BATCH_OF_STATISTICS = 250  # on every device, so that no number depends on it
+
+
+def measure(
+    folder: Path,
+    options: Mapping[str, Any],
+    kept: Measured,
+    *,
+    device: torch.device,
+    show: DisplayFactory,
+) -> None:
+    """Accuracy at every point of the plane around a trained network, then the width of its optimum.
+
+    Points come from the center outwards; each is kept at once, and kept ones are not repeated.
+
+    Records are `{"metric": "top1", "value", "batchnorm", "draw", "x", "y"}`, and one for each of
+    `RADII`, with `"cut"` where the region reaches the edge.
+    """
+    job = open_job(folder, device)
+    places = order_points(options["points"], options["span"])
+    kinds = [(how, draw) for how in options["batchnorm"] for draw in range(options["draws"])]
+    known = {_point(record) for record in kept.records if record["metric"] == ACCURACY}
+    todo = {kind: [xy for xy in places if (*kind, *xy) not in known] for kind in kinds}
+    if any(todo.values()):
+        images, labels = gather_images(
+            job, options["corruptions"], options["severities"], options["images"]
+        )
+        inputs = gather_inputs(job, options["statistics"])
+        done = len(known)
+        with show(
+            f"plane around {folder.name}", len(kinds) * len(places), done, "point"
+        ) as display:
+            for (how, draw), left in todo.items():
+                plane = Plane(job.model, options["directions"], draw)
+                for x, y in left:
+                    plane.move(x, y)
+                    if how == "settled":
+                        plane.settle(inputs)
+                    value = compute_accuracy(plane.model, images, labels)
+                    where = {"batchnorm": how, "draw": draw, "x": x, "y": y}
+                    kept.add({"metric": ACCURACY, "value": value, **where})
+                    done += 1
+                    display.update(done, f"top-1 {100 * value:.1f} %")
+    chance = 1 / job.parts.train.classes
+    for how, draw in kinds:
+        if kept.find(metric=RADII[-1], batchnorm=how, draw=draw) is None:
+            grid = arrange(kept.records, batchnorm=how, draw=draw)
+            widths = measure_widths(grid, options["span"], chance)
+            where = {"batchnorm": how, "draw": draw}
+            kept.add(
+                *(
+                    {"metric": name, "value": width.radius, "cut": int(width.cut), **where}
+                    for name, width in widths.items()
+                )
+            )
+
+
+def _point(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    return record["batchnorm"], record["draw"], record["x"], record["y"]
+
+
+# The plane
+
+
+def order_points(points: int, span: float) -> list[tuple[float, float]]:
+    """The places of a square grid from `-span` to `span`, from the center outwards.
+
+    Args:
+        points: Of a side; odd, so that the center is one of them.
+        span: Half a side.
+
+    Example:
+        >>> order_points(3, 0.5)[:3]
+        [(0.0, 0.0), (0.0, -0.5), (-0.5, 0.0)]
+    """
+    half = points // 2
+    numbers = [(i, j) for j in range(-half, half + 1) for i in range(-half, half + 1)]
+    numbers.sort(key=lambda place: place[0] ** 2 + place[1] ** 2)
+    return [(span * (i / half), span * (j / half)) for i, j in numbers]
+
+
+class Plane:
+    """A copy of a network that is moved over the plane; the network itself stays as it is.
+
+    Args:
+        model: In the center.
+        seed: Of the directions.
+        draw: Which pair of directions.
+
+    Attributes:
+        model: The copy, in eval mode.
+    """
+
+    def __init__(self, model: Anchored | Standard, seed: int, draw: int = 0) -> None:
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        if isinstance(self.model, Anchored):
+            self.model.recent = None  # or it would settle by itself wherever it is moved to
+        moved = {name: p for name, p in self.model.named_parameters() if has_filters(p)}
+        self._weights = list(moved.values())
+        self._sizes = [p.numel() for p in self._weights]
+        self._center = torch.cat([p.flatten() for p in self._weights])
+        self._first, self._second = (
+            torch.cat(
+                [draw_direction(p, name, seed, draw, axis).flatten() for name, p in moved.items()]
+            )
+            for axis in (0, 1)
+        )
+
+    def move(self, x: float, y: float) -> None:
+        """Go to a point; BatchNorm statistics stay as they are."""
+        place = torch.add(self._center, self._first, alpha=x).add_(self._second, alpha=y)
+        for weight, part in zip(self._weights, place.split(self._sizes), strict=True):
+            weight.copy_(part.view_as(weight))
+
+    def settle(self, inputs: Sequence[tuple[Tensor, ...]]) -> None:
+        """Estimate BatchNorm statistics at this point."""
+        if norms := tracked_norms(self.model):
+            estimate(norms, self.model, (partial(self.model, *batch) for batch in inputs))
+
+
+def has_filters(parameter: Tensor) -> bool:
+    """Whether a parameter is moved: kernels and matrices are, biases and norms are not."""
+    return parameter.ndim > 1
+
+
+def draw_direction(weight: Tensor, name: str, seed: int, draw: int, axis: int) -> Tensor:
+    """A Gaussian direction for one parameter, each filter as long as that of the weight.
+
+    It depends on the parameter's name and shape alone, so that networks that differ in their first
+    layer are moved alike everywhere else. There the filter over all six channels of a pair counts
+    as one: as a whole it may be rescaled without a change of what the network computes, as the
+    filter over three channels of an image may, but not one of its halves.
+
+    Args:
+        weight: The first axis numbers its filters; an embedding of positions is a single one.
+        name: Of the parameter.
+        seed: Of all directions.
+        draw: Which pair of directions.
+        axis: 0 or 1, which of the pair.
+    """
+    who = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+    # On the CPU, as other devices draw other numbers from the same seed.
+    generator = torch.Generator().manual_seed(key(seed, draw, axis, who) % 2**63)
+    direction = torch.randn(weight.shape, generator=generator).flatten(1).double()
+    wanted = weight.detach().cpu().flatten(1).double().norm(dim=1, keepdim=True)
+    direction *= wanted / direction.norm(dim=1, keepdim=True)
+    return direction.view(weight.shape).to(weight)
+
+
+# The images at every point
+
+
+def gather_images(
+    job: TrainedJob,
+    corruptions: Sequence[str] | None,
+    severities: Sequence[int],
+    count: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Corrupted test images and their labels, on the device.
+
+    With few images, all corruptions and severities come equally often, and no test image is used
+    a second time before all others were used once.
+
+    Args:
+        job: Whose test set it is.
+        corruptions: By default the 19 common ones.
+        severities: Of each.
+        count: Of corrupted images in all; None for every image under every corruption.
+    """
+    images, labels = job.load_test(count)
+    names = corruptions or list_corruptions("c", choose_table(images.shape[-2:]))
+    kinds = [(name, severity) for name in names for severity in severities]
+    n = len(images)
+    total = n * len(kinds) if count is None else count
+    place = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    shown, theirs = [], []
+    for number, (name, severity) in enumerate(kinds):
+        # In its first round a image is corrupted by the kind of its place, then by the next.
+        turn = (number - place) % len(kinds)
+        chosen = (place + n * turn < total).nonzero().flatten().to(images.device)
+        if len(chosen):
+            (made,) = corrupt_all(images[chosen], [name], [severity])
+            shown.append(made.images)
+            theirs.append(labels[chosen])
+    return torch.cat(shown), torch.cat(theirs)
+
+
+def gather_inputs(job: TrainedJob, count: int) -> list[tuple[Tensor, ...]]:
+    """Batches for BatchNorm statistics: training images, with references if anchored."""
+    images = job.load_images(limit_images(job.parts.train, count))
+    batches = images.tensor_split(-(-len(images) // _BATCH_OF_STATISTICS))
+    if isinstance(job.model, Standard):
+        return [(batch,) for batch in batches]
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (batch, take(batch, random_cycle(len(batch), batch.device, generator))) for batch in batches
+    ]
+
+
+@torch.no_grad()
+def compute_accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Top-1 accuracy; waits for the device once."""
+    small = max(images.shape[-2:]) <= SMALL
+    batch = (100 if small else 25) if images.device.type == "cpu" else (1000 if small else 250)
+    right = torch.zeros((), dtype=torch.long, device=images.device)
+    for shown, wanted in zip(images.split(batch), labels.split(batch), strict=True):
+        right += (model(shown).argmax(1) == wanted).sum()
+    return int(right) / len(images)
+
+
+# The width of the optimum
+
+
+@dataclass(frozen=True)
+class Width:
+    """The size of a region.
+
+    Attributes:
+        radius: Of the disc with the same area.
+        cut: Whether it reaches the edge of the plane: then the radius is a lower bound.
+    """
+
+    radius: float
+    cut: bool
+
+
+def arrange(records: Iterable[Mapping[str, Any]], **known: Any) -> Grid:
+    """Accuracies as `(y, x)`, both ascending, from the records of one plane."""
+    wanted = {"metric": ACCURACY, **known}.items()
+    found = {(r["y"], r["x"]): r["value"] for r in records if all(r.get(k) == v for k, v in wanted)}
+    side = math.isqrt(len(found))
+    return np.array([found[place] for place in sorted(found)]).reshape(side, side)
+
+
+def measure_widths(grid: Grid, span: float, chance: float) -> dict[str, Width]:
+    """The widths of the optimum in the center, for each of `RADII`.
+
+    Args:
+        grid: Accuracies, `(y, x)`.
+        span: Half a side of the plane.
+        chance: Accuracy of guessing.
+    """
+    levels = levels_around(middle_of(grid), chance)
+    return {
+        name: measure_width(grid, span, level) for name, level in zip(RADII, levels, strict=True)
+    }
+
+
+def levels_around(center: float, chance: float) -> tuple[float, float, float]:
+    """The accuracy at the edge of each region of `RADII`.
+
+    The last two are relative, chance is 0 % and the center 100 %, so that arms of different accuracy
+    compare.
+    """
+    above = center - chance
+    return center - 0.1, chance + 0.9 * above, chance + 0.5 * above
+
+
+def middle_of(grid: Grid) -> float:
+    """Accuracy with the weights as they are."""
+    return float(grid[len(grid) // 2, len(grid) // 2])
+
+
+def measure_width(grid: Grid, span: float, level: float) -> Width:
+    """The region around the center in which accuracy is at least `level`.
+
+    Between the points accuracy is interpolated: each square of the grid is cut into four triangles
+    that meet in its middle, and over a triangle accuracy is linear, so that the area is exact.
+
+    Args:
+        grid: Accuracies, `(y, x)`.
+        span: Half a side of the plane.
+        level: Below that of the center.
+    """
+    middle = (grid[:-1, :-1] + grid[:-1, 1:] + grid[1:, :-1] + grid[1:, 1:]) / 4
+    inside = _connected(grid >= level, middle >= level)
+    side = len(grid) - 1
+    step = 2 * span / side
+    corners, middles = inside[::2, ::2], inside[1::2, 1::2]
+    area = 0.0
+    around = [(0, 0), (0, 1), (1, 1), (1, 0), (0, 0)]
+    for (i, j), (k, m) in zip(around, around[1:], strict=False):
+        first, second = np.s_[i : i + side, j : j + side], np.s_[k : k + side, m : m + side]
+        part = _share_above(np.stack([grid[first], grid[second], middle]), level)
+        area += float(part[corners[first] | corners[second] | middles].sum()) * step**2 / 4
+    edge = np.concatenate([inside[0], inside[-1], inside[:, 0], inside[:, -1]])
+    return Width(math.sqrt(area / math.pi), bool(edge.any()))
+
+
+def _connected(corners: NDArray[np.bool_], middles: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which corners (even places) and middles (odd ones) are connected with the center.
+
+    Over a triangle accuracy is linear, so what is above a level contains a corner: two corners are
+    connected if both are above and share a side. A side of the grid is the place between its ends.
+    """
+    places = np.zeros([2 * n - 1 for n in corners.shape], dtype=bool)
+    places[::2, ::2], places[1::2, 1::2] = corners, middles
+    places[::2, 1::2] = corners[:, :-1] & corners[:, 1:]
+    places[1::2, ::2] = corners[:-1] & corners[1:]
+    found, _ = ndimage.label(places, structure=np.ones((3, 3)))
+    own = found[len(found) // 2, len(found) // 2]
+    return np.asarray((found == own) & (found > 0))
+
+
+def _share_above(values: Grid, level: float) -> Grid:
+    """Of triangles with these values at their corners, `(3, …)`: what share is above a level."""
+    low, mid, high = np.sort(values, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = (level - low) ** 2 / ((mid - low) * (high - low))
+        above = (high - level) ** 2 / ((high - mid) * (high - low))
+    return np.select([level <= low, level > high, level <= mid], [1.0, 0.0, 1 - below], above)
+
+
+def profile(grid: Grid, span: float) -> tuple[Grid, Grid]:
+    """Distances from the center, and the mean accuracy on the circle at each."""
+    half = len(grid) // 2
+    radii = np.linspace(0, half, len(grid))
+    angles = np.arange(_ANGLES) * 2 * math.pi / _ANGLES
+    places = half + np.stack([np.outer(radii, np.sin(angles)), np.outer(radii, np.cos(angles))])
+    found = ndimage.map_coordinates(grid, places, order=1, mode="nearest")
+    return radii * span / half, found.mean(1)

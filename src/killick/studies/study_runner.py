@@ -1,0 +1,209 @@
+"""Runs a study from its plan to its report. Read `run_study` top to bottom."""
+
+import csv
+import importlib
+import io
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from killick.errors import KillickError
+from killick.experiments.experiment import check_data, check_jobs, check_places
+from killick.experiments.job_runner import rename_job
+from killick.experiments.jobs import Job, make_jobs
+from killick.experiments.scheduler import check_work, work
+from killick.report.sections import Content, Section
+from killick.report.writer import write_report
+from killick.results.rows import Row
+from killick.results.run_folder import Run, read_run
+from killick.runtime.atomic_files import write_atomic
+from killick.runtime.progress import choose_display
+from killick.studies.findings import Findings, Results, make_results
+from killick.studies.study import Plan
+
+ROWS, ABOUT = "study.csv", "study.json"
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """The outcome of a study.
+
+    Attributes:
+        report: The HTML page; None if no job is finished.
+        findings: What it shows; None likewise.
+        failed: A line for each job that failed.
+        interrupted: Whether it was interrupted; the same call resumes it.
+    """
+
+    report: Path | None
+    findings: Findings | None
+    failed: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def plan_jobs(plan: Plan, output: Path) -> list[Job]:
+    """The jobs of a study, checked as far as possible before anything is trained."""
+    study = plan.study
+    jobs = make_jobs(
+        plan.recipe,
+        plan.settings,
+        plan.arms,
+        plan.seeds,
+        output,
+        plan.evaluation,
+        measure=study.measure,
+        options=plan.measure_options,
+    )
+    check_jobs(jobs)
+    if study.needs is not None:
+        check_places(study.needs(plan.options))
+    return jobs
+
+
+def run_study(
+    plan: Plan,
+    output: Path,
+    *,
+    jobs: int | None = None,
+    engine: str = "local",
+    cpus: int | None = None,
+    gpus: float | None = None,
+    address: str | None = None,
+    device: str = "auto",
+    command: Sequence[str] = (),
+    quiet: bool = False,
+) -> StudyRun:
+    """Train, evaluate and measure the jobs of a study, and write its report.
+
+    Finished jobs are kept and interrupted ones resumed, as in `compare`, whose arguments these are.
+    Beside `report.html` there are `study.csv`, every number by arm and seed, and `study.json`, the plan.
+    """
+    check_work(output, jobs, engine, cpus, gpus, address)
+    planned = plan_jobs(plan, output)
+    check_data([job for job in planned if not job.finished])
+    worked = work(
+        planned,
+        output,
+        jobs=jobs,
+        engine=engine,
+        cpus=cpus,
+        gpus=gpus,
+        address=address,
+        device=device,
+        command=command,
+        quiet=quiet,
+    )
+    failed, interrupted = list(worked.failed), worked.interrupted
+    finished = [job for job in planned if job.finished]
+    if not finished:
+        return StudyRun(None, None, failed, interrupted)
+    for job in finished:
+        rename_job(job)
+    folders = [job.folder for job in finished]
+    if plan.study.finish is not None and not interrupted:
+        try:
+            folders += _finish(plan, finished, output, device, quiet)
+        except KeyboardInterrupt:
+            interrupted = True
+        except KillickError as problem:
+            failed.append(f"{plan.study.name}: {problem}")
+    runs = [_planned_rows(read_run(folder), plan.evaluation) for folder in folders]
+    results = make_results(plan, runs)
+    findings = plan.study.findings(results)
+    report = write_report(
+        runs,
+        output,
+        title=f"{plan.study.title} ({plan.study.item})" if plan.study.item else plan.study.title,
+        command=shlex.join(command) or None,
+        failed=[*failed, *worked.unfinished],
+        before=[_section(plan, findings)],
+        lead=findings.headline,
+        data=results.report,
+    )
+    write_atomic(output / ROWS, _rows(results))
+    write_atomic(output / ABOUT, json.dumps(_about(plan, findings), indent=2) + "\n")
+    return StudyRun(report, findings, failed, interrupted)
+
+
+def _planned_rows(run: Run, evaluation: Mapping[str, Any]) -> Run:
+    """A run with the rows of the planned evaluation; its folder may hold others."""
+    limit = str(evaluation.get("limit") or "")
+    files = {
+        "corruptions": evaluation.get("corruption_files"),
+        "cbar": evaluation.get("cbar_files"),
+    }
+    names, severities = evaluation.get("corruptions"), evaluation.get("severities")
+
+    def is_planned(row: Row) -> bool:
+        if str(row["limit"]) != limit:
+            return False
+        if row["suite"] not in files or str(row["corruption"]).startswith("mean of"):
+            return True
+        if row["source"] and (row["source"] == "files") != bool(files[row["suite"]]):
+            return False
+        named = names is None or row["corruption"] in names
+        return named and (severities is None or row["severity"] in severities)
+
+    return replace(run, rows=[row for row in run.rows if is_planned(row)])
+
+
+def _finish(plan: Plan, jobs: Sequence[Job], output: Path, device: str, quiet: bool) -> list[Path]:
+    assert plan.study.finish is not None
+    module, _, name = plan.study.finish.partition(":")
+    finish = getattr(importlib.import_module(module), name)
+    found: list[Path] = finish(plan, jobs, output, device=device, show=choose_display(None, quiet))
+    return found
+
+
+def _section(plan: Plan, findings: Findings) -> Section:
+    """The study's own part of the report."""
+    study = plan.study
+    notes = [f"{each.what}: {each.verdict} ({each.found})." for each in findings.checks]
+    notes += [*findings.notes, *study.notes]
+    if study.item:
+        notes.append(
+            "The paper's “proposed” is masked-label here: its text masks towards the uniform"
+            " distribution, its released code towards the label."
+        )
+    title = f"{study.item}, here and in the paper" if study.item else "Beyond the paper"
+    content = Content(findings.figures, findings.tables, tuple(notes))
+    return Section("study", title, 0, lambda _: content)
+
+
+def _rows(results: Results) -> str:
+    """Every number by arm and seed: report measures first, then what the study measured."""
+    factors = list(dict.fromkeys(name for own in results.factors.values() for name in own))
+    lines: list[Mapping[str, Any]] = [
+        {**results.factors.get(arm, {}), "arm": arm, "seed": seed, "metric": key, "value": value}
+        for arm, numbers in results.report.table.items()
+        for key, number in numbers.items()
+        for seed, value in number.values.items()
+    ]
+    lines += results.measured
+    first = ["arm", "seed", *factors]
+    others = dict.fromkeys(
+        name for line in lines for name in line if name not in (*first, "metric", "value")
+    )
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [*first, *others, "metric", "value"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _about(plan: Plan, findings: Findings) -> dict[str, Any]:
+    return {
+        "study": plan.study.name,
+        "item": plan.study.item,
+        "size": plan.size,
+        "recipe": plan.recipe,
+        "settings": dict(plan.settings),
+        "options": asdict(plan.options),
+        "seeds": list(plan.seeds),
+        "evaluation": dict(plan.evaluation),
+        "headline": findings.headline,
+        "checks": [asdict(check) for check in findings.checks],
+    }
