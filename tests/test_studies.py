@@ -273,7 +273,7 @@ def test_the_page_of_a_study_is_not_replaced_by_a_plain_report(ran, capsys):
     output = ran("alpha")
     before = (output / "report.html").read_text()
     assert main(["report", str(output)]) == 2
-    assert "holds the page of a study" in capsys.readouterr().err
+    assert "of a study" in capsys.readouterr().err
     assert (output / "report.html").read_text() == before
 
 
