@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from killick.data.folders import read_classes
 from killick.data.image_set import ImageSet
+from killick.data.sources.imagefolder import read_classes
 from killick.data.splits import stratified
 from killick.errors import DataError
 
