@@ -1,7 +1,7 @@
-"""The numbers of an evaluation that a person wants to see first."""
+"""Tables of evaluations, comparisons and studies for the terminal."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,41 +15,51 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Rows = list[Row]
-Column = tuple[str, str, str, float]  # title, metric, scaling, factor
+Cell = tuple[str, str, Row]  # the line and column it stands in
 
-_SETS: tuple[Column, ...] = (
-    ("top-1 %", "top1", "", 100),
-    ("NLL", "nll", "", 1),
-    ("ECE", "ece", "", 1),
-    ("smooth ECE", "smooth_ece", "", 1),
-    ("scaled", "smooth_ece", "temperature", 1),
-)
-# Columns of a comparison: title, measure of the report.
-_COMPARED = {
-    "clean %": "clean_top1",
-    "corrupted %": "corrupted_top1",
-    "smooth ECE, corrupted": "corrupted_smooth_ece",
-    "OOD AUROC %": "ood_auroc",
-}
+# Columns of a comparison, by their keys in the report's summary.
+_COMPARED = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "ood_auroc")
 
 
 def show_summary(rows: Rows, console: Console | None = None) -> None:
-    """Print a table for each kind of suite."""
+    """Print the rows of an evaluation: sets, corruptions by severity, OOD detection."""
+    from killick.metrics.metric_registry import METRICS, SCORES
+
     console = console or Console(highlight=False, markup=False)
-    tables = [_sets(rows), _corruptions(rows), _severities(rows), _detection(rows)]
-    for table in tables:
-        if table is not None:
-            console.print(table)
+    top1 = [row for row in rows if row["metric"] == "top1" and row["severity"] not in ("", "all")]
+    single = [row for row in top1 if row["inference"] == "single" and not _is_mean(row)]
+    tables = (
+        ("set, images", _sets(rows)),
+        ("top-1 %", [(row["corruption"], str(row["severity"]), row) for row in single]),
+        (
+            "top-1 %, severity",
+            [(_title(row), str(row["severity"]), row) for row in top1 if _is_mean(row)],
+        ),
+        (
+            METRICS.find("auroc").column,
+            [
+                (row["set"], SCORES.find(row["score"]).title, row)
+                for row in rows
+                if row["metric"] == "auroc"
+            ],
+        ),
+    )
+    for first, cells in tables:
+        if cells:
+            console.print(_table(first, cells))
             console.print()
     for row in rows:
         if row["metric"] == "mce" and row["inference"] == "single":
-            console.print(f"mCE {100 * row['value']:.1f} % ({row['estimator']})", soft_wrap=True)
+            text = METRICS.find("mce").format(row["value"], unit=True)
+            console.print(f"mCE {text} ({row['estimator']})", soft_wrap=True)
     if any(row["std"] != "" for row in rows):
         console.print("±: standard deviation over references", style="dim")
 
 
-def _sets(rows: Rows) -> Table | None:
-    """Accuracy and calibration of each set, corrupted ones in the mean."""
+def _sets(rows: Rows) -> list[Cell]:
+    """Summary metrics of each set, corrupted ones in the mean."""
+    from killick.metrics.metric_registry import METRICS
+
     shown = [
         row
         for row in rows
@@ -57,90 +67,39 @@ def _sets(rows: Rows) -> Table | None:
         and row["severity"] in ("", "all")
         and row["reference"] == ""
     ]
-    found = {row["metric"] + row["scaling"] for row in shown}
-    columns = [column for column in _SETS if column[1] + column[2] in found]
     counts = {_title(row): int(row["count"]) for row in shown}
-
-    def title(row: Row) -> str:
-        return f"{_title(row)}, {counts[_title(row)]:,}"
-
-    return _table("set, images", shown, title, columns, lambda row, column: True)
-
-
-def _corruptions(rows: Rows) -> Table | None:
-    """Accuracy for each corruption, from the first reference."""
-    shown = [
-        row
-        for row in rows
-        if row["metric"] == "top1"
-        and row["inference"] == "single"
-        and row["suite"] in ("corruptions", "cbar")
-        and not _is_mean(row)
+    columns = {
+        (key, ""): metric.column
+        for key, metric in METRICS.items()
+        if metric.summary and metric.input in ("logits", "confidence")
+    }
+    columns["smooth_ece", "temperature"] = "scaled"
+    return [
+        (f"{_title(row)}, {counts[_title(row)]:,}", column, row)
+        for place, column in columns.items()
+        for row in shown
+        if (row["metric"], row["scaling"]) == place
     ]
-    severities = sorted({row["severity"] for row in shown})
-    columns: list[Column] = [(str(severity), "top1", "", 100) for severity in severities]
-
-    def belongs(row: Row, column: str) -> bool:
-        return str(row["severity"]) == column
-
-    return _table("top-1 %", shown, lambda row: str(row["corruption"]), columns, belongs)
 
 
-def _severities(rows: Rows) -> Table | None:
-    """Accuracy by severity."""
-    shown = [row for row in rows if row["metric"] == "top1" and _is_mean(row)]
-    shown = [row for row in shown if row["severity"] != "all"]
-    severities = sorted({row["severity"] for row in shown})
-    columns: list[Column] = [(str(severity), "top1", "", 100) for severity in severities]
-    return _table(
-        "top-1 %, severity",
-        shown,
-        _title,
-        columns,
-        lambda row, column: str(row["severity"]) == column,
-    )
-
-
-def _detection(rows: Rows) -> Table | None:
-    """AUROC of each score on each set of other pictures."""
-    shown = [row for row in rows if row["metric"] == "auroc"]
-    names = list(dict.fromkeys(row["score"] for row in shown))
-    short = {"mutual_information": "mutual inf.", "residual_distance": "residual"}
-    titles = {name: short.get(name, name.replace("_", " ")) for name in names}
-    columns: list[Column] = [(title, "auroc", "", 100) for title in titles.values()]
-    return _table(
-        "AUROC %",
-        shown,
-        lambda row: str(row["set"]),
-        columns,
-        lambda row, column: titles[row["score"]] == column,
-    )
-
-
-def _table(
-    first: str,
-    rows: Rows,
-    title: Callable[[Row], str],
-    columns: list[Column],
-    belongs: Callable[[Row, str], bool],
-) -> Table | None:
+def _table(first: str, cells: list[Cell]) -> Table:
     """A line for each set and inference."""
-    if not rows:
-        return None
-    several = any(row["inference"] == "marginal" for row in rows)
+    from killick.metrics.metric_registry import METRICS
+
+    several = any(row["inference"] == "marginal" for _, _, row in cells)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column(first, overflow="fold")
-    if several:
-        table.add_column("refs", justify="right")
-    for name, *_ in columns:
-        table.add_column(name, justify="right")
-    for place in dict.fromkeys((title(row), row["inference"], row["k"]) for row in rows):
-        mine = [row for row in rows if (title(row), row["inference"], row["k"]) == place]
-        cells = [
-            _cell([row for row in mine if belongs(row, name)], metric, scaling, factor)
-            for name, metric, scaling, factor in columns
-        ]
-        table.add_row(place[0], *([str(place[2])] if several else []), *cells)
+    columns = list(dict.fromkeys(column for _, column, _ in cells))
+    for column in [*(["refs"] if several else []), *columns]:
+        table.add_column(column, justify="right")
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for line, column, row in cells:
+        metric = METRICS.find(row["metric"])
+        text = metric.format(row["value"])
+        text += "" if row["std"] == "" else f"±{metric.format(row['std'])}"
+        lines.setdefault((line, str(row["k"])), {}).setdefault(column, text)
+    for (line, k), found in lines.items():
+        table.add_row(line, *([k] if several else []), *(found.get(each, "") for each in columns))
     return table
 
 
@@ -155,17 +114,6 @@ def _title(row: Row) -> str:
     return f"{'C-bar' if row['suite'] == 'cbar' else 'corrupted'} ({which})"
 
 
-def _cell(rows: Rows, metric: str, scaling: str, factor: float) -> str:
-    row = next((r for r in rows if r["metric"] == metric and r["scaling"] == scaling), None)
-    if row is None:
-        return ""
-    digits = 1 if factor == 100 else 3
-    text = f"{factor * row['value']:.{digits}f}"
-    if row["std"] != "":
-        text += f"±{factor * row['std']:.{digits}f}"
-    return text
-
-
 def show_comparison(folder: Path, console: Console | None = None) -> None:
     """Print the summary that a report leaves beside itself: an arm a line."""
     from killick.report.summary_metrics import summary_metrics
@@ -173,41 +121,27 @@ def show_comparison(folder: Path, console: Console | None = None) -> None:
     console = console or Console(highlight=False, markup=False)
     with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
         found = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
-    measures = {measure.key: measure for measure in summary_metrics()}
-    shown = [
-        (title, measures[key])
-        for title, key in _COMPARED.items()
-        if any(measure == key for _, measure in found)
-    ]
+    known = {each.key: each for each in summary_metrics()}
+    columns = [known[key] for key in _COMPARED if any(key == each for _, each in found)]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("arm")
-    for title, _ in shown:
-        table.add_column(title, justify="right")
+    for column in columns:
+        table.add_column(f"{column.title} {column.unit}".rstrip(), justify="right")
     for arm in dict.fromkeys(arm for arm, _ in found):
         cells = []
-        for _, measure in shown:
-            row = found.get((arm, measure.key))
-            text = ""
-            if row is not None:
-                text = f"{measure.factor * float(row['mean']):.{measure.digits}f}"
-                if row["spread"]:
-                    text += f"±{measure.factor * float(row['spread']):.{measure.digits}f}"
-                if row["difference"]:
-                    text += f" ({measure.factor * float(row['difference']):+.{measure.digits}f})"
+        for column in columns:
+            row, show = found.get((arm, column.key)), column.metric.format
+            text = show(float(row["mean"])) if row else ""
+            text += f"±{show(float(row['spread']))}" if row and row["spread"] else ""
+            if row and row["difference"]:
+                text += f" ({show(float(row['difference']), sign=True)})"
             cells.append(text)
         table.add_row(arm, *cells)
     console.print(table)
-    rows = found.values()
-    notes = [
-        note
-        for note, there in (
-            ("±: standard deviation over seeds", any(row["spread"] for row in rows)),
-            ("(): to the baseline", any(row["difference"] for row in rows)),
-        )
-        if there
-    ]
-    if notes:
-        console.print("; ".join(notes), style="dim")
+    notes = {"spread": "±: standard deviation over seeds", "difference": "(): to the baseline"}
+    shown = [note for key, note in notes.items() if any(row[key] for row in found.values())]
+    if shown:
+        console.print("; ".join(shown), style="dim")
 
 
 def show_study(study: "Study", findings: "Findings", console: Console | None = None) -> None:
