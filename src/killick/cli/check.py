@@ -3,8 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,8 @@ from killick.errors import OptionError
 
 if TYPE_CHECKING:
     from killick.data.integrity import Broken, Checked
-    from killick.runtime.progress import Display
 
-HEAD = b"# Pictures that killick check could not read.\n"
+HEAD = b"# Images that killick check could not read.\n"
 SHOWN = 10  # of a kind of problem; --list has them all
 EXAMPLES = """\
 examples:
@@ -49,144 +47,118 @@ def add(commands: Any, name: str) -> None:
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Check, write the list, and tell; 1 if something cannot be read."""
+    """Check, write the list, and print the problems; 1 if some images cannot be read."""
     from killick.data.integrity import check_set
+    from killick.data.sources import load_sets
     from killick.experiments.scheduler import count_cores
     from killick.runtime.progress import choose_display
 
     if options.workers is not None and options.workers < 0:
-        raise OptionError(f"expected --workers of at least 0, found {options.workers}.")
+        raise OptionError(f"--workers must be 0 or more, not {options.workers}.")
     workers = count_cores() if options.workers is None else options.workers
-    sets = _load(options.data, options.root)
-    place = None if options.list is None else _find_place(options.list, options.data, sets)
+    loaded = load_sets(options.data, root=options.root, decoded=False)
+    both = {"train": loaded.train, "test": loaded.test}
+    sets = {name: images for name, images in both.items() if images is not None}
+    if options.list is not None:
+        _check_list(options.list, options.data, sets)
     total, done, found = sum(map(len, sets.values())), 0, {}
-    with choose_display(None, options.quiet)(
-        f"checking {options.data}", total, 0, "picture"
-    ) as display:
+    display = choose_display(None, options.quiet)
+    with display(f"checking {options.data}", total, 0, "image") as progress:
         for name, images in sets.items():
-            tick = partial(_advance, display, done)
-            found[name] = check_set(images, workers=workers, tick=tick)
+            found[name] = check_set(
+                images,
+                workers=workers,
+                tick=lambda count, done=done: progress.advance(done + count),
+            )
             done += len(images)
     broken = [each for checked in found.values() for each in checked.broken]
-    if place is not None:
-        _write(place, options.data, broken)  # before anything else can go wrong
-    _show(found, broken, options)
+    if options.list is not None:
+        _write_list(options.list, options.data, broken)  # before anything else can go wrong
+    _print_problems(found, broken, options)
     return 1 if broken else 0
 
 
-def _show(found: "dict[str, Checked]", broken: "list[Broken]", options: argparse.Namespace) -> None:
-    """What is there, and what is wrong with it."""
+def _print_problems(
+    found: "dict[str, Checked]", broken: "list[Broken]", options: argparse.Namespace
+) -> None:
     from killick.data.decoding import WAY_OUT
     from killick.data.sources.imagefolder import WITHOUT
 
     if not options.quiet:
         for name, checked in found.items():
-            _say(_describe(name, checked))
+            _print(_describe(name, checked))
     problems = [each.problem.removesuffix(WAY_OUT) for each in broken]
-    _tell(f"{_count(len(broken))} cannot be read", problems)
+    _print_some(f"{len(broken):,} cannot be read", problems)
     for name, checked in found.items():
         twice = [f"{a} and {b}" for a, b in checked.contradictions()]
-        _tell(f"in {name} as different classes, {_count(len(twice))}", twice)
+        _print_some(f"in {name} as different classes, {len(twice):,}", twice)
     if {"train", "test"} <= found.keys():
         both = [
-            f"{a} is {b}" + ("" if same else ", which is of another class")
+            f"{a} is {b}" + ("" if same else ", with another label")
             for a, b, same in found["test"].shared(found["train"])
         ]
-        _tell(f"in test and trained on too, {_count(len(both))}", both)
+        _print_some(f"in both test and train, {len(both):,}", both)
     if options.quiet:
         return
     if broken and options.list is not None:
-        _say(f"leave them out: '{options.data.partition(WITHOUT)[0]}{WITHOUT}{options.list}'")
+        _print(f"leave them out: '{options.data.partition(WITHOUT)[0]}{WITHOUT}{options.list}'")
     elif not broken:
-        _say("every picture can be read")
+        _print("every image can be read")
 
 
-def _find_place(given: Path, data: str, sets: dict[str, Any]) -> Path:
-    """Where the list goes; never over something else, and known before all is read."""
-    from killick.data.sources.imagefolder import WITHOUT
-
+def _check_list(given: Path, data: str, sets: dict[str, Any]) -> None:
+    """Refuse to overwrite anything but a list, before all images are read."""
     if not all(hasattr(images.source, "path") for images in sets.values()):
-        raise OptionError(f"expected a folder of pictures for --list, found {data}.")
-    place = Path(os.path.realpath(os.path.expanduser(given)))
-    if not str(given).strip() or str(given) == ".":
-        raise OptionError("expected a file for --list, found none between the quotes.")
-    if not place.parent.is_dir():
-        raise OptionError(f"expected --list in a folder that is there, found no {place.parent}.")
+        raise OptionError(f"--list requires a folder of images, not {data}.")
+    place = given.expanduser().resolve()
+    if given == Path() or not place.parent.is_dir():
+        raise OptionError(f"--list {given}: no such folder: {place.parent}.")
     if not place.exists():
-        return place
-    if not place.is_file() or _read_head(place) != HEAD:
-        grows = " Those of it are kept in the new one." if WITHOUT in data else ""
-        raise OptionError(
-            f"expected --list to be new, or a list that killick check wrote, found something else at"
-            f" {given}. Choose another name.{grows}"
-        )
-    return place
-
-
-def _read_head(file: Path) -> bytes:
-    try:
-        with open(file, "rb") as stream:
-            return stream.read(len(HEAD))
-    except OSError:
-        return b""
-
-
-def _range(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def _advance(display: "Display", done: int, count: int) -> None:
-    display.advance(done + count)
-
-
-def _load(name: str, root: str | None) -> dict[str, Any]:
-    from killick.data.sources import load_sets
-
-    sets = load_sets(name, root=root, decoded=False)
-    found = {"train": sets.train, "test": sets.test}
-    return {kind: images for kind, images in found.items() if images is not None}
+        return
+    head = b""
+    if place.is_file():
+        with open(place, "rb") as file:
+            head = file.read(len(HEAD))
+    if head != HEAD:
+        raise OptionError(f"--list {given} exists and is not a list. Choose another name.")
 
 
 def _describe(name: str, checked: "Checked") -> str:
-    """In a line, what is in a set."""
+    """Counts and sizes of a set, in a line."""
     images, counts = checked.images, checked.by_class
-    told = f"{name}: {_count(len(images))}"
+    text = f"{name}: {len(images):,} images"
     if images.class_names != ("unknown",):
-        least, most = min(counts.values()), max(counts.values())
-        each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-        classes = "1 class" if images.classes == 1 else f"{images.classes:,} classes"
-        told += f" of {classes}, {each} of each"
+        text += f" of {images.classes:,} classes, {_range(counts.values())} each"
         rare = [kind for kind, count in counts.items() if count == 0]
-        told += f" (none of {', '.join(map(repr, rare[:5]))})" if rare else ""
+        text += f" (none of {', '.join(map(repr, rare[:5]))})" if rare else ""
     if checked.sizes:
         heights, widths = zip(*checked.sizes, strict=True)
-        told += f"; {_range(heights)} pixels high, {_range(widths)} wide"
-    return told
+        text += f"; {_range(heights)} pixels high, {_range(widths)} wide"
+    return text
 
 
-def _count(count: int) -> str:
-    return "1 picture" if count == 1 else f"{count:,} pictures"
+def _range(numbers: Iterable[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _tell(title: str, lines: list[str]) -> None:
+def _print_some(title: str, lines: list[str]) -> None:
     if lines:
-        _say(f"{title}:")
-        for line in lines[:SHOWN]:
-            _say(f"  {line}")
-        if len(lines) > SHOWN:
-            _say(f"  and {len(lines) - SHOWN:,} more")
+        more = [f"and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
+        _print(f"{title}:")
+        for line in (*lines[:SHOWN], *more):
+            _print(f"  {line}")
 
 
-def _say(line: str) -> None:
-    """A line that any terminal takes, whatever files are called."""
+def _print(line: str) -> None:
+    """Print a line that any terminal takes, whatever files are called."""
     from killick.data.decoding import printable
 
     encoding = sys.stdout.encoding or "utf-8"
     print(printable(line).encode(encoding, "backslashreplace").decode(encoding))
 
 
-def _write(place: Path, data: str, broken: "list[Broken]") -> None:
+def _write_list(given: Path, data: str, broken: "list[Broken]") -> None:
     """Write the list, with what `data` leaves out already."""
     from killick.data.sources.imagefolder import WITHOUT, split_off
     from killick.runtime.atomic_files import write_atomic
@@ -194,8 +166,6 @@ def _write(place: Path, data: str, broken: "list[Broken]") -> None:
     before = split_off(data.partition(":")[2])[1].listed if WITHOUT in data else frozenset()
     names = [os.fsencode(name) for name in (*sorted(before), *(each.where for each in broken))]
     odd = [name for name in names if b"\n" in name or name.endswith(b"\r")]
-    lines = [name for name in names if name not in odd]
-    write_atomic(place, HEAD + b"".join(line + b"\n" for line in lines))
-    _tell(
-        f"not in the list, for their names: rename {_count(len(odd))}", list(map(os.fsdecode, odd))
-    )
+    lines = [name + b"\n" for name in names if name not in odd]
+    write_atomic(given.expanduser().resolve(), HEAD + b"".join(lines))
+    _print_some(f"{len(odd):,} cannot be listed; rename them", [os.fsdecode(name) for name in odd])
