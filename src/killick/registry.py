@@ -14,6 +14,7 @@ import os
 import pkgutil
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Generic, TypeVar
 
 from killick.errors import OptionError, check_option
@@ -81,11 +82,16 @@ class Registry(Generic[T]):
         return name in self.names()
 
     def _import_own(self) -> None:
-        if self._package is None:
+        name, self._package = self._package, None  # modules may look up entries while they load
+        if name is None:
             return
-        package, self._package = importlib.import_module(self._package), None
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+        try:
+            package = importlib.import_module(name)
+            for module in pkgutil.iter_modules(package.__path__, f"{name}."):
+                importlib.import_module(module.name)
+        except BaseException:
+            self._package = name
+            raise
 
     def _offered(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=f"killick.{self.kind}")}
@@ -97,7 +103,9 @@ class Registry(Generic[T]):
                 f" which is not enabled. If you trust it: {VARIABLE}={_package_of(point)} or"
                 f" --plugin {_package_of(point)}."
             )
-        self._entries.setdefault(point.name, point.load())
+        found = point.load()  # the entry, or a module or function that registers it
+        if not isinstance(found, ModuleType):
+            self._entries.setdefault(point.name, found)
 
 
 def _package_of(point: EntryPoint) -> str:

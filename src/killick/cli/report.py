@@ -87,20 +87,17 @@ def _default_output(places: list[Path]) -> Path:
 
 
 def _find_unfinished(places: Iterable[Path]) -> Iterable[str]:
-    """A line for each cell of a comparison that has no results."""
+    """A line for each job of a comparison that has no results."""
     from killick.results.run_folder import read_job
 
     for place in places:
-        for file in sorted(place.glob("*/job.json")):
-            folder = file.parent
+        for folder in sorted(file.parent for file in place.glob("*/job.json")):
             if any((folder / name).exists() for name in ("rows.jsonl", "rows.csv")):
                 continue
-            cell = read_job(folder)
-            named = {"arm", "seed"} <= cell.keys()
-            name = f"{cell['arm']}, seed {cell['seed']}," if named else "a cell"
-            problem = folder / "problem.txt"
+            job, problem = read_job(folder), folder / "problem.txt"
+            name = f"{job.get('arm', folder.name)}, seed {job.get('seed', '?')},"
             if problem.exists():
-                told = problem.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                yield f"{name} failed: {told[-1] if told else ''}"
+                lines = problem.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                yield f"{name} failed: {lines[-1] if lines else ''}"
             else:
-                yield f"{name} has no results yet ({file.parent})."
+                yield f"{name} has no results yet ({folder})."
