@@ -38,7 +38,7 @@ def test_runs_become_arms_by_how_they_were_trained_with_the_standard_one_first(t
         ["s0", "s1"],
         ["l0", "l1"],
     ]
-    for fact in ("25 % of batches", "target label", "from scratch", "12 epochs"):
+    for fact in ("alpha 0.25", "target label", "policy random,", "epochs 12"):
         assert fact in found.arms[2].about
     assert found.arms[2].seeds == (0, 1)
 
@@ -84,7 +84,7 @@ def test_without_standard_training_from_scratch_the_first_arm_is_the_baseline(tm
     runs.append(make_run(tmp_path, "s", **SMALL))
     found = make_comparison(runs)
     assert names(found) == ["standard", "masked-label", "standard-finetuned"]
-    assert "fine-tuned from other-seed0" in found.arms[2].about
+    assert "start runs/other-seed0" in found.arms[2].about
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_epochs_trained_before_are_in_the_description(tmp_path):
     schedule = {"begin": 0.25, "end": 1.0}
     parts = replace(run, recipe={"schedule": schedule, "epochs": 6})
     (arm,) = make_comparison([parts]).arms
-    assert "; after 2 epochs of standard training; 6 epochs; " in arm.about
+    assert "epochs before 2, epochs 6" in arm.about
 
 
 def test_recipes_that_differ_make_two_arms_but_not_if_no_number_depends_on_it(tmp_path):

@@ -12,19 +12,12 @@ from killick.results.predictions import Array
 
 @dataclass(frozen=True)
 class LabeledPredictions:
-    """The predictions of one run for some test sets, one after another.
+    """The predictions of one run for some test sets, one after another."""
 
-    Attributes:
-        seed: Of the run.
-        confidence: `(n,)`, of the predicted class.
-        correct: `(n,)`, whether the prediction is right.
-        spread: `(n,)`, over references; empty with one reference.
-    """
-
-    seed: int
-    confidence: Array
-    correct: Array
-    spread: Array
+    seed: int  # of the run
+    confidence: Array  # of the predicted class
+    correct: Array  # whether the prediction is right
+    spread: Array  # over references; empty with one reference
 
 
 def labeled_predictions(

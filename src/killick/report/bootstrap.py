@@ -66,18 +66,12 @@ class BootstrapDraws:
 
 @dataclass(frozen=True)
 class Resampled:
-    """The numbers about a model in resampled test sets.
+    """The numbers about a model in resampled test sets."""
 
-    Attributes:
-        values: For each condition `(resamples,)`.
-        images: For each test set which images it holds, see `images_of`. Only numbers about equal
-            images are paired.
-        counts: Of the images of each test set.
-    """
-
-    values: dict[Condition, Tensor] = field(default_factory=dict)
+    values: dict[Condition, Tensor] = field(default_factory=dict)  # `(resamples,)` each
+    # which images a test set holds, see `images_of`; only numbers about equal images are paired
     images: dict[Place, tuple[str, ...]] = field(default_factory=dict)
-    counts: dict[Place, int] = field(default_factory=dict)
+    counts: dict[Place, int] = field(default_factory=dict)  # of the images of each test set
 
 
 def resample(

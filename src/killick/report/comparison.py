@@ -24,21 +24,13 @@ RunKey = tuple[str, int]  # arm, seed
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms side by side.
+    """Arms side by side."""
 
-    Attributes:
-        arms: The baseline first, then in the order in which they came.
-        baseline: Differences are to this one; None with one arm.
-        data: The data set on which all were evaluated.
-        notes: Limits of the comparison, such as unequal seeds or test sets.
-        left_out: A line for each run without comparable results.
-    """
-
-    arms: tuple[ArmRuns, ...]
-    baseline: ArmRuns | None
-    data: str
-    notes: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    arms: tuple[ArmRuns, ...]  # the baseline first, then in the order in which they came
+    baseline: ArmRuns | None  # differences are to this one; None with one arm
+    data: str  # the data set on which all were evaluated
+    notes: tuple[str, ...] = ()  # limits of the comparison, such as unequal seeds or test sets
+    left_out: tuple[str, ...] = ()  # a line for each run without comparable results
 
     @cached_property
     def runs(self) -> dict[RunKey, Run]:

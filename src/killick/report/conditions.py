@@ -17,25 +17,15 @@ Place = tuple[str, str, str, int]
 
 
 class Condition(NamedTuple):
-    """Under which condition a number was measured.
+    """Under which condition a number was measured."""
 
-    Attributes:
-        inference: "single", from the first reference, or "marginal", the mean over references.
-        metric: Its key.
-        suite: "clean", "corruptions", "cbar" or "ood".
-        set: The OOD set; else empty.
-        corruption: Empty if there is none.
-        severity: From 1 to 5; 0 if there is none.
-        scaling: "temperature" if logits were divided by a fitted temperature; else empty.
-    """
-
-    inference: str
-    metric: str
-    suite: str
-    set: str = ""
-    corruption: str = ""
-    severity: int = 0
-    scaling: str = ""
+    inference: str  # "single", from the first reference, or "marginal", the mean over references
+    metric: str  # its key
+    suite: str  # "clean", "corruptions", "cbar" or "ood"
+    set: str = ""  # the OOD set; else empty
+    corruption: str = ""  # empty if there is none
+    severity: int = 0  # from 1 to 5; 0 if there is none
+    scaling: str = ""  # "temperature" if logits were divided by a fitted temperature; else empty
 
     @property
     def place(self) -> Place:

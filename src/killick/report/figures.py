@@ -78,38 +78,23 @@ class Style:
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing.
+    """One drawing."""
 
-    Attributes:
-        name: Of its file, without ending; unique in a report.
-        title: For screen readers, as `description`.
-        description: What it shows.
-        svg: In light colors, without anything that is for a file of its own.
-    """
-
-    name: str
-    title: str
-    description: str
-    svg: str
+    name: str  # of its file, without ending; unique in a report
+    title: str  # for screen readers, as `description`
+    description: str  # what it shows
+    svg: str  # in light colors, without anything that is for a file of its own
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that belong together, and the numbers in them.
+    """Panels that belong together, and the numbers in them."""
 
-    Attributes:
-        name: Of its CSV file, without ending; begins with the key of its section.
-        note: One line under it, or empty.
-        panels: In order.
-        columns: Of the numbers.
-        records: A line of numbers for each point drawn.
-    """
-
-    name: str
-    note: str
-    panels: tuple[Panel, ...]
-    columns: tuple[str, ...]
-    records: tuple[Record, ...]
+    name: str  # of its CSV file, without ending; begins with the key of its section
+    note: str  # one line under it, or empty
+    panels: tuple[Panel, ...]  # in order
+    columns: tuple[str, ...]  # of the numbers
+    records: tuple[Record, ...]  # a line of numbers for each point drawn
 
     @property
     def csv(self) -> str:

@@ -22,21 +22,13 @@ _NORMAL = 1.96
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference and its 95 % interval.
+    """A difference and its 95 % interval."""
 
-    Attributes:
-        value: The difference itself.
-        low: None where no interval can be computed, as `high`.
-        high: At least `low`.
-        method: How the interval was computed, or why there is none.
-        by_seed: The same difference for each seed.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    method: str
-    by_seed: tuple[float, ...] = ()
+    value: float  # the difference itself
+    low: float | None  # None where no interval can be computed, as `high`
+    high: float | None  # at least `low`
+    method: str  # how the interval was computed, or why there is none
+    by_seed: tuple[float, ...] = ()  # the same difference for each seed
 
     @property
     def significant(self) -> bool:

@@ -12,21 +12,13 @@ from killick.results.run_folder import Run
 
 @dataclass(frozen=True)
 class ReportData:
-    """A comparison with its numbers, and how its arms are drawn.
+    """A comparison with its numbers, and how its arms are drawn."""
 
-    Attributes:
-        comparison: All arms.
-        table: Their numbers.
-        styles: By the name of the arm.
-        main_arm: The arm that the headline and the examples set against the baseline.
-        command: By which all can be repeated; empty if unknown.
-    """
-
-    comparison: Comparison
-    table: Table
-    styles: dict[str, Style]
-    main_arm: ArmRuns
-    command: str = ""
+    comparison: Comparison  # all arms
+    table: Table  # their numbers
+    styles: dict[str, Style]  # by the name of the arm
+    main_arm: ArmRuns  # the arm that the headline and the examples set against the baseline
+    command: str = ""  # by which all can be repeated; empty if unknown
 
 
 def make_report_data(runs: Sequence[Run], baseline: str | None = None) -> ReportData:

@@ -25,17 +25,11 @@ _KNOWN = ("standard", "anchored", "masked")
 
 @dataclass(frozen=True)
 class ArmRuns:
-    """Runs that differ in nothing but the seed.
+    """Runs that differ in nothing but the seed."""
 
-    Attributes:
-        name: The arm of a comparison, or made from how its models were trained.
-        about: How its models were trained, in one line.
-        runs: By seed.
-    """
-
-    name: str
-    about: str
-    runs: tuple[Run, ...]
+    name: str  # the arm of a comparison, or made from how its models were trained
+    about: str  # how its models were trained, in one line
+    runs: tuple[Run, ...]  # by seed
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -190,25 +184,10 @@ def _word(name: str, value: Any) -> str:
 
 
 def _about(run: Run) -> str:
-    row = _first(run)
-    parts = [str(row.get("protocol", ""))]
-    if parts == ["masked"]:
-        share = row.get("alpha")
-        share = "" if share in ("", None) else f" {100 * float(share):g} %"
-        of = {"batch": " of batches", "sample": " of samples"}.get(str(row.get("scope")), "")
-        parts = [f"masked{share}{of}, target {row.get('target')}"]
-        parts += [f"BatchNorm {row['batchnorm']}"] if row.get("batchnorm") else []
-    policy = _without_seed(str(row.get("reference_policy") or ""))
-    references = [str(row.get("references") or ""), policy]
-    parts += [f"references {': '.join(filter(None, references))}"] if any(references) else []
-    parts.append(_describe_start(run))
-    parts += [f"{row['epochs']} epochs"] if row.get("epochs") else []
-    parts.append(str(row.get("network", "")))
-    return "; ".join(filter(None, parts))
-
-
-def _describe_start(run: Run) -> str:
-    if run.epochs_before:
-        return f"after {run.epochs_before} epochs of standard training"
-    start = re.split(r"[\\/]", str(_first(run).get("start", "")).rstrip("\\/"))[-1]
-    return f"fine-tuned from {start}" if start else "from scratch"
+    row = {**_first(run), "epochs before": run.epochs_before, "reference_policy": ""}
+    row["policy"] = _without_seed(str(_first(run).get("reference_policy") or ""))
+    names = (
+        *("protocol", "target", "alpha", "scope", "batchnorm", "references", "policy", "start"),
+        *("epochs before", "epochs", "network"),
+    )
+    return ", ".join(f"{name} {row[name]}" for name in names if row.get(name))

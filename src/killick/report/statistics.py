@@ -27,18 +27,12 @@ from killick.runtime.atomic_files import write_atomic
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number about an arm.
+    """A number about an arm."""
 
-    Attributes:
-        values: By seed.
-        mean: Over seeds.
-        spread: Sample standard deviation over seeds; None with one.
-        difference: To the baseline, over the seeds that both have; None for the baseline itself.
-    """
-
-    values: dict[int, float]
-    mean: float
-    spread: float | None
+    values: dict[int, float]  # by seed
+    mean: float  # over seeds
+    spread: float | None  # sample standard deviation over seeds; None with one
+    # to the baseline, over the seeds that both have; None for the baseline itself
     difference: Interval | None
 
     @property

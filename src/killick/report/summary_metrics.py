@@ -10,25 +10,15 @@ from killick.report.intervals import Interval
 
 @dataclass(frozen=True)
 class SummaryMetric:
-    """A metric over some test sets: a column of the table of arms.
+    """A metric over some test sets: a column of the table of arms."""
 
-    Attributes:
-        key: Its name in `summary.csv`: "corrupted_top1".
-        title: For tables and figures: "corrupted accuracy".
-        metric: Its entry, with unit, direction and format.
-        suite: On which test sets it is the mean.
-        severity: The only one that counts; 0 for all.
-        scaling: "temperature", or empty.
-        inference: "single", from the first reference, or "marginal", the mean over all.
-    """
-
-    key: str
-    title: str
-    metric: Metric
-    suite: str = "clean"
-    severity: int = 0
-    scaling: str = ""
-    inference: str = SINGLE
+    key: str  # its name in `summary.csv`: "corrupted_top1"
+    title: str  # for tables and figures: "corrupted accuracy"
+    metric: Metric  # its entry, with unit, direction and format
+    suite: str = "clean"  # on which test sets it is the mean
+    severity: int = 0  # the only one that counts; 0 for all
+    scaling: str = ""  # "temperature", or empty
+    inference: str = SINGLE  # "single", from the first reference, or "marginal", the mean over all
 
     @property
     def unit(self) -> str:

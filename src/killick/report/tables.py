@@ -9,21 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of formatted text.
+    """A table of formatted text."""
 
-    Attributes:
-        name: Of its CSV file, without ending; unique in a report.
-        title: What it shows.
-        columns: Their heads; the first is that of the row names.
-        rows: The name of each row and its cells.
-        note: One line under it.
-    """
-
-    name: str
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
+    name: str  # of its CSV file, without ending; unique in a report
+    title: str  # what it shows
+    columns: tuple[str, ...]  # their heads; the first is that of the row names
+    rows: tuple[tuple[str, ...], ...]  # the name of each row and its cells
+    note: str = ""  # one line under it
 
     def __post_init__(self) -> None:
         assert all(len(row) == len(self.columns) for row in self.rows), self.name

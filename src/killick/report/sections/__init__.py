@@ -27,36 +27,23 @@ from killick.report.tables import TextTable
 
 @dataclass(frozen=True)
 class Content:
-    """What a section shows, in this order.
+    """What a section shows, in this order."""
 
-    Attributes:
-        figures: A `Missing` is shown as one line.
-        tables: Their names and those of figures begin with the section's key.
-        notes: One line each.
-        html: As `render` makes it.
-    """
-
-    figures: tuple[Figure | Missing, ...] = ()
+    figures: tuple[Figure | Missing, ...] = ()  # a `Missing` is shown as one line
+    # their names and those of figures begin with the section's key
     tables: tuple[TextTable, ...] = ()
-    notes: tuple[str, ...] = ()
-    html: Markup = Markup()
+    notes: tuple[str, ...] = ()  # one line each
+    html: Markup = Markup()  # as `render` makes it
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
+    """A part of the page."""
 
-    Attributes:
-        key: Its anchor on the page.
-        title: Its heading.
-        order: Sections are sorted by it.
-        make: What it shows of a comparison.
-    """
-
-    key: str
-    title: str
-    order: int
-    make: Callable[[ReportData], Content]
+    key: str  # its anchor on the page
+    title: str  # its heading
+    order: int  # sections are sorted by it
+    make: Callable[[ReportData], Content]  # what it shows of a comparison
 
 
 SECTIONS: Registry[Section] = Registry(

@@ -39,17 +39,11 @@ _TEMPLATE = """
 
 @dataclass(frozen=True)
 class ExampleImage:
-    """A stored image and its predictions by arm.
+    """A stored image and its predictions by arm."""
 
-    Attributes:
-        place: The test set.
-        number: Of the image in it.
-        predictions_by_arm: Of that test set.
-    """
-
-    place: tuple[str, ...]
-    number: int
-    predictions_by_arm: dict[str, Answers]
+    place: tuple[str, ...]  # the test set
+    number: int  # of the image in it
+    predictions_by_arm: dict[str, Answers]  # of that test set
 
     @property
     def first(self) -> Answers:

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import yaml
 
@@ -15,6 +14,7 @@ from killick.results.rows import Row
 from killick.results.run_folder import Run
 
 KEY = "provenance"
+_ENVIRONMENT = ("versions", "python", "system", "device", "gpu", "cores", "threads", "started")
 _TEMPLATE = """
 <dl class="facts">
 {% for name, value in facts %}
@@ -71,10 +71,8 @@ def find_facts(comparison: Comparison) -> dict[str, str]:
         "corruption table": _values(corrupted, "table"),
         "estimators": _values(rows, "estimator"),
         "precision": _values(rows, "precision"),
-        "versions": _joined(_versions(run.environment) for run in runs),
-        "machine": _joined(_machine(run.environment) for run in runs),
-        "started": _start_times(runs),
-        "time": _seconds(runs),
+        **{name: _of_environment(runs, name) for name in _ENVIRONMENT},
+        "seconds": _seconds(runs),
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -88,29 +86,13 @@ def _count(rows: Iterable[Row], column: str) -> str:
     return str(len(names)) if names else ""
 
 
-def _joined(lines: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(line for line in lines if line))
-
-
-def _versions(environment: Mapping[str, Any]) -> str:
-    versions = environment.get("versions")
-    if not isinstance(versions, Mapping):
-        return ""
-    python = environment.get("python")
-    named = {**versions, **({"Python": python} if python else {})}
-    return ", ".join(f"{name} {version}" for name, version in named.items())
-
-
-def _machine(environment: Mapping[str, Any]) -> str:
-    words = [environment.get(name) for name in ("system", "device", "gpu")]
-    words += [f"{name}: {environment.get(name, '')}" for name in ("cores", "threads")]
-    return ", ".join(str(word) for word in words if word)
-
-
-def _start_times(runs: list[Run]) -> str:
-    found = (str(run.environment.get("started") or "") for run in runs)
-    times = sorted(time.replace("T", " ").replace("+00:00", " UTC") for time in found if time)
-    return " to ".join(dict.fromkeys(times[:1] + times[-1:]))
+def _of_environment(runs: Iterable[Run], name: str) -> str:
+    found = []
+    for value in (run.environment.get(name) for run in runs):
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key} {each}" for key, each in value.items())
+        found.append("" if value is None else str(value))
+    return "; ".join(dict.fromkeys(filter(None, found)))
 
 
 def _seconds(runs: list[Run]) -> str:
@@ -121,7 +103,7 @@ def _seconds(runs: list[Run]) -> str:
         for part, value in seconds.items() if isinstance(seconds, Mapping) else ():
             if isinstance(value, int | float):
                 sums[str(part)] = sums.get(str(part), 0.0) + value
-    return ", ".join(f"{part} {value:,.0f} s" for part, value in sums.items())
+    return ", ".join(f"{part} {value:,.0f}" for part, value in sums.items())
 
 
 def _differing_settings(comparison: Comparison) -> TextTable | None:

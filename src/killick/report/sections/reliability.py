@@ -27,25 +27,15 @@ _ENOUGH = 15  # images that must lie nearby for a line to be drawn
 
 @dataclass(frozen=True)
 class _Curve:
-    """Accuracy as a function of confidence, over the seeds of an arm.
+    """Accuracy as a function of confidence, over the seeds of an arm."""
 
-    Attributes:
-        errors: The smooth calibration error of each seed.
-        confidence: The places, as all that follow `(points,)`.
-        accuracy: Of all seeds, each weighted by its images nearby.
-        least: Minimum over seeds.
-        most: Maximum over seeds.
-        density: Mean over seeds.
-        nearby: How many images, of all seeds, each point is the mean of.
-    """
-
-    errors: tuple[float, ...]
-    confidence: Array
-    accuracy: Array
-    least: Array
-    most: Array
-    density: Array
-    nearby: Array
+    errors: tuple[float, ...]  # the smooth calibration error of each seed
+    confidence: Array  # the places, as all that follow `(points,)`
+    accuracy: Array  # of all seeds, each weighted by its images nearby
+    least: Array  # minimum over seeds
+    most: Array  # maximum over seeds
+    density: Array  # mean over seeds
+    nearby: Array  # how many images, of all seeds, each point is the mean of
 
 
 def make(data: ReportData) -> Content:

@@ -23,20 +23,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class _Ranked:
-    """An arm's images in the order of their spread, for each seed.
+    """An arm's images in the order of their spread, for each seed."""
 
-    Attributes:
-        spread: Mean in each bin of equal count, `(seeds, bins)`.
-        error: Share of errors in each bin, `(seeds, bins)`.
-        found: Share of all errors among the most uncertain images, `(seeds, bins + 1)`, from none
-            of the images to all.
-        by_confidence: The same, by the lowest confidence.
-    """
-
-    spread: Array
-    error: Array
+    spread: Array  # mean in each bin of equal count, `(seeds, bins)`
+    error: Array  # share of errors in each bin, `(seeds, bins)`
+    # share of all errors among the most uncertain images, from none to all, `(seeds, bins + 1)`
     found: Array
-    by_confidence: Array
+    by_confidence: Array  # the same, by the lowest confidence
 
 
 def make(data: ReportData) -> Content:
