@@ -12,7 +12,7 @@ from killick.cli.arguments import add_shared
 from killick.errors import OptionError
 
 if TYPE_CHECKING:
-    from killick.deploy.image_paths import Found
+    from killick.deploy.image_paths import ImagePath
     from killick.deploy.prediction_records import Record
 
 FORMATS = ("table", "json", "csv")
@@ -85,64 +85,80 @@ def add(commands: Any, name: str) -> None:
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Label the pictures; 1 if some could not be."""
-    from killick.deploy.batch_prediction import answer_batches
-    from killick.deploy.image_classifier import explain_missing_threshold, open_classifier
-    from killick.deploy.prediction_progress import Totals, Watching
-    from killick.deploy.prediction_writers import Shape, choose_format, make_format
+    """Label the images; 1 if some could not be read."""
+    from rich.console import Console
+
+    from killick.deploy.batch_prediction import (
+        RecordCounts,
+        explain_missing_threshold,
+        predict_batches,
+    )
+    from killick.deploy.prediction_writers import RecordFields, choose_format, make_format
+    from killick.evaluation.classifier import open_classifier
+    from killick.runtime.progress import TerminalDisplay
 
     on_terminal = options.output is None and sys.stdout.isatty()
     form = choose_format(options.format, options.output, on_terminal)
     _check(options, form)
-    found, total = _find(options)
+    paths, total = _find(options)
     classifier = open_classifier(
         options.model,
         references=options.references,
         device=options.device,
         trust=options.trust,
     )
-    shape = Shape(
+    fields = RecordFields(
         classifier.classes,
         classifier.class_names,
-        several=(classifier.references or 1) > 1,
-        judged=classifier.threshold is not None,
+        std=(classifier.references or 1) > 1,
+        in_distribution=classifier.threshold is not None,
         top=options.top,
         probabilities=options.probabilities,
     )
-    advice = None if shape.judged else explain_missing_threshold(classifier)
+    advice = None
+    if not fields.in_distribution:
+        advice = explain_missing_threshold(classifier, options.model)
     if advice is not None and options.only in ("in", "out"):
         raise OptionError(f"--only {options.only} requires a stored threshold: {advice}")
-    batches = answer_batches(
+    batches = predict_batches(
         classifier,
-        found,
+        paths,
         batch=options.batch,
         workers=options.workers,
         top=options.top,
         probabilities=options.probabilities,
     )
     width = shutil.get_terminal_size().columns if on_terminal else 100
-    writing = make_format(form, shape, width=width, coloured=on_terminal)
-    totals = Totals(shape.judged)
-    watching = Watching(total, shown=not (options.quiet or on_terminal))
-    # On a terminal the lines of a table say what is broken, and need not be said beside it.
+    writing = make_format(form, fields, width=width, color=on_terminal)
+    counts = RecordCounts(fields.in_distribution)
+    display = TerminalDisplay(
+        "killick: predicting",
+        total,
+        console=Console(stderr=True, highlight=False),
+        unit="image",
+        seconds_between_lines=10,
+        delay=1,
+    )
+    # On a terminal the lines of a table give the errors already.
     silent = on_terminal and form == "table" and sys.stderr.isatty()
     silent = silent and options.only not in ("in", "out")
-    with _output(options.output) as write, watching, contextlib.closing(batches):
+    with _output(options.output) as write, display, contextlib.closing(batches):
         if advice is not None and not options.quiet:
-            watching.say(advice)
+            display.message(f"killick: {advice}")
         text = writing.head()
         for records in batches:
-            totals.add(records)
+            counts.add(records)
             for error in (record.error for record in records if record.error and not silent):
-                watching.say(error)
+                display.message(f"killick: {error}")
             text += writing.lines([each for each in records if _is_wanted(each, options.only)])
             _write_undisturbed(write, text)
             text = ""
-            watching.tick(totals)
-        write(writing.foot(totals.describe()))
+            if not (options.quiet or on_terminal):
+                display.update(counts.images, counts.speed)
+        write(writing.foot(counts.describe()))
     if form != "table" and not options.quiet:
-        watching.say(totals.describe())
-    return 1 if totals.broken else 0
+        display.message(f"killick: {counts.describe()}")
+    return 1 if counts.broken else 0
 
 
 def _check(options: argparse.Namespace, form: str) -> None:
@@ -155,26 +171,26 @@ def _check(options: argparse.Namespace, form: str) -> None:
         raise OptionError("- (a list on stdin) can be given only once.")
 
 
-def _find(options: argparse.Namespace) -> tuple[Iterable["Found"], int | None]:
-    """The pictures, and how many, unless they are still to come on stdin."""
-    from killick.deploy.image_paths import check_some, find_pictures, read_list
+def _find(options: argparse.Namespace) -> tuple[Iterable["ImagePath"], int | None]:
+    """The images, and how many, unless they are still to come on stdin."""
+    from killick.deploy.image_paths import find_images, read_list, require_images
 
     if "-" in options.images:
         listed = read_list(sys.stdin.fileno(), null=options.null)
-        return check_some(find_pictures(options.images, listed)), None
-    found = list(check_some(find_pictures(options.images)))
+        return require_images(find_images(options.images, listed)), None
+    found = list(require_images(find_images(options.images)))
     return found, len(found)
 
 
 @contextlib.contextmanager
 def _output(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """What writes text where it is wanted."""
-    from killick.deploy.prediction_writers import write_to, written_whole
+    """The function that writes to the file, or to stdout."""
+    from killick.deploy.prediction_writers import output_file, write_to
 
     if path is None:
         yield write_to(sys.stdout.buffer)
         return
-    with written_whole(path) as file:
+    with output_file(path) as file:
         yield write_to(file, path)
 
 

@@ -1,7 +1,7 @@
-"""Which pictures are meant: files, folders, patterns and lists of paths, in the order given.
+"""Paths of images: files, folders, patterns and lists of paths, in the order given.
 
-What is named twice is found twice, so that answers stand in the order of the questions. Whatever
-is not there becomes a problem in its place, and the rest goes on.
+What is named twice is found twice, so that records have the order of the paths. A path that does
+not exist gives a problem in its place, and the rest goes on.
 """
 
 import glob
@@ -17,15 +17,15 @@ from killick.errors import DataError
 
 LIST = "-"  # stands for the list of paths
 _CHUNK = 65536
-_KNOWN = f"(known are {' '.join(EXTENSIONS)})"
+_KNOWN = f"({' '.join(EXTENSIONS)})"
 
 
 @dataclass(frozen=True)
-class Found:
-    """A picture to be read, or something that was asked for and is not there.
+class ImagePath:
+    """An image to be read, or why there is none.
 
     Attributes:
-        path: Of the picture; or the words that were to name some.
+        path: Of the image; or the path or pattern without one.
         problem: Why there is none.
     """
 
@@ -33,28 +33,28 @@ class Found:
     problem: str | None = None
 
 
-def find_pictures(
+def find_images(
     given: Iterable[str | os.PathLike[str]], listed: Iterable[str] | None = None
-) -> Iterator[Found]:
-    """The pictures that are meant, one by one, as they are asked for.
+) -> Iterator[ImagePath]:
+    """The images that paths stand for, one by one.
 
     Args:
-        given: Files, which are tried whatever their extension; folders, for all pictures below
-            them; patterns with `*`, `?`, `[...]` or `**`, for the files that match.
+        given: Files, whatever their extension; folders, for all images below them; patterns with
+            `*`, `?`, `[...]` or `**`, for the files that match.
         listed: What `-` stands for among them: paths of files and folders, taken literally.
     """
     for each in given:
         words = os.fspath(each)
         if words == LIST and listed is not None:
             for path in listed:
-                yield from _look(path, may_match=False)
+                yield from _expand(path, may_match=False)
         else:
-            yield from _look(os.path.expanduser(words), may_match=True)
+            yield from _expand(os.path.expanduser(words), may_match=True)
 
 
-def check_some(found: Iterable[Found]) -> Iterator[Found]:
-    """The same, if there is a picture among them; else the first problem is raised."""
-    problems: list[Found] = []
+def require_images(found: Iterable[ImagePath]) -> Iterator[ImagePath]:
+    """The same, if there is an image among them; else the first problem is raised."""
+    problems: list[ImagePath] = []
     coming = iter(found)
     for each in coming:
         problems.append(each)
@@ -62,9 +62,7 @@ def check_some(found: Iterable[Found]) -> Iterator[Found]:
             yield from problems
             yield from coming
             return
-    raise DataError(
-        problems[0].problem or "" if problems else "expected pictures to label, found no paths."
-    )
+    raise DataError(problems[0].problem or "" if problems else "no paths of images were given.")
 
 
 def read_list(descriptor: int, *, null: bool = False) -> Iterator[str]:
@@ -83,7 +81,7 @@ def read_list(descriptor: int, *, null: bool = False) -> Iterator[str]:
 
 
 def show_path(path: str) -> str:
-    r"""The path for people: one line, whatever bytes and control characters it has.
+    r"""The path on one printable line, whatever bytes and control characters it has.
 
     Example:
         >>> show_path("a/b.png"), show_path("a\nb\udcff")
@@ -98,51 +96,43 @@ def _paths(parts: Iterable[bytes], null: bool) -> Iterator[str]:
     for part in parts:
         whole = part if null else part.removesuffix(b"\r")
         if b"\0" in whole:
-            raise DataError(
-                "expected a list with one path a line, found NUL characters in it. For what"
-                " find -print0 writes, say -0."
-            )
+            raise DataError("the list of paths has NUL characters. For find -print0, add -0.")
         if whole:
             yield os.fsdecode(whole)
 
 
-def _look(path: str, *, may_match: bool) -> Iterator[Found]:
+def _expand(path: str, *, may_match: bool) -> Iterator[ImagePath]:
     try:
         kind = os.stat(path).st_mode
     except (OSError, ValueError) as problem:
         if may_match and glob.has_magic(path) and not os.path.lexists(path):
             yield from _match(path)
         else:
-            yield Found(path, _complain(path, problem))
+            reason = (problem.strerror if isinstance(problem, OSError) else None) or str(problem)
+            yield ImagePath(path, f"cannot read {show_path(path)}: {reason}. Check the path.")
         return
     if not stat.S_ISDIR(kind):
-        yield Found(path)
+        yield ImagePath(path)
         return
     try:
         names = list_images(Path(path))
     except DataError as problem:
-        yield Found(path, show_path(str(problem)))
+        yield ImagePath(path, show_path(str(problem)))
         return
     for name in names:
-        yield Found(os.path.join(path, name))
+        yield ImagePath(os.path.join(path, name))
     if not names:
-        yield Found(path, f"expected pictures in {show_path(path)}, found none {_KNOWN}.")
+        yield ImagePath(path, f"no images in {show_path(path)} {_KNOWN}.")
 
 
-def _match(pattern: str) -> Iterator[Found]:
-    """The files that match; pictures alone, unless the pattern itself says which extension."""
+def _match(pattern: str) -> Iterator[ImagePath]:
+    """The files that match; images alone, unless the pattern itself names the extension."""
     extension = os.path.splitext(pattern)[1]
     any_kind = bool(extension) and not glob.has_magic(extension)
     there = [path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
     fitting = [path for path in there if any_kind or path.lower().endswith(EXTENSIONS)]
     for path in fitting:
-        yield Found(path)
+        yield ImagePath(path)
     if not fitting:
-        which = "" if any_kind else f" {_KNOWN}"
-        told = f"expected pictures that match {show_path(pattern)}, found none{which}."
-        yield Found(pattern, told)
-
-
-def _complain(path: str, problem: Exception) -> str:
-    reason = (problem.strerror if isinstance(problem, OSError) else None) or str(problem)
-    return f"cannot read {show_path(path)}: {reason}. Check the path."
+        known = "" if any_kind else f" {_KNOWN}"
+        yield ImagePath(pattern, f"no images match {show_path(pattern)}{known}.")

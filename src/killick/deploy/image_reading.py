@@ -1,8 +1,9 @@
-"""Reading pictures: by several threads, some batches ahead, in order; a broken one stops nothing.
+"""Reading images with several threads, some batches ahead, in order, within a memory budget.
 
 Threads, not processes: decoding and resizing do not hold Python's lock, and nothing is copied.
 """
 
+import contextlib
 import itertools
 import os
 import queue
@@ -23,25 +24,23 @@ from killick.deploy.decoding_limits import (
     measure_limited,
     read_file,
 )
-from killick.deploy.image_paths import Found, show_path
-from killick.deploy.memory_budget import Place, Room
+from killick.deploy.image_paths import ImagePath, show_path
 from killick.errors import DataError
 
 BATCHES_AHEAD = 2
 LARGEST_TASK = 16
 PIXELS_AT_ONCE = 10**8  # eight photographs of a telephone, or one that is as large as may be
-BYTES_AT_ONCE = PIXELS_AT_ONCE * PEAK_BYTES  # large files take of it what pixels would
+BYTES_AT_ONCE = PIXELS_AT_ONCE * PEAK_BYTES  # large files count like pixels
 _SECONDS_BETWEEN_LOOKS = 0.2
-_ROOM = Room(BYTES_AT_ONCE)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A picture that was read, or why it was not.
+class LoadedImage:
+    """An image that was read, or why it was not.
 
     Attributes:
         path: Where it is.
-        image: What is shown of it, uint8 `(3, size, size)`.
+        image: Resized and cropped, uint8 `(3, size, size)`.
         problem: In place of the image.
     """
 
@@ -50,14 +49,66 @@ class Seen:
     problem: str | None = None
 
 
-def read_batches(
-    found: Iterable[Found], view: PlainView, *, batch: int, workers: int
-) -> Iterator[list[Seen]]:
-    """What `view` shows of all pictures, in order, `batch` at a time, broken ones among them.
+class MemoryBudget:
+    """Bytes that threads share; whoever needs more than all of it has it alone.
 
     Args:
-        found: Looked through while pictures are read; it may take its time, or never end.
-        view: What is shown of a picture.
+        size: How many bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._limit, self._taken = size, 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def reserve(self, size: int) -> Iterator["Reservation"]:
+        """Wait until so many bytes are free, and hold them meanwhile."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + size <= self._limit)
+            self._taken += size
+        reservation = Reservation(self, size)
+        try:
+            yield reservation
+        finally:
+            with self._changed:
+                self._taken -= reservation.size
+                self._changed.notify_all()
+
+    def _extend(self, own: int, more: int) -> bool:
+        with self._changed:
+            if self._taken > own and self._taken + more > self._limit:
+                return False
+            self._taken += more
+            return True
+
+
+class Reservation:
+    """A part of a budget that somebody holds, of `size` bytes."""
+
+    def __init__(self, budget: MemoryBudget, size: int) -> None:
+        self._budget, self.size = budget, size
+
+    def grow(self, more: int) -> bool:
+        """Take so many more bytes if they are free now; else change nothing.
+
+        It never waits: two that hold something and wait for each other would wait forever.
+        """
+        fits = self._budget._extend(self.size, more)
+        self.size += more if fits else 0
+        return fits
+
+
+_BUDGET = MemoryBudget(BYTES_AT_ONCE)
+
+
+def read_batches(
+    paths: Iterable[ImagePath], view: PlainView, *, batch: int, workers: int
+) -> Iterator[list[LoadedImage]]:
+    """All images as `view` shows them, in order, `batch` at a time, unreadable ones among them.
+
+    Args:
+        paths: Read from while images are decoded; it may be slow, or never end.
+        view: Resizes and crops.
         batch: How many at a time.
         workers: Threads that read.
     """
@@ -65,10 +116,10 @@ def read_batches(
     pool = ThreadPoolExecutor(
         workers, "killick-reading", initializer=torch.set_num_threads, initargs=(1,)
     )
-    # Handing over small pictures one by one would take as long as reading them.
+    # Handing over small images one by one would take as long as reading them.
     task = max(1, min(LARGEST_TASK, batch // (2 * workers)))
     ahead: queue.Queue[_Coming] = queue.Queue(BATCHES_AHEAD * batch // task + workers)
-    arguments = (_grouped(found, task), view, pool, ahead, stop)
+    arguments = (_grouped(paths, task), view, pool, ahead, stop)
     # A daemon: it may be waiting for a list that does not go on.
     threading.Thread(target=_feed, args=arguments, daemon=True, name="killick-finding").start()
     try:
@@ -76,35 +127,35 @@ def read_batches(
     finally:
         stop.set()
         pool.shutdown(wait=False, cancel_futures=True)
-        # The readers' one thread became what new threads of torch begin with.
+        # New threads of torch would begin with the readers' one thread.
         torch.set_num_threads(torch.get_num_threads())
 
 
-def read_one(found: Found, view: PlainView) -> Seen:
-    """What `view` shows of a picture, or what is wrong with it."""
+def read_one(found: ImagePath, view: PlainView) -> LoadedImage:
+    """An image as `view` shows it, or what is wrong with it."""
     if found.problem is not None:
-        return Seen(found.path, problem=found.problem)
+        return LoadedImage(found.path, problem=found.problem)
     for_file = FILE_COPIES * _size_of(found.path)
-    with _ROOM.taken(for_file) as place:
-        seen = _look(found.path, view, place)
-    if isinstance(seen, Seen):
-        return seen
-    # Others have the room. So this waits for all it needs at once, with nothing in its hands.
-    with _ROOM.taken(for_file + seen):
-        again = _look(found.path, view, None)
-    assert isinstance(again, Seen)
+    with _BUDGET.reserve(for_file) as reservation:
+        loaded = _load(found.path, view, reservation)
+    if isinstance(loaded, LoadedImage):
+        return loaded
+    # Others hold the budget. So this waits for all it needs at once, while it holds nothing.
+    with _BUDGET.reserve(for_file + loaded):
+        again = _load(found.path, view, None)
+    assert isinstance(again, LoadedImage)
     return again
 
 
-def _look(path: str, view: PlainView, place: Place | None) -> Seen | int:
-    """What `view` shows of a picture; or how many bytes its pixels need, if there is no room.
+def _load(path: str, view: PlainView, reservation: Reservation | None) -> LoadedImage | int:
+    """An image as `view` shows it; or how many bytes its pixels need, if they are not free.
 
-    All that was read is gone when this returns, before the place for it is given back.
+    All that was read is gone when this returns, before its reservation is given back.
 
     Args:
-        path: Of the picture.
-        view: What is shown of it.
-        place: That for the file, to be made larger for the pixels; None if there is enough.
+        path: Of the image.
+        view: Resizes and crops.
+        reservation: For the file, to grow for the pixels; None if it is large enough.
     """
     name = show_path(path)
     try:
@@ -112,11 +163,11 @@ def _look(path: str, view: PlainView, place: Place | None) -> Seen | int:
         height, width = measure_limited(contents, name)
         check_length(height, width, view.resize or view.size, name)
         for_pixels = PEAK_BYTES * height * width
-        if place is not None and not place.grow(for_pixels):
+        if reservation is not None and not reservation.grow(for_pixels):
             return for_pixels
-        return Seen(path, view(decode_limited(contents, name)))
+        return LoadedImage(path, view(decode_limited(contents, name)))
     except DataError as problem:
-        return Seen(path, problem=str(problem))
+        return LoadedImage(path, problem=str(problem))
 
 
 def _size_of(path: str) -> int:
@@ -127,28 +178,28 @@ def _size_of(path: str) -> int:
         return 0
 
 
-def _read_some(found: list[Found], view: PlainView) -> list[Seen]:
-    return [read_one(each, view) for each in found]
+def _read_some(paths: list[ImagePath], view: PlainView) -> list[LoadedImage]:
+    return [read_one(each, view) for each in paths]
 
 
-def _grouped(found: Iterable[Found], size: int) -> Iterator[list[Found]]:
-    coming = iter(found)
+def _grouped(paths: Iterable[ImagePath], size: int) -> Iterator[list[ImagePath]]:
+    coming = iter(paths)
     while group := list(itertools.islice(coming, size)):
         yield group
 
 
-# Pictures that are being read; what went wrong while looking for more; or None, at the end.
-_Coming = Future[list[Seen]] | BaseException | None
+# Images that are being read; what went wrong while looking for more; or None, at the end.
+_Coming = Future[list[LoadedImage]] | BaseException | None
 
 
 def _feed(
-    groups: Iterable[list[Found]],
+    groups: Iterable[list[ImagePath]],
     view: PlainView,
     pool: ThreadPoolExecutor,
     ahead: "queue.Queue[_Coming]",
     stop: threading.Event,
 ) -> None:
-    """Have pictures read as long as there is room for them."""
+    """Submit images to the pool as long as the queue takes them."""
 
     def put(coming: _Coming) -> None:
         while not stop.is_set():
@@ -164,18 +215,18 @@ def _feed(
                 return
             put(pool.submit(_read_some, group, view))
         put(None)
-    except BaseException as problem:  # told where somebody listens
+    except BaseException as problem:  # raised again by the thread that reads the queue
         put(problem)
 
 
-def _in_batches(ahead: "queue.Queue[_Coming]", batch: int) -> Iterator[list[Seen]]:
-    seen: list[Seen] = []
+def _in_batches(ahead: "queue.Queue[_Coming]", batch: int) -> Iterator[list[LoadedImage]]:
+    loaded: list[LoadedImage] = []
     while (coming := ahead.get()) is not None:
         if isinstance(coming, BaseException):
             raise coming
-        seen += coming.result()
-        if len(seen) >= batch:  # a task is at most a batch
-            yield seen[:batch]
-            seen = seen[batch:]
-    if seen:
-        yield seen
+        loaded += coming.result()
+        if len(loaded) >= batch:  # a task is at most a batch
+            yield loaded[:batch]
+            loaded = loaded[batch:]
+    if loaded:
+        yield loaded

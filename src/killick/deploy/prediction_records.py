@@ -1,21 +1,21 @@
-"""One record for each picture: what is said of it, by the same names in every format."""
+"""One record for each image, with the same fields in every format."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from killick.deploy.image_classifier import Answered
+from killick.core.inference import Prediction
 from killick.deploy.image_paths import show_path
-from killick.deploy.image_reading import Seen
+from killick.deploy.image_reading import LoadedImage
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
-    """A class, and how likely it is.
+class ClassProbability:
+    """A class and its probability.
 
     Attributes:
         label: Its name, or its number where classes have no names.
@@ -30,23 +30,23 @@ class Likely:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is said of one picture.
+    """The prediction for one image.
 
     Attributes:
         image: Its path, as it was given or found.
-        label: The likeliest class: its name, or its number where classes have no names.
+        label: The most likely class: its name, or its number where classes have no names.
         index: The number of that class.
         confidence: Its probability.
-        uncertainty: The entropy of all probabilities, as a part of the largest possible one, that
-            of a guess: 0 is certain, 1 knows nothing.
+        uncertainty: The entropy of all probabilities divided by the largest possible one: 0 is
+            certain, 1 is a uniform distribution.
         energy: Higher is more out-of-distribution.
         std: The standard deviation of the label's probability over references, where there are
             several.
         in_distribution: Whether the energy is at most the threshold that is stored with the model;
             None without one.
-        top: The likeliest classes, if asked for.
-        probabilities: Of all classes, in their order, if asked for.
-        error: Why there is no answer; then there is nothing else.
+        top: The most likely classes, if requested.
+        probabilities: Of all classes, in their order, if requested.
+        error: Why there is no prediction; then there is nothing else.
     """
 
     image: str
@@ -57,22 +57,16 @@ class Record:
     energy: float | None = None
     std: float | None = None
     in_distribution: bool | None = None
-    top: tuple[Likely, ...] = ()
+    top: tuple[ClassProbability, ...] = ()
     probabilities: tuple[float, ...] = ()
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for JSON: what was not asked for, or cannot be, is left out."""
+        """The same for JSON, without fields that were not requested or do not exist."""
         if self.error is not None:
             return {"image": self.image, "error": self.error}
-        fields: dict[str, Any] = {
-            "image": self.image,
-            "label": self.label,
-            "index": self.index,
-            "confidence": self.confidence,
-            "uncertainty": self.uncertainty,
-            "energy": self.energy,
-        }
+        names = ("image", "label", "index", "confidence", "uncertainty", "energy")
+        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
         if self.std is not None:
             fields["std"] = self.std
         fields["in_distribution"] = self.in_distribution
@@ -87,103 +81,89 @@ class Record:
 
 
 def make_records(
-    seen: Sequence[Seen],
-    answered: Answered | None,
+    loaded: Sequence[LoadedImage],
+    prediction: Prediction | None,
     class_names: tuple[str, ...] | None,
     *,
     top: int = 0,
     probabilities: bool = False,
 ) -> list[Record]:
-    """The records of pictures, in order.
+    """The records of images, in order.
 
     Args:
-        seen: The pictures, broken ones among them.
-        answered: What is said of those that are not broken; None if all are.
+        loaded: The images, unreadable ones among them.
+        prediction: For those that are readable; None if there are none.
         class_names: In the order of the probabilities, if known.
-        top: How many of the likeliest classes to name.
-        probabilities: Whether to tell those of all classes.
+        top: How many of the most likely classes to include.
+        probabilities: Whether to include those of all classes.
     """
-    said = iter(()) if answered is None else _rows(answered, top, probabilities)
+    readable = [each.path for each in loaded if each.image is not None]
+    made = iter(
+        _records(readable, prediction, class_names, top, probabilities) if prediction else ()
+    )
     return [
-        Record(each.path, error=each.problem)
-        if each.image is None
-        else _record(each.path, next(said), class_names)
-        for each in seen
+        Record(each.path, error=each.problem) if each.image is None else next(made)
+        for each in loaded
     ]
 
 
-def measure_uncertainty(probs: Tensor) -> Tensor:
+def normalized_entropy(probs: Tensor) -> Tensor:
     """The entropy of each row of `(n, classes)`, divided by that of equal probabilities.
 
     Example:
-        >>> measure_uncertainty(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist()
+        >>> normalized_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist()
         [0.0, 1.0]
     """
-    probs = probs.double()
-    entropy: Tensor = -torch.special.xlogy(probs, probs).sum(1)
-    share = (entropy / math.log(probs.shape[1])).clamp(0, 1)
-    return share.abs()  # of one that is certain it would be -0
+    entropy = torch.special.entr(probs.double()).sum(1)
+    return (entropy / math.log(probs.shape[1])).clamp(0, 1)
 
 
-class _Said(NamedTuple):
-    """What is said of one picture, as plain numbers."""
-
-    finite: bool
-    best: int
-    confidence: float
-    uncertainty: float
-    energy: float
-    std: float | None
-    in_distribution: bool | None
-    top: list[tuple[int, float]]
-    probabilities: list[float]
-
-
-def _rows(answered: Answered, top: int, probabilities: bool) -> Iterator[_Said]:
-    """Whole batches to numbers at once; one by one they would take longer than a small network."""
-    probs, energy = answered.probs, answered.energy
-    n, index = len(probs), probs.argmax(1)
+def _records(
+    paths: Sequence[str],
+    found: Prediction,
+    names: tuple[str, ...] | None,
+    top: int,
+    probabilities: bool,
+) -> list[Record]:
+    """Whole batches to numbers at once; one by one takes longer than a small network."""
+    assert found.probs is not None
+    assert found.energy is not None
+    probs, energy, n = found.probs.cpu(), found.energy.cpu(), len(paths)
+    index = probs.argmax(1)
     own = index[:, None]
-    finite = probs.isfinite().all(1) & energy.isfinite()
-    std = None if answered.std is None else answered.std.gather(1, own)[:, 0].tolist()
-    inside = None if answered.in_distribution is None else answered.in_distribution.tolist()
-    likeliest: list[list[tuple[int, float]]] = [[]] * n
-    if top:
-        # Stable, so that the first of equals is the label here too.
-        order = probs.sort(stable=True, dim=1, descending=True)
-        pairs = zip(order.indices[:, :top].tolist(), order.values[:, :top].tolist(), strict=True)
-        likeliest = [list(zip(*pair, strict=True)) for pair in pairs]
-    return map(
-        _Said,
-        finite.tolist(),
-        index.tolist(),
-        probs.gather(1, own)[:, 0].tolist(),
-        measure_uncertainty(probs).tolist(),
-        energy.tolist(),
-        std or [None] * n,
-        inside or [None] * n,
-        likeliest,
-        probs.tolist() if probabilities else [[]] * n,
-    )
-
-
-def _record(path: str, said: _Said, names: tuple[str, ...] | None) -> Record:
-    if not said.finite:
-        told = f"cannot label {show_path(path)}: expected finite numbers from the model, found NaN"
-        return Record(path, error=f"{told} or infinity. Check how it was trained or exported.")
+    finite = (probs.isfinite().all(1) & energy.isfinite()).tolist()
+    confidence, entropy = probs.gather(1, own)[:, 0].tolist(), normalized_entropy(probs).tolist()
+    std = [None] * n if found.std is None else found.std.cpu().gather(1, own)[:, 0].tolist()
+    inside = [None] * n if found.in_distribution is None else found.in_distribution.tolist()
+    # Stable, so that the first of equals is the label here too.
+    order = probs.sort(stable=True, dim=1, descending=True) if top else None
+    likely = [[]] * n if order is None else order.indices[:, :top].tolist()
+    shares = [[]] * n if order is None else order.values[:, :top].tolist()
+    every = probs.tolist() if probabilities else [[]] * n
+    energies = energy.tolist()
 
     def name(index: int) -> str:
         return str(index) if names is None else names[index]
 
-    return Record(
-        path,
-        name(said.best),
-        said.best,
-        said.confidence,
-        said.uncertainty,
-        said.energy,
-        said.std,
-        said.in_distribution,
-        tuple(Likely(name(index), index, probability) for index, probability in said.top),
-        tuple(said.probabilities),
-    )
+    records = []
+    for i, (path, best) in enumerate(zip(paths, index.tolist(), strict=True)):
+        if not finite[i]:
+            reason = "the model returns NaN or infinity. Check how it was trained or exported."
+            records.append(Record(path, error=f"cannot label {show_path(path)}: {reason}"))
+            continue
+        pairs = zip(likely[i], shares[i], strict=True)
+        records.append(
+            Record(
+                path,
+                name(best),
+                best,
+                confidence[i],
+                entropy[i],
+                energies[i],
+                std[i],
+                inside[i],
+                tuple(ClassProbability(name(k), k, share) for k, share in pairs),
+                tuple(every[i]),
+            )
+        )
+    return records

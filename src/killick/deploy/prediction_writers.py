@@ -1,4 +1,4 @@
-"""Records as text: JSON lines, CSV or a table; on the standard output, or a file, whole or not."""
+"""Records as JSON lines, CSV or a table; on the standard output, or in a file, whole or not."""
 
 import contextlib
 import io
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.text import Text
 from killick.deploy.image_paths import show_path
 from killick.deploy.prediction_records import Record
 from killick.errors import DataError, OptionError
+from killick.runtime.atomic_files import atomic_file
 
 FORMATS = ("table", "json", "csv")
 EXTENSIONS = {
@@ -32,135 +33,119 @@ _NEEDS_QUOTES = re.compile(r'[,"\r\n]')
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What every record of a list has.
+class RecordFields:
+    """Which fields all records have.
 
     Attributes:
         classes: How many there are.
         class_names: If known.
-        several: Whether there are several references, and so a spread.
-        judged: Whether in and out of distribution are told apart.
-        top: How many likely classes are named.
-        probabilities: Whether those of all classes are told.
+        std: Whether there are several references, and so a spread.
+        in_distribution: Whether there is an OOD threshold.
+        top: How many likely classes are included.
+        probabilities: Whether those of all classes are included.
     """
 
     classes: int
     class_names: tuple[str, ...] | None = None
-    several: bool = False
-    judged: bool = False
+    std: bool = False
+    in_distribution: bool = False
     top: int = 0
     probabilities: bool = False
-
-
-class Format(Protocol):
-    """How records become text."""
-
-    def head(self) -> str:
-        """What comes before all records."""
-        ...
-
-    def lines(self, records: Sequence[Record]) -> str:
-        """Some records, each with its line end."""
-        ...
-
-    def foot(self, totals: str) -> str:
-        """What comes after all of them."""
-        ...
 
 
 class JsonLines:
     """An object a line. A path that is no UTF-8 is kept in escapes, as Python's `os` has them."""
 
     def head(self) -> str:
-        """Nothing."""
+        """What comes before all records."""
         return ""
 
     def lines(self, records: Sequence[Record]) -> str:
-        """An object for each record."""
-        return "".join(f"{_as_json(_shortened(record.to_dict()))}\n" for record in records)
+        """Some records, each with its line end."""
+        return "".join(f"{_as_json(_short(record.to_dict()))}\n" for record in records)
 
     def foot(self, totals: str) -> str:
-        """Nothing: whoever reads this counts by themselves."""
+        """What comes after all records."""
         return ""
 
 
-class Csv:
+class Csv(JsonLines):
     """A line for each record, with the fields of JSON; lists become numbered columns.
 
     Args:
-        shape: Decides which columns there are.
+        fields: Decides which columns there are.
     """
 
-    def __init__(self, shape: Shape) -> None:
-        self._top = range(1, min(shape.top, shape.classes) + 1)
+    def __init__(self, fields: RecordFields) -> None:
         self._columns = ["image", "label", "index", "confidence", "uncertainty", "energy"]
-        self._columns += ["std"] * shape.several + ["in_distribution"]
-        for place in self._top:
+        self._columns += ["std"] * fields.std + ["in_distribution"]
+        for place in range(1, min(fields.top, fields.classes) + 1):
             self._columns += [f"top_{place}", f"top_{place}_probability"]
-        if shape.probabilities:
-            self._columns += [f"probability_{index}" for index in range(shape.classes)]
+        if fields.probabilities:
+            self._columns += [f"probability_{index}" for index in range(fields.classes)]
         self._columns.append("error")
 
     def head(self) -> str:
         """The names of the columns."""
-        return _as_csv([self._columns])
+        return _as_csv(self._columns)
 
     def lines(self, records: Sequence[Record]) -> str:
         """A line for each record."""
-        return _as_csv([self._cells(record) for record in records])
-
-    def foot(self, totals: str) -> str:
-        """Nothing."""
-        return ""
+        return "".join(_as_csv(self._cells(record)) for record in records)
 
     def _cells(self, record: Record) -> list[str]:
-        fields = _shortened(record.to_dict())
+        fields = _short(record.to_dict())
         for place, each in enumerate(fields.pop("top", ()), 1):
             fields[f"top_{place}"] = each["label"]
             fields[f"top_{place}_probability"] = each["probability"]
         for index, probability in enumerate(fields.pop("probabilities", ())):
             fields[f"probability_{index}"] = probability
-        return [_as_cell(fields.get(column)) for column in self._columns]
+        found = [fields.get(column) for column in self._columns]
+        return [
+            "" if cell is None else str(cell).lower() if isinstance(cell, bool) else str(cell)
+            for cell in found
+        ]
 
 
-class Table:
-    """Aligned columns for people, which can be shown as they come.
+class Table(JsonLines):
+    """Aligned columns, which can be printed line by line.
 
     Args:
-        shape: Decides which columns there are, and how wide.
+        fields: Decides which columns there are, and how wide.
         width: Of a line.
-        coloured: Whether what is out of distribution, or broken, stands out.
+        color: Whether OOD and unreadable images stand out.
     """
 
-    def __init__(self, shape: Shape, width: int = 100, *, coloured: bool = False) -> None:
-        self._shape, self._width = shape, width
+    def __init__(self, fields: RecordFields, width: int = 100, *, color: bool = False) -> None:
         self._out = io.StringIO()
         self._console = Console(
             file=self._out,
-            force_terminal=coloured,
+            force_terminal=color,
             width=width,
-            color_system="auto" if coloured else None,
+            color_system="auto" if color else None,
             highlight=False,
             markup=False,
         )
-        names = shape.class_names or (str(shape.classes - 1),)
+        names = fields.class_names or (str(fields.classes - 1),)
         longest = max(cell_len(show_path(name)) for name in names)
-        self._label = max(len("label"), min(longest, _LONGEST_LABEL))
+        label = max(len("label"), min(longest, _LONGEST_LABEL))
         # Title and width of what comes after the path; numbers stand to the right.
-        self._columns = [("label", self._label), ("confidence", 10), ("uncertainty", 11)]
-        self._columns += [("std", 6)] * shape.several + [("distribution", 12)] * shape.judged
-        if shape.top:
-            self._columns.append(("likeliest", min(shape.top, 3) * 16))
+        self._columns = [("label", label), ("confidence", 10), ("uncertainty", 11)]
+        self._columns += [("std", 6)] * fields.std
+        self._columns += [("distribution", 12)] * fields.in_distribution
+        if fields.top:
+            self._columns.append(("most likely", min(fields.top, 3) * 16))
         taken = sum(2 + wide for _, wide in self._columns)
         self._path = min(max(12, width - taken), _LONGEST_PATH)
 
     def head(self) -> str:
         """The titles."""
         titles = [_aligned(title, title, wide) for title, wide in self._columns]
-        return self._rendered([Text("  ".join([_fit("image", self._path), *titles]), "bold")])
+        path = set_cell_size("image", self._path)
+        return self._rendered([Text("  ".join([path, *titles]), "bold")])
 
     def lines(self, records: Sequence[Record]) -> str:
-        """A line for each record; one that is broken says why."""
+        """A line for each record; an unreadable image has the reason."""
         return self._rendered([self._line(record) for record in records])
 
     def foot(self, totals: str) -> str:
@@ -168,16 +153,18 @@ class Table:
         return self._rendered([Text(totals, "bold")])
 
     def _line(self, record: Record) -> Text:
-        path = _fit(shorten(show_path(record.image), self._path), self._path)
+        image = show_path(record.image)
+        path = set_cell_size(shorten(image, self._path), self._path)
         if record.error is not None:
-            return Text(f"{path}  {_reason(record)}", "red")
+            reason = show_path(record.error).removeprefix(f"cannot read {image}: ")
+            return Text(f"{path}  {reason}", "red")
         cells = {
             "label": show_path(record.label or ""),
             "confidence": f"{100 * (record.confidence or 0):.1f} %",
             "uncertainty": f"{record.uncertainty:.3f}",
             "std": "" if record.std is None else f"{record.std:.3f}",
             "distribution": {True: "in", False: "out", None: ""}[record.in_distribution],
-            "likeliest": ", ".join(
+            "most likely": ", ".join(
                 f"{show_path(each.label)} {100 * each.probability:.1f} %" for each in record.top
             ),
         }
@@ -193,67 +180,56 @@ class Table:
         return self._out.getvalue()
 
 
-def make_format(name: str, shape: Shape, *, width: int = 100, coloured: bool = False) -> Format:
+def make_format(
+    name: str, fields: RecordFields, *, width: int = 100, color: bool = False
+) -> JsonLines:
     """The format of a name among `FORMATS`."""
     if name == "json":
         return JsonLines()
-    return Csv(shape) if name == "csv" else Table(shape, width, coloured=coloured)
+    return Csv(fields) if name == "csv" else Table(fields, width, color=color)
 
 
-def choose_format(asked: str | None, output: Path | None, on_terminal: bool) -> str:
-    """Which format: as asked for; by the file's extension; for people a table, else JSON lines."""
-    if asked is not None:
-        return asked
+def choose_format(given: str | None, output: Path | None, on_terminal: bool) -> str:
+    """The format given; else by the file's extension; else a table on a terminal, or JSON lines."""
+    if given is not None:
+        return given
     if output is None:
         return "table" if on_terminal else "json"
     known = EXTENSIONS.get(output.suffix.lower())
     if known is None:
         raise OptionError(
-            f"expected --output with an extension among {' '.join(EXTENSIONS)}, found {output}."
-            " Name the format: --format json."
+            f"the extension of --output {output} is none of {' '.join(EXTENSIONS)}. Name the"
+            " format: --format json."
         )
     return known
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
+def output_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write that becomes `path` once all is in it; what was there stays until then.
 
-    What is no ordinary file, such as a pipe with a name, is written as it is.
+    What is no ordinary file, such as a named pipe, is written directly.
     """
     path = Path(os.path.realpath(path))  # a link stays one
     if path.is_dir():
-        raise DataError(f"cannot write {path}: expected a file, found a folder.")
-    straight = path.exists() and not path.is_file()
-    beside = path if straight else path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with _told(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(beside, "wb")  # noqa: SIM115, it is closed below
-        try:
+        raise DataError(f"cannot write {path}: it is a folder.")
+    direct = path.exists() and not path.is_file()
+    with _write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") if direct else atomic_file(path) as file:
             yield file
-        finally:
-            with _told(path):
-                file.close()
-        if not straight:
-            with _told(path):
-                os.replace(beside, path)
-    finally:
-        if not straight:
-            with contextlib.suppress(OSError):
-                beside.unlink()
 
 
 def write_to(stream: BinaryIO, name: object = "the output") -> Callable[[str], None]:
-    """What writes text at once: who reads at the other end sees lines while work goes on.
+    """A function that writes text and flushes: a reader at the other end sees lines at once.
 
     Args:
         stream: Where to.
-        name: What an error calls it.
+        name: For errors.
     """
 
     def write(text: str) -> None:
-        with _told(name):
+        with _write_errors(name):
             stream.write(text.encode("utf-8", "backslashreplace"))
             stream.flush()
 
@@ -261,8 +237,8 @@ def write_to(stream: BinaryIO, name: object = "the output") -> Callable[[str], N
 
 
 @contextlib.contextmanager
-def _told(name: object) -> Iterator[None]:
-    """Nobody reading any more is no mistake; all else that keeps from writing is told."""
+def _write_errors(name: object) -> Iterator[None]:
+    """A pipe without a reader is no error of the user; other write errors are `DataError`s."""
     try:
         yield
     except BrokenPipeError:
@@ -272,7 +248,7 @@ def _told(name: object) -> Iterator[None]:
 
 
 def shorten(text: str, cells: int) -> str:
-    """The end of a text, so that it fits: of a path, the name says more than where it begins.
+    """The end of a text, so that it fits: the end of a path says more than its beginning.
 
     Example:
         >>> shorten("photos/holidays/beach.jpg", 12)
@@ -286,34 +262,20 @@ def shorten(text: str, cells: int) -> str:
     return f"…{kept}"
 
 
-def _fit(text: str, cells: int) -> str:
-    return set_cell_size(text, cells)
-
-
 def _aligned(title: str, text: str, cells: int) -> str:
-    if title in ("label", "distribution", "likeliest"):
+    if title in ("label", "distribution", "most likely"):
         longer = cell_len(text) > cells
-        return _fit(chop_cells(text, cells - 1)[0] + "…" if longer else text, cells)
+        return set_cell_size(chop_cells(text, cells - 1)[0] + "…" if longer else text, cells)
     return " " * (cells - cell_len(text)) + text
 
 
-def _reason(record: Record) -> str:
-    """Why a picture is broken, without saying again which."""
-    told = show_path(record.error or "")
-    return told.removeprefix(f"cannot read {show_path(record.image)}: ")
-
-
-def _shortened(fields: dict[str, Any]) -> dict[str, Any]:
-    """The same with numbers of seven digits, all that a float32 has."""
-    return {name: _short(value) for name, value in fields.items()}
-
-
 def _short(value: Any) -> Any:
+    """The same with numbers of seven digits, all that a float32 has."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, list):
         return [_short(each) for each in value]
-    return _shortened(value) if isinstance(value, dict) else value
+    return {key: _short(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def _as_json(fields: dict[str, Any]) -> str:
@@ -325,19 +287,10 @@ def _as_json(fields: dict[str, Any]) -> str:
     return text
 
 
-def _as_csv(rows: list[list[str]]) -> str:
-    """Rows as lines. Python's own writer leaves a lone carriage return without quotes."""
-    return "".join(f"{','.join(map(_quoted, row))}\n" for row in rows)
-
-
-def _quoted(cell: str) -> str:
-    if _NEEDS_QUOTES.search(cell) is None:
-        return cell
-    doubled = cell.replace('"', '""')
-    return f'"{doubled}"'
-
-
-def _as_cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _as_csv(cells: list[str]) -> str:
+    """A line. Python's own writer leaves a lone carriage return without quotes."""
+    quoted = (
+        '"{}"'.format(cell.replace('"', '""')) if _NEEDS_QUOTES.search(cell) else cell
+        for cell in cells
+    )
+    return f"{','.join(quoted)}\n"

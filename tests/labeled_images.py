@@ -1,4 +1,4 @@
-"""Models and picture files, shared by the tests of labelling."""
+"""Models and image files, shared by the tests of batch prediction."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import killick
 from killick.data.decoding import decode
 
 NAMES = ("cat", "dog", "fox", "owl", "yak")
-NORMALISE = ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+NORMALIZE = ((0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
 SIDE = 12
 
 
@@ -26,7 +26,7 @@ def make_net() -> torch.nn.Module:
 def make_anchored(stored: int = 4) -> killick.Anchored:
     """Its answers depend on the reference."""
     generator = torch.Generator().manual_seed(1)
-    model = killick.anchor(make_net(), normalize=NORMALISE, example=torch.zeros(2, 3, SIDE, SIDE))
+    model = killick.anchor(make_net(), normalize=NORMALIZE, example=torch.zeros(2, 3, SIDE, SIDE))
     references = torch.randint(0, 256, (stored, 3, SIDE, SIDE), generator=generator)
     model = stir(model).set_references(references.to(torch.uint8)).eval()
     model.class_names = NAMES
@@ -34,7 +34,7 @@ def make_anchored(stored: int = 4) -> killick.Anchored:
 
 
 def make_standard() -> killick.Standard:
-    model = killick.standard(make_net(), NORMALISE, image_shape=(3, SIDE, SIDE)).eval()
+    model = killick.standard(make_net(), NORMALIZE, image_shape=(3, SIDE, SIDE)).eval()
     model.class_names = NAMES
     return model
 

@@ -9,21 +9,30 @@ import tracemalloc
 
 import pytest
 import torch
-from labelled import NAMES, NORMALISE, SIDE, expected, make_anchored, make_files, make_standard
+from labeled_images import (
+    NAMES,
+    NORMALIZE,
+    SIDE,
+    expected,
+    make_anchored,
+    make_files,
+    make_standard,
+)
 from PIL import Image
 from torch import nn
 
 import killick
 from killick.core.image_model import Threshold
+from killick.core.inference import Prediction
 from killick.data import decoding
 from killick.data.preprocessing import PlainView
+from killick.deploy import decoding_limits
 from killick.deploy import image_reading as reading
-from killick.deploy.image_classifier import Answered, Classifier, open_classifier
-from killick.deploy.image_paths import Found
-from killick.deploy.image_reading import Seen, read_batches, read_one
-from killick.deploy.memory_budget import Room
-from killick.deploy.prediction_records import make_records, measure_uncertainty
+from killick.deploy.image_paths import ImagePath
+from killick.deploy.image_reading import LoadedImage, MemoryBudget, read_batches, read_one
+from killick.deploy.prediction_records import make_records, normalized_entropy
 from killick.errors import DataError, OptionError, OutputError, ReferencesError
+from killick.evaluation.classifier import Classifier, open_classifier
 from killick.labelling import label
 
 
@@ -40,6 +49,10 @@ def anchored():
 def break_file(path) -> str:
     path.write_bytes(b"no picture")
     return str(path)
+
+
+def predicted(probs, energy) -> Prediction:
+    return Prediction(probs.log(), torch.arange(1), probs=probs, energy=energy)
 
 
 @pytest.mark.parametrize("k", [None, 1, 3, "standard"])
@@ -122,7 +135,7 @@ def test_the_threshold_that_is_stored_decides_for_its_number_of_references(files
         anchored.threshold = None
 
 
-def test_the_likeliest_classes_come_in_their_order(files, anchored):
+def test_the_most_likely_classes_come_in_their_order(files, anchored):
     for record in label(anchored, files, top=3, probabilities=True):
         order = sorted(range(5), key=lambda index: -record.probabilities[index])[:3]
         assert [each.index for each in record.top] == order
@@ -138,14 +151,14 @@ def test_the_likeliest_classes_come_in_their_order(files, anchored):
 def test_uncertainty_is_entropy_as_a_part_of_the_largest():
     probs = torch.tensor([[0.25] * 4, [1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0.7, 0.1, 0.1, 0.1]])
     last = -(0.7 * math.log(0.7) + 0.3 * math.log(0.1)) / math.log(4)
-    found = measure_uncertainty(probs).tolist()
+    found = normalized_entropy(probs).tolist()
     assert found == pytest.approx([1, 0, 0.5, last], abs=1e-7)
     assert 0 <= min(found) <= max(found) <= 1
 
 
-def test_of_equals_the_first_is_the_label_and_the_likeliest():
-    answered = Answered(torch.full((1, 9), 1 / 9), torch.zeros(1))
-    (record,) = make_records([Seen("a", torch.zeros(1))], answered, None, top=2)
+def test_of_equals_the_first_is_the_label_and_the_most_likely():
+    answered = predicted(torch.full((1, 9), 1 / 9), torch.zeros(1))
+    (record,) = make_records([LoadedImage("a", torch.zeros(1))], answered, None, top=2)
     assert (record.label, record.index) == ("0", 0)
     assert [each.index for each in record.top] == [0, 1]
 
@@ -155,9 +168,9 @@ def test_of_equals_the_first_is_the_label_and_the_likeliest():
 def test_a_picture_that_the_model_has_no_number_for_is_told(bad, where):
     values = {"probs": torch.tensor([[0.5, 0.5], [0.1, 0.9]]), "energy": torch.zeros(2)}
     values[where].view(-1)[0] = bad
-    seen = [Seen(name, torch.zeros(1)) for name in "ab"]
-    first, second = make_records(seen, Answered(**values), ("x", "y"))
-    assert first.error.startswith("cannot label a: expected finite numbers from the model")
+    seen = [LoadedImage(name, torch.zeros(1)) for name in "ab"]
+    first, second = make_records(seen, predicted(**values), ("x", "y"))
+    assert first.error.startswith("cannot label a: ")
     assert (second.label, second.error) == ("y", None)
 
 
@@ -195,25 +208,22 @@ def test_a_classifier_that_is_open_already_stays_as_it_is(files, anchored):
     assert open_classifier(classifier) is classifier
     first, again = label(anchored, files, references=2), label(classifier, files)
     assert [r.to_dict() for r in first] == [r.to_dict() for r in again]
-    for options in ({"references": 3}, {"device": "cpu"}):
-        with pytest.raises(OptionError, match="expected no references and no device with ResNet"):
-            open_classifier(classifier, **options)
 
 
 def test_no_picture_at_all_is_an_error(anchored, tmp_path):
-    with pytest.raises(DataError, match="expected pictures in .* found none"):
+    with pytest.raises(DataError, match="no images in"):
         list(label(anchored, tmp_path))
-    with pytest.raises(DataError, match="found no paths"):
+    with pytest.raises(DataError, match="no paths"):
         list(label(anchored, []))
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"batch": 0}, "expected batch of at least 1, found 0"),
-        ({"workers": 0}, "expected workers of at least 1, found 0"),
-        ({"top": -1}, "expected top of at least 0, found -1"),
-        ({"references": 0}, "expected references of at least 1, found 0"),
+        ({"batch": 0}, "batch must be at least 1, found 0"),
+        ({"workers": 0}, "workers must be at least 1, found 0"),
+        ({"top": -1}, "top must be at least 0, found -1"),
+        ({"references": 0}, "references must be at least 1, found 0"),
         ({"device": "abacus"}, "expected a device such as"),
     ],
 )
@@ -225,23 +235,23 @@ def test_wrong_options_are_told_before_anything_is_read(options, told, anchored)
 def test_more_references_than_stored_are_refused(anchored):
     with pytest.raises(ReferencesError, match="expected 5 stored reference"):
         label(anchored, "x", references=5)
-    with pytest.raises(OptionError, match="expected no references with ResNet, a standard model"):
+    with pytest.raises(OptionError, match="has no references"):
         label(make_standard(), "x", references=2)
     label(make_standard(), "x", references=1)
 
 
 def test_a_model_that_cannot_be_shown_pictures_is_refused():
     floats = killick.standard(nn.Flatten(), image_shape=(3, 4, 4)).eval()
-    with pytest.raises(OptionError, match="normalizes uint8 images itself, found Flatten"):
+    with pytest.raises(OptionError, match="takes floats"):
         label(floats, "x")
     grey = killick.standard(nn.Flatten(), ((0.5,), (0.5,)), image_shape=(1, 4, 4)).eval()
-    with pytest.raises(OptionError, match=r"expected a model of RGB images, found Flatten for"):
+    with pytest.raises(OptionError, match="not RGB images"):
         label(grey, "x")
     other = nn.Sequential(nn.Flatten(), nn.Linear(3 * 9 * 9, 2))
-    other = killick.standard(other, NORMALISE, image_shape=(3, SIDE, SIDE)).eval()
-    with pytest.raises(OutputError, match=r"cannot run Sequential on images of 12 px: .*mat1"):
+    other = killick.standard(other, NORMALIZE, image_shape=(3, SIDE, SIDE)).eval()
+    with pytest.raises(OutputError, match="cannot run Sequential"):
         label(other, "x")
-    with pytest.raises(OptionError, match="expected a model, a folder or an exported file, found"):
+    with pytest.raises(OptionError, match="found int"):
         label(5, "x")
 
 
@@ -250,12 +260,12 @@ def test_a_strip_that_would_grow_beyond_all_memory_is_refused_by_name(tmp_path, 
     for size in ((1, 2000), (2000, 1)):
         path = str(tmp_path / "strip.png")
         Image.new("RGB", size).save(path)
-        seen = read_one(Found(path), PlainView(16, 32))
+        seen = read_one(ImagePath(path), PlainView(16, 32))
         assert seen.image is None
         told = f"its {size[0]} x {size[1]} pixels are too long a strip to be shown at 32 px"
         assert told in seen.problem
         assert path in seen.problem
-        assert read_one(Found(path), PlainView(16)).image.shape == (3, 16, 16)
+        assert read_one(ImagePath(path), PlainView(16)).image.shape == (3, 16, 16)
 
 
 def test_only_so_many_pictures_are_read_ahead(files):
@@ -264,7 +274,7 @@ def test_only_so_many_pictures_are_read_ahead(files):
     def endless():
         while True:
             asked.append(None)
-            yield Found(files[len(asked) % len(files)])
+            yield ImagePath(files[len(asked) % len(files)])
 
     batches = read_batches(endless(), PlainView(4), batch=8, workers=2)
     assert len(next(batches)) == 8
@@ -288,7 +298,7 @@ def _two_threads():
 @pytest.mark.usefixtures("_two_threads")
 def test_what_goes_wrong_while_looking_is_raised_and_the_threads_end(files):
     def looking():
-        yield from [Found(path) for path in files]
+        yield from [ImagePath(path) for path in files]
         raise DataError("the list broke off")
 
     batches = read_batches(looking(), PlainView(4), batch=2, workers=1)
@@ -310,14 +320,14 @@ def test_what_goes_wrong_while_looking_is_raised_and_the_threads_end(files):
 def test_a_slow_picture_does_not_change_the_order(files, monkeypatch):
     from killick.deploy import image_reading as reading
 
-    decode = reading.decode
+    decode = reading.decode_limited
 
     def slow(path, name):
         time.sleep(0.1 if path == files[0] else 0)
         return decode(path, name)
 
-    monkeypatch.setattr(reading, "decode", slow)
-    found = [Found(path) for path in files]
+    monkeypatch.setattr(reading, "decode_limited", slow)
+    found = [ImagePath(path) for path in files]
     seen = [each for b in read_batches(found, PlainView(4), batch=4, workers=4) for each in b]
     assert [each.path for each in seen] == files
 
@@ -325,16 +335,16 @@ def test_a_slow_picture_does_not_change_the_order(files, monkeypatch):
 def test_a_bug_while_reading_is_raised(files, monkeypatch):
     from killick.deploy import image_reading as reading
 
-    monkeypatch.setattr(reading, "decode", lambda path, name: 1 / 0)
+    monkeypatch.setattr(reading, "decode_limited", lambda path, name: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        list(read_batches([Found(files[0])], PlainView(4), batch=1, workers=1))
+        list(read_batches([ImagePath(files[0])], PlainView(4), batch=1, workers=1))
 
 
 def test_several_small_pictures_are_read_at_once_but_a_huge_one_alone():
-    room, inside, most = Room(100), [], []
+    room, inside, most = MemoryBudget(100), [], []
 
     def take(size):
-        with room.taken(size):
+        with room.reserve(size):
             inside.append(size)
             most.append((sum(inside), len(inside)))
             time.sleep(0.01)
@@ -348,28 +358,28 @@ def test_several_small_pictures_are_read_at_once_but_a_huge_one_alone():
     assert len(most) == 21
     assert all(total <= 100 or count == 1 for total, count in most)
     assert max(count for _, count in most) > 1
-    with pytest.raises(ZeroDivisionError), room.taken(100):
+    with pytest.raises(ZeroDivisionError), room.reserve(100):
         raise ZeroDivisionError
     take(100)  # there is room again
 
 
 def test_a_place_grows_where_there_is_room_or_nobody_else_and_gives_all_of_it_back():
-    room = Room(100)
-    with room.taken(30) as first:
+    room = MemoryBudget(100)
+    with room.reserve(30) as first:
         assert first.grow(20)
-        with room.taken(10) as second:
+        with room.reserve(10) as second:
             assert second.grow(40)
             assert not second.grow(1)
             assert not first.grow(1)
             assert (first.size, second.size) == (50, 50)
         assert first.grow(1000)  # alone
-    with room.taken(100), room.taken(0) as place:
+    with room.reserve(100), room.reserve(0) as place:
         assert not place.grow(1)
-    with room.taken(1), room.taken(99):
+    with room.reserve(1), room.reserve(99):
         pass
 
 
-class Noted(Room):
+class Noted(MemoryBudget):
     """A room that writes down what is asked of it, and how much is taken at most."""
 
     def __init__(self, size):
@@ -377,8 +387,8 @@ class Noted(Room):
         self.asked, self.most = [], 0
 
     @contextlib.contextmanager
-    def taken(self, size):
-        with super().taken(size) as place:
+    def reserve(self, size):
+        with super().reserve(size) as place:
             self.asked.append(size)
             self.most = max(self.most, self._taken)
             yield place
@@ -394,10 +404,10 @@ def test_reading_a_picture_takes_room_for_its_file_and_its_pixels_and_reads_it_o
     files, monkeypatch
 ):
     room, opened = Noted(1), []
-    monkeypatch.setattr(reading, "_ROOM", room)
-    monkeypatch.setattr(decoding, "open", _noting(opened), raising=False)
+    monkeypatch.setattr(reading, "_BUDGET", room)
+    monkeypatch.setattr(decoding_limits, "open", _noting(opened), raising=False)
     for path in files:
-        assert read_one(Found(path), PlainView(4)).image is not None
+        assert read_one(ImagePath(path), PlainView(4)).image is not None
     assert opened == files
     expected = []
     for path in files:
@@ -419,13 +429,13 @@ def test_a_picture_that_finds_others_in_the_room_waits_with_empty_hands(files, m
     with Image.open(files[0]) as picture:
         for_pixels = 22 * picture.width * picture.height
     room, done = Noted(for_file + 1), []  # for the file and one byte of somebody else's
-    monkeypatch.setattr(reading, "_ROOM", room)
+    monkeypatch.setattr(reading, "_BUDGET", room)
 
     def look():
-        done.append(read_one(Found(files[0]), PlainView(4)))
+        done.append(read_one(ImagePath(files[0]), PlainView(4)))
 
     looking = threading.Thread(target=look, daemon=True)
-    with room.taken(1):
+    with room.reserve(1):
         looking.start()
         end = time.monotonic() + 10
         while room.asked != [1, for_file, for_pixels] or room._taken != 1:
@@ -447,8 +457,8 @@ def test_many_threads_never_have_more_than_the_room_holds(tmp_path, monkeypatch)
         largest = max(largest, 3 * path.stat().st_size + 22 * side * side)
         paths.append(str(path))
     room = Noted(largest)
-    monkeypatch.setattr(reading, "_ROOM", room)
-    batches = read_batches(map(Found, paths), PlainView(4), batch=5, workers=8)
+    monkeypatch.setattr(reading, "_BUDGET", room)
+    batches = read_batches(map(ImagePath, paths), PlainView(4), batch=5, workers=8)
     seen = [each for batch in batches for each in batch]
     assert [each.path for each in seen] == paths
     assert [int(each.image[0, 0, 0]) for each in seen] == list(range(24))
@@ -460,13 +470,13 @@ def test_a_file_that_is_not_there_or_too_large_takes_no_more_than_may_be_read(
     tmp_path, monkeypatch
 ):
     room = Noted(10**12)
-    monkeypatch.setattr(reading, "_ROOM", room)
+    monkeypatch.setattr(reading, "_BUDGET", room)
     with open(tmp_path / "huge.png", "wb") as file:
         file.truncate(10**12)
-    assert "Is a directory" in read_one(Found(str(tmp_path)), PlainView(4)).problem
-    assert "No such file" in read_one(Found(str(tmp_path / "none.png")), PlainView(4)).problem
-    assert "bytes exceed" in read_one(Found(str(tmp_path / "huge.png")), PlainView(4)).problem
-    assert room.asked[1:] == [0, 3 * decoding.LARGEST_FILE]
+    assert "Is a directory" in read_one(ImagePath(str(tmp_path)), PlainView(4)).problem
+    assert "No such file" in read_one(ImagePath(str(tmp_path / "none.png")), PlainView(4)).problem
+    assert "bytes exceed" in read_one(ImagePath(str(tmp_path / "huge.png")), PlainView(4)).problem
+    assert room.asked[1:] == [0, 3 * decoding_limits.LARGEST_FILE]
 
 
 def test_padded_files_do_not_fill_the_memory_however_many_threads_read(tmp_path, monkeypatch):
@@ -478,17 +488,17 @@ def test_padded_files_do_not_fill_the_memory_however_many_threads_read(tmp_path,
             file.truncate(path.stat().st_size + padding)
         paths.append(str(path))
     room = 3 * padding + 10**6
-    monkeypatch.setattr(reading, "_ROOM", Room(room))
-    decode = reading.decode
+    monkeypatch.setattr(reading, "_BUDGET", MemoryBudget(room))
+    decode = reading.decode_limited
 
     def slowly(*arguments):
         time.sleep(0.05)
         return decode(*arguments)
 
-    monkeypatch.setattr(reading, "decode", slowly)
+    monkeypatch.setattr(reading, "decode_limited", slowly)
     tracemalloc.start()
     try:
-        seen = list(read_batches(map(Found, paths), PlainView(4), batch=8, workers=8))
+        seen = list(read_batches(map(ImagePath, paths), PlainView(4), batch=8, workers=8))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
