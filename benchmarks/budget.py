@@ -68,11 +68,10 @@ def run(output: Path, options: argparse.Namespace) -> None:
     todo = [cell for cell in cells if not cell.finished]
     jobs = LocalJobs(
         todo,
-        jobs=options.jobs,
+        at_once=options.jobs,
         threads=1,
         devices=[options.device],
         command=["python", "benchmarks/budget.py"],
-        logs=output / "logs",
     )
     left = len(todo)
     while left:

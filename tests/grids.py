@@ -1,19 +1,23 @@
-"""Small comparisons, shared by the tests of the grid."""
+"""Small comparisons, shared by the tests of experiments."""
 
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import yaml
 from runs import small
 
 from killick.experiments.arms import parse_arms
 from killick.experiments.job_runner import run_job
-from killick.experiments.jobs import Job, make_jobs
+from killick.experiments.jobs import Job, JobResult, make_jobs
 from killick.results.rows import Row, read_rows
 
-DEVICE = "cpu"  # of cells that run in this process
-# Seconds: one corruption, few pictures, two references.
-SHOWN = {
+DEVICE = "cpu"  # of jobs that run in this process
+# Seconds: one corruption, few images, two references.
+EVALUATION = {
     "suites": ["clean", "corruptions", "calibration"],
     "corruptions": ["fog"],
     "severities": [3],
@@ -29,33 +33,56 @@ def write_recipe(pictures: Path, folder: Path, **changes) -> Path:
     return file
 
 
-def cells_of(recipe: Path, output: Path, *arms: str, seeds=(0,), shown=SHOWN, **settings):
-    """The cells of a comparison."""
-    return make_jobs(recipe, settings, parse_arms(arms), seeds, output, shown)
+def jobs_of(recipe: Path, output: Path, *arms: str, seeds=(0,), evaluation=EVALUATION, **settings):
+    """The jobs of a comparison."""
+    return make_jobs(recipe, settings, parse_arms(arms), seeds, output, evaluation)
 
 
-def results_of(cells: list[Job]) -> dict[str, list[Row]]:
-    """The rows of each cell, without what may differ between two runs of the same cell."""
+def results_of(jobs: list[Job]) -> dict[str, list[Row]]:
+    """The rows of each job."""
     return {
-        cell.title: sorted(read_rows(cell.folder), key=lambda row: sorted(map(str, row.items())))
-        for cell in cells
+        job.title: sorted(read_rows(job.folder), key=lambda row: sorted(map(str, row.items())))
+        for job in jobs
     }
 
 
-class HereJobs:
-    """In the place of `LocalJobs`: runs cells in this process, which saves starting others."""
+def wait_for(condition: Callable[[], Any], seconds: float = 150.0) -> Any:
+    """What the condition returns, once that is true."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return found
 
-    def __init__(self, cells: list[Job], **options) -> None:
-        self._waiting = list(cells)
+
+def collect_all(engine: Any, count: int) -> dict[str, JobResult]:
+    """How the jobs of an engine ended, by title."""
+    ended: dict[str, JobResult] = {}
+
+    def all_there() -> bool:
+        ended.update({job.title: result for job, result in engine.collect(0.2)})
+        return len(ended) == count
+
+    wait_for(all_there)
+    assert engine.collect(0) == []
+    engine.close()
+    return ended
+
+
+class HereJobs:
+    """In the place of `LocalJobs`: runs jobs in this process, which saves starting others."""
+
+    def __init__(self, jobs: list[Job], **options) -> None:
+        self._waiting = deque(jobs)
         self._command = options["command"]
 
     def collect(self, seconds: float):
-        """The next cell."""
-        cell = self._waiting.pop(0)
-        return [(cell, run_job(cell, device=DEVICE, command=self._command))]
+        """Run the next job."""
+        job = self._waiting.popleft()
+        return [(job, run_job(job, device=DEVICE, command=self._command))]
 
     def stop(self) -> None:
-        """Nothing runs meanwhile."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""

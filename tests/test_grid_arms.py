@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from killick.errors import OptionError
-from killick.experiments.arms import KNOWN, Arm, parse_arm, parse_arms
+from killick.experiments.arms import ARMS, Arm, parse_arm, parse_arms
 
 
 def test_without_arms_the_five_of_the_paper_and_beyond_are_compared():
@@ -16,7 +16,7 @@ def test_without_arms_the_five_of_the_paper_and_beyond_are_compared():
         "masked-label",
         "finetuned",
     ]
-    assert KNOWN["finetuned"].first == 0.5
+    assert ARMS["finetuned"].first == 0.5
 
 
 def test_short_and_dotted_names_are_the_same_settings():
@@ -35,7 +35,7 @@ def test_short_and_dotted_names_are_the_same_settings():
 
 def test_a_known_arm_is_changed_and_not_replaced():
     changed = parse_arm("finetuned:alpha=0.5,first=0.25")
-    assert changed.settings == {**KNOWN["finetuned"].settings, "protocol.alpha": 0.5}
+    assert changed.settings == {**ARMS["finetuned"].settings, "protocol.alpha": 0.5}
     assert changed.first == 0.25
 
 
@@ -64,7 +64,7 @@ def test_a_trained_network_to_start_from_is_no_setting():
         ("x:alpha=", "found 'alpha='"),
         ("x:first=1.5", "between 0 and 1"),
         ("x:first=half", "between 0 and 1"),
-        ("x:first=0.5,from=net", "found both"),
+        ("x:first=0.5,from=net", "choose one"),
         ("x:seed=3", "--seeds"),
         ("../x:alpha=1", "letters, digits"),
         (":alpha=1", "letters, digits"),
@@ -76,7 +76,7 @@ def test_a_mistake_is_told_with_the_way_out(text, told):
 
 
 def test_two_arms_of_one_name_are_refused():
-    with pytest.raises(OptionError, match="'standard' twice"):
+    with pytest.raises(OptionError, match="'standard'"):
         parse_arms(["standard", "standard:lr=0.1"])
 
 

@@ -1,46 +1,77 @@
+"""Jobs: what decides their folders, and how one runs, fails and is resumed."""
+
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
-from grids import SHOWN, cells_of, write_recipe
+from grids import EVALUATION, jobs_of, write_recipe
+from runs import assert_same, weights_of
 
-from killick.errors import OptionError, RecipeError
-from killick.experiments.arms import parse_arms
+from killick.errors import KillickError, OptionError, RecipeError
+from killick.experiments import job_runner
+from killick.experiments.arms import ARMS, parse_arms
+from killick.experiments.job_runner import PROBLEM, PROGRESS, rename_job, run_job
 from killick.experiments.jobs import Job, make_jobs
+from killick.results.run_folder import find_runs, read_job
 from killick.training.initial_weights import make_model
 from killick.training.optimizers import learning_rate
-
-ARMS = ("standard", "anchored", "masked-uniform", "masked-label", "finetuned")
+from killick.training.run_state import TrainingRun
 
 
 @pytest.fixture
 def recipe(pictures, tmp_path) -> Path:
-    return write_recipe(pictures, tmp_path)
+    return write_recipe(pictures, tmp_path, epochs=2)
 
 
-def test_every_arm_and_seed_is_a_cell_with_a_folder_of_its_own(recipe, tmp_path):
-    cells = cells_of(recipe, tmp_path, *ARMS, seeds=(0, 3))
-    assert [(cell.arm, cell.seed) for cell in cells] == [(a, s) for s in (0, 3) for a in ARMS]
-    assert len({cell.folder for cell in cells}) == 10
-    assert all(phase.recipe.seed == cell.seed for cell in cells for phase in cell.phases)
+@pytest.fixture(scope="module")
+def finished(pictures, tmp_path_factory) -> tuple[Path, Path, Job]:
+    """A finished standard job; tests leave it finished."""
+    folder = tmp_path_factory.mktemp("finished")
+    recipe = write_recipe(pictures, folder, epochs=2)
+    (job,) = jobs_of(recipe, folder, "standard")
+    assert run_job(job, threads=1, command=["killick", "compare"])["status"] == "finished"
+    return recipe, folder, job
 
 
-def test_arms_differ_in_what_they_say_and_in_nothing_else(recipe, tmp_path):
-    standard, masked = cells_of(recipe, tmp_path, "standard", "masked-label")
-    ours, theirs = standard.to_json(), masked.to_json()
-    assert ours["phases"][0]["recipe"]["protocol"].pop("name") == "standard"
-    assert theirs["phases"][0]["recipe"]["protocol"].pop("name") == "masked"
-    assert ours["phases"][0]["recipe"] == theirs["phases"][0]["recipe"]
+def refuse(*values, **more):
+    raise AssertionError("run again")
+
+
+def interrupt(*values, **more):
+    raise KeyboardInterrupt
+
+
+def test_every_arm_and_seed_is_a_job_with_its_own_folder(recipe, tmp_path):
+    jobs = jobs_of(recipe, tmp_path, *ARMS, seeds=(0, 3))
+    assert [(job.arm, job.seed) for job in jobs] == [(a, s) for s in (0, 3) for a in ARMS]
+    assert len({job.folder for job in jobs}) == 10
+    assert all(phase.recipe.seed == job.seed for job in jobs for phase in job.phases)
+    for job in jobs:
+        again = Job.from_json(json.loads(json.dumps(job.to_json())))
+        assert again == job
+        assert again.evaluation_digest == job.evaluation_digest
+
+
+def test_arms_differ_only_in_their_settings(recipe, tmp_path):
+    standard, masked = (
+        job.to_json()["phases"][0]["recipe"]
+        for job in jobs_of(recipe, tmp_path, "standard", "masked-label")
+    )
+    assert standard.pop("protocol")["name"] == "standard"
+    assert masked.pop("protocol")["name"] == "masked"
+    assert standard == masked
 
 
 def test_arms_begin_with_the_same_weights_where_shapes_allow(recipe, tmp_path):
     mean = ((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
     names = ("a", "b", "c", "d")
     states = {}
-    for cell in cells_of(recipe, tmp_path, "standard", "anchored", "masked-uniform", seeds=(4,)):
-        model = make_model(cell.phases[0].recipe, mean, names, cell.seed).model
-        states[cell.arm] = dict(model.net.named_parameters())
+    for job in jobs_of(recipe, tmp_path, "standard", "anchored", "masked-uniform", seeds=(4,)):
+        model = make_model(job.phases[0].recipe, mean, names, job.seed).model
+        states[job.arm] = dict(model.net.named_parameters())
     shared = 0
     for name, weight in states["standard"].items():
         assert torch.equal(states["anchored"][name], states["masked-uniform"][name])
@@ -51,7 +82,7 @@ def test_arms_begin_with_the_same_weights_where_shapes_allow(recipe, tmp_path):
 
 
 def test_a_finetuned_arm_has_the_budget_of_the_others_and_one_schedule(recipe, tmp_path):
-    whole, parts = cells_of(recipe, tmp_path, "masked-label", "finetuned", epochs=10)
+    whole, parts = jobs_of(recipe, tmp_path, "masked-label", "finetuned", epochs=10)
     first, second = parts.phases
     assert first.recipe.protocol.name == "standard"
     assert second.recipe.protocol.name == "masked"
@@ -69,79 +100,146 @@ def test_a_finetuned_arm_has_the_budget_of_the_others_and_one_schedule(recipe, t
 
 def test_a_share_of_the_epochs_is_rounded_and_never_none_or_all(recipe, tmp_path):
     for share, epochs in ((0.1, (1, 2)), (0.9, (2, 1)), (0.34, (1, 2))):
-        (cell,) = cells_of(recipe, tmp_path, f"finetuned:first={share}")
-        assert tuple(phase.recipe.epochs for phase in cell.phases) == epochs
+        (job,) = jobs_of(recipe, tmp_path, f"finetuned:first={share}", epochs=3)
+        assert tuple(phase.recipe.epochs for phase in job.phases) == epochs
 
 
-def test_a_folder_is_known_by_what_decides_the_weights(recipe, tmp_path):
-    (one,) = cells_of(recipe, tmp_path, "masked-label")
-    (longer,) = cells_of(recipe, tmp_path, "masked-label", epochs=9)
-    (told,) = cells_of(recipe, tmp_path, "masked-label", log_every=9, checkpoint_minutes=1.0)
-    (asked,) = cells_of(recipe, tmp_path, "masked-label", shown={**SHOWN, "limit": 5})
+def test_a_folder_is_named_by_what_decides_the_weights(recipe, tmp_path):
+    (one,) = jobs_of(recipe, tmp_path, "masked-label")
+    (longer,) = jobs_of(recipe, tmp_path, "masked-label", epochs=9)
+    (logged,) = jobs_of(recipe, tmp_path, "masked-label", log_every=9, checkpoint_minutes=1.0)
+    (limited,) = jobs_of(recipe, tmp_path, "masked-label", evaluation={**EVALUATION, "limit": 5})
     assert one.folder != longer.folder
-    assert one.folder == told.folder == asked.folder
-    assert one.asked == told.asked != asked.asked
-
-
-def test_a_setting_that_came_later_leaves_the_folders_that_are_there_where_they_are(tmp_path):
-    (cell,) = make_jobs("shapes-compare", {}, parse_arms(("masked-label",)), (0,), tmp_path, {})
-    assert cell.folder.name == "masked-label-seed0-93fac7"  # as before there was protocol.stored_as
-    before = {
-        "protocol.stored_as": "images",
-        "protocol.alpha_end": None,
-        "protocol.batchnorm": "settled",
-    }
-    (said,) = make_jobs("shapes-compare", before, parse_arms(("masked-label",)), (0,), tmp_path, {})
-    assert said.folder == cell.folder
-
-
-def test_another_value_of_a_setting_that_came_later_is_another_folder(tmp_path):
-    said = ["stored_as=mean", "alpha_end=0.0", "alpha_end=0.25", "alpha_end=1.0"]
-    said += ["batchnorm=running", "batchnorm=running,protocol.alpha_end=1.0"]
-    arms = [f"arm{i}:protocol=masked,target=label,protocol.{each}" for i, each in enumerate(said)]
-    cells = make_jobs("shapes-compare", {}, parse_arms(["masked-label", *arms]), (0,), tmp_path, {})
-    digests = [cell.folder.name.rpartition("-")[2] for cell in cells]
-    assert digests[0] == "93fac7"
-    assert len(set(digests)) == 7
-
-
-def test_an_arm_that_is_renamed_is_found_again(recipe, tmp_path):
-    (one,) = cells_of(recipe, tmp_path, "masked-label")
+    assert one.folder == logged.folder == limited.folder
+    assert one.evaluation_digest == logged.evaluation_digest != limited.evaluation_digest
     one.folder.mkdir()
-    (renamed,) = cells_of(recipe, tmp_path, "mine:protocol=masked,target=label")
-    assert renamed.folder == one.folder
-    assert renamed.arm == "mine"
+    (renamed,) = jobs_of(recipe, tmp_path, "mine:protocol=masked,target=label")
+    assert (renamed.folder, renamed.arm) == (one.folder, "mine")
 
 
-def test_a_cell_travels_as_json(recipe, tmp_path):
-    for cell in cells_of(recipe, tmp_path, *ARMS):
-        again = Job.from_json(json.loads(json.dumps(cell.to_json())))
-        assert again == cell
-        assert again.asked == cell.asked
-
-
-def test_another_network_under_the_same_path_is_another_cell(recipe, tmp_path):
+def test_another_network_at_the_same_path_is_another_job(recipe, tmp_path):
     net = tmp_path / "net.pt"
     folders = []
     for content in (b"one", b"two"):
         net.write_bytes(content)
-        folders.append(cells_of(recipe, tmp_path, f"tuned:from={net}")[0].folder)
+        folders.append(jobs_of(recipe, tmp_path, f"tuned:from={net}")[0].folder)
     assert folders[0] != folders[1]
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_runs(recipe, tmp_path):
-    with pytest.raises(OptionError, match="found none at"):
-        cells_of(recipe, tmp_path, f"tuned:from={tmp_path / 'nothing'}")
+    with pytest.raises(OptionError, match="no trained network at"):
+        jobs_of(recipe, tmp_path, f"tuned:from={tmp_path / 'nothing'}")
     with pytest.raises(OptionError, match="at least 2 epochs"):
-        cells_of(recipe, tmp_path, "finetuned", epochs=1)
-    with pytest.raises(OptionError, match="a whole schedule"):
-        cells_of(recipe, tmp_path, "finetuned", **{"schedule.end": 0.5})
-    with pytest.raises(OptionError, match="different seeds"):
+        jobs_of(recipe, tmp_path, "finetuned", epochs=1)
+    with pytest.raises(OptionError, match="whole schedule"):
+        jobs_of(recipe, tmp_path, "finetuned", **{"schedule.end": 0.5})
+    with pytest.raises(OptionError, match="seeds must differ"):
         make_jobs(recipe, {}, parse_arms(["standard"]), (1, 1), tmp_path, {})
     with pytest.raises(RecipeError, match="alpha"):
-        cells_of(recipe, tmp_path, "x:alpha=2")
+        jobs_of(recipe, tmp_path, "x:alpha=2")
+    with pytest.raises(OptionError, match="standard and twin"):
+        jobs_of(recipe, tmp_path, "standard", "twin:protocol=standard")
 
 
-def test_two_arms_that_are_the_same_are_refused(recipe, tmp_path):
-    with pytest.raises(OptionError, match="found standard and twin with the same settings"):
-        cells_of(recipe, tmp_path, "standard", "twin:protocol=standard")
+def test_a_job_is_trained_evaluated_and_finished(recipe, tmp_path, monkeypatch):
+    from killick.data.batches import Resident, Streamed
+
+    seen = []
+    for kind in (Resident, Streamed):
+        begin = kind.begin
+
+        def noted(batches, epoch, step, begin=begin):
+            seen.append(epoch)
+            begin(batches, epoch, step)
+
+        monkeypatch.setattr(kind, "begin", noted)
+    (job,) = jobs_of(recipe, tmp_path, "finetuned", seeds=(2,))
+    assert not job.finished
+    assert run_job(job, threads=1, command=["killick", "compare"])["status"] == "finished"
+    assert job.finished
+    assert seen == [0, 1]  # the second phase sees the samples in another order
+    assert not (job.folder / PROGRESS).exists()
+    (run,) = find_runs([tmp_path])
+    assert run.job["arm"] == "finetuned"
+    assert run.job["seed"] == 2
+    assert run.job["command"] == ["killick", "compare"]
+    assert {row["suite"] for row in run.rows} == {"clean", "corruptions"}
+    assert {row["start"] for row in run.rows} == {str(job.folder / "first")}
+
+
+def test_a_finished_job_is_never_run_again(finished, monkeypatch):
+    _, _, job = finished
+    monkeypatch.setattr(job_runner, "train", refuse)
+    monkeypatch.setattr(job_runner, "evaluate", refuse)
+    assert run_job(job, threads=1)["status"] == "finished"
+
+
+def test_more_evaluation_trains_nothing_and_leaves_the_job_finished(finished, monkeypatch):
+    recipe, folder, job = finished
+    before = weights_of(job.folder)
+    (more,) = jobs_of(recipe, folder, "standard", evaluation={**EVALUATION, "severities": [3, 5]})
+    assert more.folder == job.folder
+    assert not more.finished
+    with monkeypatch.context() as patch:
+        patch.setattr(job_runner, "evaluate", interrupt)
+        assert run_job(more, threads=1) == {"status": "interrupted"}
+    assert job.finished
+    monkeypatch.setattr(job_runner, "train", refuse)
+    assert run_job(more, threads=1)["status"] == "finished"
+    assert_same(before, weights_of(job.folder))
+    (run,) = find_runs([folder])
+    assert {row["severity"] for row in run.rows if row["corruption"] == "fog"} == {3, 5}
+    assert run_job(job, threads=1)["status"] == "finished"  # as it was, for other tests
+
+
+def test_a_renamed_arm_is_recorded_in_its_folder(finished):
+    recipe, folder, job = finished
+    (renamed,) = jobs_of(recipe, folder, "mine:protocol=standard")
+    rename_job(renamed)
+    assert read_job(job.folder)["arm"] == "mine"
+    assert renamed.finished
+
+
+def test_an_interrupted_job_ends_as_one_that_was_not(recipe, tmp_path, monkeypatch):
+    (job,) = jobs_of(recipe, tmp_path / "a", "finetuned")
+    (straight,) = jobs_of(recipe, tmp_path / "b", "finetuned")
+    take = TrainingRun.take_step
+
+    def interrupted(run):
+        take(run)
+        if run.done == 3 and run.recipe.protocol.name == "masked":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "take_step", interrupted)
+        assert run_job(job, threads=1) == {"status": "interrupted"}
+    assert not job.finished
+    with monkeypatch.context() as patch:
+        patch.setattr(job_runner, "evaluate", interrupt)
+        assert run_job(job, threads=1) == {"status": "interrupted"}
+    with monkeypatch.context() as patch:
+        patch.setattr(job_runner, "train", refuse)  # it is trained
+        assert run_job(job, threads=1)["status"] == "finished"
+    run_job(straight, threads=1)
+    assert_same(weights_of(job.folder), weights_of(straight.folder))
+
+
+@pytest.mark.parametrize(
+    ("raised", "problem"),
+    [
+        (KillickError("expected this, found that."), "expected this, found that."),
+        (MemoryError(), "MemoryError: "),
+        (ZeroDivisionError("by\nzero"), "ZeroDivisionError: by"),
+        (OSError(28, "No space left on device", "x.pt"), "x.pt: No space left on device."),
+    ],
+)
+def test_an_error_is_a_line_and_a_file(recipe, tmp_path, monkeypatch, raised, problem):
+    (job,) = jobs_of(recipe, tmp_path, "standard")
+
+    def fail(*values, **more):
+        raise raised
+
+    monkeypatch.setattr(job_runner, "train", fail)
+    assert run_job(job, threads=1) == {"status": "failed", "problem": problem}
+    assert (job.folder / PROBLEM).read_text().strip()
+    assert read_job(job.folder)["finished"] is False

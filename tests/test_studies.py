@@ -490,23 +490,23 @@ def broken(folder, options, kept, *, device, show):
 
 
 def test_an_interrupted_study_shows_what_there_is_and_goes_on(tmp_path, monkeypatch, here):
-    from killick.experiments.scheduler import Worked
+    from killick.experiments.scheduler import JobsOutcome
     from killick.studies import study_runner as running
 
-    worked = running.work
+    worked = running.run_jobs
 
-    def interrupted(cells, output, **options):
-        worked(cells[:1], output, **options)
-        return Worked([], ["x: not finished"], True)
+    def interrupted(cells, output, execution):
+        worked(cells[:1], output, execution)
+        return JobsOutcome([], ["x"], True)
 
     output = tmp_path / "out"
     plan = make_plan(find_study("alpha"), "smoke")
-    monkeypatch.setattr(running, "work", interrupted)
+    monkeypatch.setattr(running, "run_jobs", interrupted)
     found = run_study(plan, output, quiet=True)
     assert found.interrupted
     assert found.report is not None
     assert "x: not finished" in found.report.read_text()
-    monkeypatch.setattr(running, "work", worked)
+    monkeypatch.setattr(running, "run_jobs", worked)
     found = run_study(plan, output, quiet=True)
     assert not found.interrupted
     assert "not finished" not in found.report.read_text()

@@ -370,7 +370,7 @@ def test_finished_soups_are_kept_and_an_interrupted_one_goes_on(ran, monkeypatch
     monkeypatch.setattr(soups, "evaluate", killick.evaluate)
     finish()
     after = read_job(cut)
-    assert after["asked"] == before["asked"]
+    assert after["evaluation_digest"] == before["evaluation_digest"]
     assert after["finished"] is True
 
 

@@ -2,5 +2,5 @@
 
 from killick.experiments.arms import Arm as Arm
 from killick.experiments.arms import parse_arm as parse_arm
-from killick.experiments.experiment import Compared as Compared
+from killick.experiments.experiment import ComparisonResult as ComparisonResult
 from killick.experiments.experiment import compare as compare

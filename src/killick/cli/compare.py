@@ -9,41 +9,42 @@ from typing import Any
 from killick.cli.arguments import read_names, read_numbers
 from killick.cli.job_options import (
     add_evaluation,
-    add_place,
+    add_execution,
+    print_failures,
     read_evaluation,
-    read_place,
+    read_execution,
     show_jobs,
-    tell_failed,
 )
 from killick.errors import OptionError
 
 EXAMPLES = """\
 examples:
   killick compare                                           five arms on embedded shapes, minutes
-  killick compare --seeds 0,1,2,3,4 --epochs 60             more of it; what fits is used again
+  killick compare --seeds 0,1,2,3,4 --epochs 60             more of it; finished jobs are used again
   killick compare --recipe cifar10-resnet18 --data pack:cifar10.npz --arm standard \\
       --arm masked-label --arm strong:protocol=masked,target=label,alpha=0.5 --seeds 0,1,2 --jobs 3
-  killick compare --recipe finetune --data imagefolder:pictures \\
+  killick compare --recipe finetune --data imagefolder:images \\
       --arm plain:from=net,protocol=standard --arm tuned:from=net,protocol=masked,target=label
   killick compare --engine ray --cpus 4 --gpus 0.5 --output /shared/comparison
+  killick compare --part $SLURM_ARRAY_TASK_ID/8 --output /shared/comparison
 
 arms:
   standard, anchored, masked-uniform, masked-label   the protocols, from fresh weights
   finetuned           half of the epochs standard, then anchored exactly, masked towards the label
-  NAME:key=value,...  another one, or a known one changed. A key is a setting of the recipe (killick
+  NAME:key=value,...  a new arm, or a built-in one changed. A key is a setting of the recipe (killick
                       train --help) or a short name (protocol, target, alpha, lr, ...), and also
                       from=FOLDER_OR_FILE  a trained network to start from, as killick train --from
                       first=SHARE          of the epochs, trained as a standard network first
 All arms share recipe, budget, data order and first weights, where their shapes allow.
 
-Every arm and seed is a cell, a run folder of its own. A finished cell is never run again; an
-interrupted one goes on with the same command; one that fails is reported, and the others go on.
+Every arm with a seed is a job with a run folder of its own. A finished job is never run again, an
+interrupted one is resumed by the same command, and one that fails is reported while others go on.
 Exit code 1 if some failed.
 """
 
 
 def add(commands: Any, name: str) -> None:
-    """Tell the parser of `killick` about this command."""
+    """Add the command to the parser."""
     parser = commands.add_parser(
         name,
         help="train and evaluate protocols side by side, and write a report",
@@ -77,30 +78,31 @@ def add(commands: Any, name: str) -> None:
     )
     add_argument("--title", metavar="TEXT", help="of the report")
     add_evaluation(parser, suites="as there", limit="400 of shapes, else all", references="5")
-    add_place(parser)
+    add_execution(parser)
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Compare, and say where the report is."""
+    """Compare, and print a summary."""
     from killick.cli.train import parse_overrides
     from killick.experiments.arms import parse_arms
     from killick.experiments.experiment import RECIPE, compare
     from killick.training.recipe_files import load_recipe
     from killick.training.unused_settings import refuse_unused_in_all, refuse_unused_in_arms
 
-    settings = asked = parse_overrides(rest)
+    settings = given = parse_overrides(rest)
     recipe = options.recipe or RECIPE
     if "seed" in settings:
-        raise OptionError("expected --seeds 0,1,... for a comparison, found --seed.")
+        raise OptionError("a comparison takes --seeds 0,1,..., not --seed.")
     if options.recipe is None and settings.get("data.name", "shapes") != "shapes":
-        settings = {"data.limit": None, "data.validation": 0.1, **settings}  # those are shapes'
+        # The recipe's own values are for shapes.
+        settings = {"data.limit": None, "data.validation": 0.1, **settings}
     if options.recipe is None and "network.name" in settings:
-        settings = {"network.arguments": {}, **settings}  # those are the small network's
+        settings = {"network.arguments": {}, **settings}  # the recipe's own are for its network
     arms, seeds = parse_arms(options.arm), read_numbers("--seeds", options.seeds) or (0, 1)
     recipes = {arm.name: load_recipe(recipe, {**settings, **arm.settings}) for arm in arms}
     own = {arm.name: list(arm.settings) for arm in arms}
     refuse_unused_in_arms(recipes, own)
-    refuse_unused_in_all(recipes, own, asked)
+    refuse_unused_in_all(recipes, own, given)
     evaluation = _evaluation(options, recipe, settings)
     output = options.output or Path("comparisons") / _name(recipe, settings)
     if options.dry_run:
@@ -108,9 +110,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         from killick.experiments.jobs import make_jobs
 
         check_baseline(options.baseline, arms)
-        cells = make_jobs(recipe, settings, arms, seeds, output, evaluation)
-        check_jobs(cells)
-        show_jobs(cells, output / "report.html", options)
+        jobs = make_jobs(recipe, settings, arms, seeds, output, evaluation)
+        check_jobs(jobs)
+        show_jobs(jobs, output / "report.html", options)
         return 0
     command = ["killick", *options.words]
     found = compare(
@@ -123,16 +125,18 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         baseline=options.baseline,
         title=options.title,
         command=command,
-        **read_place(options),
+        **read_execution(options),
     )
-    tell_failed(found.failed)
+    print_failures(found.failed)
     if found.report is not None and not options.quiet:
         from killick.cli.summaries import show_comparison
 
         show_comparison(found.report.parent)
         print(f"The report is in {found.report}")
+    elif options.part and not options.quiet:
+        print(f"The part that finishes last writes the report in {output}")
     if found.interrupted:
-        print(f"killick: interrupted. Go on with: {shlex.join(command)}", file=sys.stderr)
+        print(f"killick: interrupted. Resume with: {shlex.join(command)}", file=sys.stderr)
         return 130
     return 1 if found.failed else 0
 

@@ -1,65 +1,51 @@
-"""Options that all commands share which train and evaluate many models."""
+"""Options shared by the commands that train and evaluate many models."""
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from killick.cli.arguments import name_sets, read_names, read_numbers, read_pair
 
-SHOWN = 3  # titles of cells that failed alike
-PLACE = ("jobs", "engine", "cpus", "gpus", "address", "device", "quiet")
+if TYPE_CHECKING:
+    from killick.experiments.jobs import Job
+    from killick.experiments.scheduler import Failure
+
+_MOST_TITLES = 3  # of jobs that failed for the same reason
+_EXECUTION = ("jobs", "engine", "cpus", "gpus", "address", "device", "part", "quiet")
 
 
 def add_evaluation(
     parser: argparse.ArgumentParser, *, suites: str, limit: str, references: str
 ) -> None:
-    """What is evaluated; `suites`, `limit` and `references` say what they are by default."""
+    """Add the options of evaluation, with what they are by default."""
     add_argument = parser.add_argument_group("evaluation, as in killick evaluate").add_argument
     add_argument(
-        "--suite",
-        metavar="SUITES",
-        type=read_names,
-        help=f"comma-separated; default: {suites}",
+        "--suite", metavar="SUITES", type=read_names, help=f"comma-separated; default: {suites}"
     )
     add_argument(
-        "--limit",
-        metavar="N",
-        type=int,
-        help=f"at most so many pictures of each set; default: {limit}",
+        "--limit", metavar="N", type=int, help=f"at most N images of each set; default: {limit}"
     )
     add_argument(
-        "--references", metavar="K", type=int, help=f"asked of anchored models ({references})"
+        "--references", metavar="K", type=int, help=f"references of anchored models ({references})"
     )
     add_argument(
         "--corruptions", metavar="NAMES", type=read_names, help="only these, comma-separated"
     )
     add_argument("--severities", metavar="1,...,5", type=read_names, help="only these")
-    for name, about in (("--ood", "other pictures"), ("--shift", "same classes, to rows.csv")):
+    for name, about in (("--ood", "an OOD set"), ("--shift", "a shifted set, same classes")):
         add_argument(
             name, metavar="NAME=DATA", action="append", type=read_pair, default=[], help=about
         )
     add_argument(
         "--corruption-files", metavar="FOLDER", help="published files instead of made corruptions"
     )
-    add_argument("--cbar-files", metavar="FOLDER", help="likewise, of C-bar")
-
-
-def tell_failed(lines: Iterable[str]) -> None:
-    """What failed, `title: problem`, to stderr; those with the same problem in one line."""
-    alike: dict[str, list[str]] = {}
-    for line in lines:
-        title, _, problem = line.partition(": ")
-        alike.setdefault(problem, []).append(title)
-    for problem, titles in alike.items():
-        shown = "; ".join(titles[:SHOWN])
-        more = f" and {len(titles) - SHOWN} more" if len(titles) > SHOWN else ""
-        print(f"killick: failed: {shown}{more}: {problem}", file=sys.stderr)
+    add_argument("--cbar-files", metavar="FOLDER", help="the same for C-bar")
 
 
 def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:
-    """Options of `killick.evaluate`, as plain values; what is not asked for is left out."""
+    """The given options of evaluation, as arguments of `killick.evaluate`."""
     found: dict[str, Any] = {
         "references": options.references,
         "limit": options.limit,
@@ -74,21 +60,23 @@ def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, (), {})}
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    """Where it runs, and what is shown of that."""
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    """Add the options of where jobs run."""
     add_argument = parser.add_argument_group("where it runs").add_argument
+    add_argument("--jobs", metavar="N", type=int, help="jobs at once; default: one per core or GPU")
     add_argument(
-        "--jobs",
-        metavar="N",
-        type=int,
-        help="cells at once; default: one for each core, or for each GPU (which takes several)",
+        "--part",
+        metavar="I/N",
+        type=_read_part,
+        help="run only every N-th job, from the I-th on; for Slurm arrays:"
+        " --part $SLURM_ARRAY_TASK_ID/8",
     )
     add_argument(
         "--engine", choices=["local", "ray"], default="local", help="ray: a Ray cluster (local)"
     )
-    add_argument("--cpus", metavar="N", type=int, help="with ray: cores for a cell (1)")
+    add_argument("--cpus", metavar="N", type=int, help="with ray: cores per job (1)")
     add_argument(
-        "--gpus", metavar="SHARE", type=float, help="with ray: GPUs for a cell, as 0.25; default: 1"
+        "--gpus", metavar="SHARE", type=float, help="with ray: GPUs per job, as 0.25; default: 1"
     )
     add_argument(
         "--address", metavar="ADDRESS", help="with ray: of the cluster; default: the one found"
@@ -98,21 +86,40 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     add_argument("--quiet", action="store_true", help="show nothing but errors")
 
 
-def read_place(options: argparse.Namespace) -> dict[str, Any]:
-    """The same, as arguments of `compare` and `run_study`."""
-    return {name: getattr(options, name) for name in PLACE}
+def read_execution(options: argparse.Namespace) -> dict[str, Any]:
+    """These options, as arguments of `compare` and `run_study`."""
+    return {name: getattr(options, name) for name in _EXECUTION}
 
 
-def show_jobs(jobs: Any, report: Path, options: argparse.Namespace) -> None:
+def show_jobs(jobs: "Sequence[Job]", report: Path, options: argparse.Namespace) -> None:
     """Print the jobs that would run."""
-    from killick.experiments.scheduler import check_work
+    from killick.experiments.scheduler import Execution
     from killick.results.run_folder import read_job
 
-    place = (options.jobs, options.engine, options.cpus, options.gpus, options.address)
-    check_work(report.parent, *place)
+    execution = Execution(**read_execution(options))
+    execution.check(report.parent)
+    jobs = execution.select(jobs)
     for job in jobs:
         state = "finished" if job.finished else "begun" if read_job(job.folder) else "new"
         epochs = " + ".join(str(phase.recipe.epochs) for phase in job.phases)
         print(f"{state:9} {job.title:28} {epochs} epochs  {job.folder}")
     left = sum(not job.finished for job in jobs)
     print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}, {left} to run; report: {report}")
+
+
+def print_failures(failures: "Iterable[Failure]") -> None:
+    """Print what failed to stderr, jobs with the same problem in one line."""
+    titles: dict[str, list[str]] = {}
+    for title, problem in failures:
+        titles.setdefault(problem, []).append(title)
+    for problem, found in titles.items():
+        shown = "; ".join(found[:_MOST_TITLES])
+        more = f" and {len(found) - _MOST_TITLES} more" if len(found) > _MOST_TITLES else ""
+        print(f"killick: failed: {shown}{more}: {problem}", file=sys.stderr)
+
+
+def _read_part(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal()):
+        raise argparse.ArgumentTypeError(f"expected I/N, as 1/8, found {text!r}")
+    return int(number), int(count)

@@ -13,11 +13,11 @@ from typing import Any
 from killick.cli.arguments import read_names, read_numbers
 from killick.cli.job_options import (
     add_evaluation,
-    add_place,
+    add_execution,
+    print_failures,
     read_evaluation,
-    read_place,
+    read_execution,
     show_jobs,
-    tell_failed,
 )
 from killick.cli.parser import Parser, suggest
 from killick.errors import OptionError
@@ -91,7 +91,7 @@ def _add_options(name: str, parser: Parser) -> None:
         text = f"{each.metadata['about']} ({_format(small.get(each.name, default))})"
         dest = f"option_{each.name}"
         group.add_argument(flag, dest=dest, metavar="VALUE", help=text.replace("%", "%%"))
-    add_place(parser)
+    add_execution(parser)
 
 
 def _describe_sizes(study: Study) -> str:
@@ -154,13 +154,15 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         show_jobs(plan_jobs(plan, output), output / "report.html", options)
         return 0
     command = ["killick", *options.words]
-    found = run_study(plan, output, command=command, **read_place(options))
-    tell_failed(found.failed)
+    found = run_study(plan, output, command=command, **read_execution(options))
+    print_failures(found.failed)
     if found.findings is not None and not options.quiet:
         from killick.cli.summaries import show_study
 
         show_study(study, found.findings)
         print(f"The report is in {found.report}")
+    elif options.part and not options.quiet:
+        print(f"The part that finishes last writes the report in {output}")
     if found.interrupted:
         print(f"killick: interrupted. Resume with: {shlex.join(command)}", file=sys.stderr)
         return 130

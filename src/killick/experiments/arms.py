@@ -1,6 +1,7 @@
-"""Arms of a comparison: what is trained differently, and nothing else."""
+"""Arms of a comparison: what is trained differently."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +12,13 @@ from killick.training.recipe_files import SHORT, find_setting, read_setting, set
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train; everything that it does not say is the comparison's recipe.
+    """One way to train; all other settings are those of the comparison's recipe.
 
     Attributes:
         name: In folders and in the report.
         settings: Of the recipe, by dotted name.
-        first: Share of the epochs that are trained as a standard network first; then it is anchored
-            exactly, and trained on. The learning rate follows one schedule through both.
+        first: Share of the epochs trained as a standard network first; then it is anchored exactly
+            and trained on. The learning rate follows one schedule through both.
         start: A trained network to start from, instead of fresh weights.
         after: Another arm, whose trained network of the same seed it starts from. That one keeps
             its own settings and budget, and is trained once for all that start from it.
@@ -31,14 +32,16 @@ class Arm:
 
 
 _LABEL = {"protocol.name": "masked", "protocol.target": "label"}
-KNOWN = {
-    "standard": Arm("standard", {"protocol.name": "standard"}),
-    "anchored": Arm("anchored", {"protocol.name": "anchored"}),
-    "masked-uniform": Arm(
-        "masked-uniform", {"protocol.name": "masked", "protocol.target": "uniform"}
-    ),
-    "masked-label": Arm("masked-label", _LABEL),
-    "finetuned": Arm("finetuned", _LABEL, first=0.5),
+_UNIFORM = {"protocol.name": "masked", "protocol.target": "uniform"}
+ARMS = {
+    arm.name: arm
+    for arm in (
+        Arm("standard", {"protocol.name": "standard"}),
+        Arm("anchored", {"protocol.name": "anchored"}),
+        Arm("masked-uniform", _UNIFORM),
+        Arm("masked-label", _LABEL),
+        Arm("finetuned", _LABEL, first=0.5),
+    )
 }
 
 
@@ -46,7 +49,7 @@ def parse_arm(text: str) -> Arm:
     """An arm from `NAME` or `NAME:key=value,...`.
 
     A key is a setting of the recipe, such as `optimizer.lr`, or a short name of one, such as
-    `alpha`; or `first` or `from`, see `Arm`. A known name brings its own settings along.
+    `alpha`; or `first` or `from`, see `Arm`. A built-in name brings its own settings along.
 
     Example:
         >>> parse_arm("strong:protocol=masked,target=label,alpha=0.5").settings["protocol.alpha"]
@@ -55,20 +58,19 @@ def parse_arm(text: str) -> Arm:
         'label'
     """
     name, colon, rest = text.partition(":")
-    _check_name(name, text)
-    if not colon:
-        if name not in KNOWN:
-            near = difflib.get_close_matches(name, KNOWN, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise OptionError(
-                f"expected --arm to be one of {', '.join(KNOWN)}, or NAME:key=value,... for another"
-                f" one, found {name!r}{hint}."
-            )
-        return KNOWN[name]
-    base = KNOWN.get(name, Arm(name))
+    if re.fullmatch(r"[\w-][\w.-]*", name) is None:
+        raise OptionError(
+            f"an arm's name has letters, digits, - and _, found {name!r} in {text!r}."
+        )
+    if not colon and name not in ARMS:
+        raise OptionError(
+            f"no arm {name!r}{_suggest(name, ARMS)}; there are {', '.join(ARMS)}, or"
+            " NAME:key=value,... for a new one."
+        )
+    base = ARMS.get(name, Arm(name))
     found: dict[str, Any] = dict(base.settings)
     first, start = base.first, base.start
-    for key, value in _pairs(rest, text):
+    for key, value in _pairs(rest, text) if colon else ():
         if key == "first":
             first = _share(value, text)
         elif key == "from":
@@ -78,23 +80,23 @@ def parse_arm(text: str) -> Arm:
             _check_setting(key, dotted, text)
             found[dotted] = read_setting(dotted, value)
     if first and start is not None:
-        raise OptionError(f"expected first or from in --arm {text}, found both.")
+        raise OptionError(f"--arm {text} has both first and from; choose one.")
     return Arm(name, found, first, start)
 
 
 def parse_arms(given: Iterable[str | Arm]) -> tuple[Arm, ...]:
-    """Arms, also by their texts; all that are known if there are none."""
+    """Arms, also by their texts; all built-in ones if there are none."""
     arms = [each if isinstance(each, Arm) else parse_arm(each) for each in given]
-    arms = arms or list(KNOWN.values())
+    arms = arms or list(ARMS.values())
     names = [arm.name for arm in arms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise OptionError(f"expected arms of different names, found {twice!r} twice.")
+        raise OptionError(f"two arms are named {twice!r}.")
     return tuple(arms)
 
 
 def _pairs(rest: str, text: str) -> list[tuple[str, str]]:
-    """`a=1,b=[2, 3]` in its parts: commas inside brackets belong to the value."""
+    """The parts of `a=1,b=[2, 3]`; commas inside brackets belong to the value."""
     parts, depth = [""], 0
     for letter in rest:
         depth += (letter in "[{") - (letter in "]}")
@@ -102,16 +104,14 @@ def _pairs(rest: str, text: str) -> list[tuple[str, str]]:
             parts.append("")
         else:
             parts[-1] += letter
-    pairs = []
-    for part in parts:
-        key, equals, value = part.strip().partition("=")
-        if not equals or not key or not value:
+    pairs = [tuple(word.strip() for word in part.partition("=")) for part in parts]
+    for key, equals, value in pairs:
+        if not (key and equals and value):
             raise OptionError(
-                f"expected --arm NAME:key=value,..., as in strong:protocol=masked,target=label,"
-                f"alpha=0.5, found {part.strip()!r} in {text!r}."
+                f"--arm needs NAME:key=value,..., as in strong:protocol=masked,target=label,"
+                f"alpha=0.5; found {key + equals + value!r} in {text!r}."
             )
-        pairs.append((key.strip(), value.strip()))
-    return pairs
+    return [(key, value) for key, _, value in pairs]
 
 
 def _share(value: str, text: str) -> float:
@@ -120,24 +120,22 @@ def _share(value: str, text: str) -> float:
     except ValueError:
         share = -1
     if not 0 < share < 1:
-        raise OptionError(f"expected first between 0 and 1 in --arm {text}, found {value!r}.")
+        raise OptionError(f"first must be between 0 and 1 in --arm {text}, found {value!r}.")
     return share
 
 
 def _check_setting(key: str, dotted: str, text: str) -> None:
     known = settings()
     if dotted == "seed":
-        raise OptionError(f"expected no seed in --arm {text}: --seeds are for all arms.")
-    if dotted in known:
-        return
-    near = [name for name in known if name.endswith(f".{key}")]
-    near = near or difflib.get_close_matches(key, [*SHORT, *known, "first", "from"], n=1)
-    hint = f" (did you mean {near[0]}?)" if near else "; killick train --help lists them"
-    raise OptionError(f"no such setting in --arm {text}: {key}{hint}.")
-
-
-def _check_name(name: str, text: str) -> None:
-    if not name or not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
+        raise OptionError(f"no seed is allowed in --arm {text}: --seeds are for all arms.")
+    if dotted not in known:
+        same = [name for name in known if name.endswith(f".{key}")]
+        near = _suggest(key, same or [*SHORT, *known, "first", "from"])
         raise OptionError(
-            f"expected a name of letters, digits, - and _ for an arm, found {name!r} in {text!r}."
+            f"no such setting in --arm {text}: {key}{near}. See killick train --help."
         )
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,11 +1,11 @@
-"""One cell from beginning to end: what is there already is used, what is missing is done."""
+"""Runs one job: trains, evaluates and measures what its folder does not hold yet."""
 
 import importlib
 import json
 import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,198 +14,188 @@ import torch
 
 from killick.errors import KillickError
 from killick.evaluation.evaluator import evaluate
-from killick.experiments.jobs import Job, Phase
+from killick.experiments.jobs import Job, JobResult, Phase
 from killick.results.measurements import Measured
 from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import locked, write_atomic
 from killick.runtime.processes import choose_device
-from killick.runtime.progress import Display
+from killick.runtime.progress import Display, DisplayFactory
 from killick.training.checkpoint import BEFORE, LAST
 from killick.training.loop import train
 
 PROGRESS = "progress.json"
 PROBLEM = "problem.txt"
-_SECONDS_BETWEEN_NOTES = 0.5
-
-Result = dict[str, Any]
+_SECONDS_BETWEEN_WRITES = 0.5
 
 
 def run_job(
-    cell: Job,
-    *,
-    threads: int | None = None,
-    device: str = "auto",
-    command: list[str] | None = None,
-) -> Result:
-    """Train and evaluate a cell; what went wrong is returned, not raised.
+    job: Job, *, threads: int | None = None, device: str = "auto", command: Sequence[str] = ()
+) -> JobResult:
+    """Train, evaluate and measure a job; errors are returned, not raised.
 
     Args:
-        cell: What to do.
+        job: What to do.
         threads: Of torch, on a CPU.
         device: As for `train`.
-        command: That a reader of the report can repeat.
-
-    Returns:
-        `status`: "finished", "failed" or "interrupted"; with `problem`, a line, if it failed.
+        command: Recorded in the run folder, to repeat it.
     """
     if threads is not None:
         torch.set_num_threads(threads)
     began = time.monotonic()
     try:
-        cell.folder.mkdir(parents=True, exist_ok=True)
-        with locked(cell.folder, ".running"):  # another process at the same cell is waited for
-            if cell.finished:
-                return {"status": "finished", "seconds": 0.0}
-            return _run(cell, device, command, began)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with locked(job.folder, ".running"):
+            if not job.finished and not _run(job, device, command):
+                return {"status": "interrupted"}
+        return {"status": "finished", "seconds": round(time.monotonic() - began, 1)}
     except KeyboardInterrupt:
         return {"status": "interrupted"}
     except KillickError as problem:
-        return _failed(cell, str(problem))
+        return _failed(job, str(problem))
     except OSError as problem:
-        return _failed(cell, f"{problem.filename or cell.folder}: {problem.strerror or problem}.")
-    except Exception as problem:  # a bug, or no memory: the other cells go on all the same
-        text = str(problem).strip().splitlines()
-        line = f"{type(problem).__name__}: {text[0] if text else ''}"
-        return _failed(cell, line, traceback.format_exc())
+        return _failed(job, f"{problem.filename or job.folder}: {problem.strerror or problem}.")
+    except Exception as problem:  # a bug, or no memory: other jobs go on
+        first_line = next(iter(str(problem).strip().splitlines()), "")
+        return _failed(job, f"{type(problem).__name__}: {first_line}", traceback.format_exc())
 
 
-def _run(cell: Job, device: str, command: list[str] | None, began: float) -> Result:
-    (cell.folder / PROBLEM).unlink(missing_ok=True)
-    before = read_job(cell.folder)
+def _run(job: Job, device: str, command: Sequence[str]) -> bool:
+    """Do what is left of a job; False if it was interrupted."""
+    (job.folder / PROBLEM).unlink(missing_ok=True)
+    before = read_job(job.folder)
     seconds = {"train": 0.0, "evaluate": 0.0, **before.get("seconds", {})}
-    stages = len(cell.phases) + 1 + (cell.measure is not None)
-    # One that is finished and asked more now stays finished, whatever happens to what is asked.
-    if not before.get("finished"):
-        _note_cell(cell, command, seconds, finished=False)
-    for number, phase in enumerate(cell.phases):
+    progress = _ProgressFile(job.folder, len(job.phases) + 1 + (job.measure is not None))
+
+    def save(finished: bool) -> None:
+        if finished or not before.get("finished"):  # earlier results stay valid
+            _write_job(job, command, seconds, finished)
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
         since = time.monotonic()
-        stage = "training" if len(cell.phases) == 1 else f"training {number + 1}/{len(cell.phases)}"
-        finished = _train(cell, phase, _Notes(cell.folder, stage, number, stages), device)
-        seconds["train"] += time.monotonic() - since
-        if not before.get("finished"):
-            _note_cell(cell, command, seconds, finished=False)
-        if not finished:
-            return {"status": "interrupted"}
-    since = time.monotonic()
-    notes = _Notes(cell.folder, "evaluating", len(cell.phases), stages)
-    evaluate(
-        str(cell.folder),
-        **cell.evaluation,
-        name=cell.folder.name,
-        device=device,
-        folder=cell.folder,
-        show=notes.begin,
-    )
-    seconds["evaluate"] += time.monotonic() - since
-    if cell.measure is not None:
-        since = time.monotonic()
-        _measure(cell, _Notes(cell.folder, "measuring", len(cell.phases) + 1, stages), device)
-        seconds["measure"] = seconds.get("measure", 0.0) + time.monotonic() - since
-    _note_cell(cell, command, seconds, finished=True)
-    (cell.folder / PROGRESS).unlink(missing_ok=True)
-    return {"status": "finished", "seconds": round(time.monotonic() - began, 1)}
+        yield
+        seconds[name] = seconds.get(name, 0.0) + time.monotonic() - since
+
+    save(finished=False)
+    for number, phase in enumerate(job.phases):
+        several = f" {number + 1}/{len(job.phases)}" if len(job.phases) > 1 else ""
+        with timed("train"):
+            done = _train(job, phase, progress.next_stage(f"training{several}"), device)
+        save(finished=False)
+        if not done:
+            return False
+    with timed("evaluate"):
+        evaluate(
+            str(job.folder),
+            **job.evaluation,
+            name=job.folder.name,
+            device=device,
+            folder=job.folder,
+            show=progress.next_stage("evaluating"),
+        )
+    if job.measure is not None:
+        with timed("measure"):
+            _measure(job, device, progress.next_stage("measuring"))
+    save(finished=True)
+    (job.folder / PROGRESS).unlink(missing_ok=True)
+    return True
 
 
-def rename_job(cell: Job) -> None:
-    """Have the folder of a finished cell say which arm it is now."""
-    there = read_job(cell.folder)
-    if there.get("arm") != cell.arm:
-        write_atomic(cell.folder / JOB, json.dumps({**there, "arm": cell.arm}, indent=2) + "\n")
+def rename_job(job: Job) -> None:
+    """Record the present name of the arm in the folder of a finished job."""
+    there = read_job(job.folder)
+    if there.get("arm") != job.arm:
+        write_atomic(job.folder / JOB, json.dumps({**there, "arm": job.arm}, indent=2) + "\n")
 
 
-def _measure(cell: Job, notes: "_Notes", device: str) -> None:
-    """Call the function that measures a cell: `(folder, options, kept, *, device, show)`."""
-    assert cell.measure is not None
-    module, _, name = cell.measure.partition(":")
+def _measure(job: Job, device: str, show: DisplayFactory) -> None:
+    """Call the job's function as `measure(folder, options, kept, *, device, show)`."""
+    assert job.measure is not None
+    module, _, name = job.measure.partition(":")
     measure = getattr(importlib.import_module(module), name)
-    kept = Measured(cell.folder, cell.measuring)
-    measure(cell.folder, cell.options, kept, device=choose_device(device), show=notes.begin)
+    kept = Measured(job.folder, {"measure": job.measure, **job.options})
+    measure(job.folder, job.options, kept, device=choose_device(device), show=show)
 
 
-def _train(cell: Job, phase: Phase, notes: "_Notes", device: str) -> bool:
-    """The run of a phase: used as it is, resumed, or begun; False if it was interrupted."""
+def _train(job: Job, phase: Phase, show: DisplayFactory, device: str) -> bool:
+    """Train a phase, resume it, or use it as it is; False if it was interrupted."""
     folder = phase.folder
-    if (folder / "model" / "config.json").exists():
-        return True
-    if folder != cell.folder and cell.folder not in folder.parents:  # several cells share it
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder, ".running"):
-            return _train_alone(phase, notes, device)
-    return _train_alone(phase, notes, device)
+    if folder == job.folder or job.folder in folder.parents:
+        return _train_or_resume(phase, show, device)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, ".running"):  # several jobs start from it
+        return _train_or_resume(phase, show, device)
 
 
-def _train_alone(phase: Phase, notes: "_Notes", device: str) -> bool:
+def _train_or_resume(phase: Phase, show: DisplayFactory, device: str) -> bool:
     folder = phase.folder
     if (folder / "model" / "config.json").exists():
         return True
     if (folder / LAST).exists() or (folder / BEFORE).exists():
-        return train(None, folder, resume=True, device=device, show=notes.begin).finished
-    start, show = phase.start, notes.begin
-    return train(phase.recipe, folder, start=start, device=device, show=show).finished
+        return train(None, folder, resume=True, device=device, show=show).finished
+    return train(phase.recipe, folder, start=phase.start, device=device, show=show).finished
 
 
-def _note_cell(
-    cell: Job, command: list[str] | None, seconds: dict[str, float], *, finished: bool
-) -> None:
+def _write_job(job: Job, command: Sequence[str], seconds: dict[str, float], finished: bool) -> None:
     values = {
-        "arm": cell.arm,
-        "seed": cell.seed,
+        "arm": job.arm,
+        "seed": job.seed,
         "finished": finished,
-        "asked": cell.asked,
+        "evaluation_digest": job.evaluation_digest,
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
-        "command": command or [],
+        "command": list(command),
     }
-    write_atomic(cell.folder / JOB, json.dumps(values, indent=2) + "\n")
+    write_atomic(job.folder / JOB, json.dumps(values, indent=2) + "\n")
 
 
-def _failed(cell: Job, problem: str, trace: str | None = None) -> Result:
-    """A line for the report, and in the folder all that is known."""
-    result = {"status": "failed", "problem": problem}
-    with suppress(OSError, KillickError):  # the disk may be what failed
-        (cell.folder / PROGRESS).unlink(missing_ok=True)
-        write_atomic(cell.folder / PROBLEM, (trace or problem) + "\n")
-    return result
+def _failed(job: Job, problem: str, trace: str | None = None) -> JobResult:
+    with suppress(OSError, KillickError):  # the disk may be full
+        (job.folder / PROGRESS).unlink(missing_ok=True)
+        write_atomic(job.folder / PROBLEM, (trace or problem) + "\n")
+    return {"status": "failed", "problem": problem}
 
 
-class _Notes:
-    """Writes into `progress.json` how a cell does, for whoever watches, on whatever machine.
+class _ProgressFile:
+    """Writes how far a job is to `progress.json`, for a scheduler on any machine."""
 
-    Args:
-        folder: Of the cell.
-        stage: In a word.
-        number: Of the stage.
-        stages: In all.
-    """
+    def __init__(self, folder: Path, stages: int) -> None:
+        self._path, self._stages = folder / PROGRESS, stages
+        self._number, self._stage = -1, ""
+        self._total, self._text, self._written = 1, "", 0.0
 
-    def __init__(self, folder: Path, stage: str, number: int, stages: int) -> None:
-        self._path = folder / PROGRESS
-        self._about = {"stage": stage, "number": number, "stages": stages, "process": os.getpid()}
-        self._steps, self._text, self._wrote = 1, "", 0.0
+    def next_stage(self, name: str) -> DisplayFactory:
+        """The display for the next of the stages."""
+        self._number, self._stage = self._number + 1, name
+        return self._begin
 
     @contextmanager
-    def begin(self, title: str, steps: int, done: int, what: str) -> Iterator[Display]:
-        """The display of `train` and `evaluate`."""
-        self._steps = max(1, steps)
-        self._write(done, force=True)
+    def _begin(self, title: str, total: int, done: int, unit: str) -> Iterator[Display]:
+        self._total, self._text, self._written = max(1, total), "", 0.0
+        self._write(done)
         yield self
 
     def message(self, text: str) -> None:
-        """Nothing: such lines are in the folder's own files."""
+        """Do nothing: the run folder has its own log."""
 
-    def advance(self, step: int) -> None:
-        """Where it is."""
-        self._write(step)
+    def advance(self, done: int) -> None:
+        """Set how much is done."""
+        self._write(done)
 
-    def update(self, step: int, text: str, *, line: bool = False) -> None:
-        """Where it is, and how it does."""
+    def update(self, done: int, text: str, *, line: bool = False) -> None:
+        """Set how much is done, and a short status."""
         self._text = text
-        self._write(step)
+        self._write(done)
 
-    def _write(self, step: int, force: bool = False) -> None:
+    def _write(self, done: int) -> None:
         now = time.monotonic()
-        if not force and now - self._wrote < _SECONDS_BETWEEN_NOTES:
+        if now - self._written < _SECONDS_BETWEEN_WRITES:
             return
-        self._wrote = now
-        values = {**self._about, "done": step, "total": self._steps, "text": self._text}
-        with suppress(KillickError):  # a full disk is told by what matters
+        self._written = now
+        values: dict[str, Any] = {
+            "stage": self._stage,
+            "fraction": (self._number + done / self._total) / self._stages,
+            "text": self._text,
+            "process": os.getpid(),
+        }
+        with suppress(KillickError):  # a full disk is reported by what matters
             write_atomic(self._path, json.dumps(values))

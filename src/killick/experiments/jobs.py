@@ -1,33 +1,27 @@
-"""Cells of a comparison: an arm with a seed, trained and evaluated in a run folder of its own."""
+"""Jobs of a comparison: an arm with a seed, trained and evaluated in a run folder of its own."""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from killick.errors import OptionError
 from killick.experiments.arms import Arm
 from killick.protocols.base import PROTOCOLS
-from killick.results.run_folder import LATER, read_job
+from killick.results.run_folder import read_job
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe, make_recipe
 from killick.training.unused_settings import find_unused
 
-# These change what is written down of a run, not the run.
-_ASIDE = ("about", "log_every", "checkpoint_minutes", "execution")
+# Settings that change what is logged and saved, not the trained weights.
+_NOT_IN_DIGEST = ("about", "log_every", "loggers", "checkpoint_minutes", "execution")
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A training run, the only one of a cell or one after another.
-
-    Attributes:
-        recipe: All of its settings.
-        folder: Of the run.
-        start: A trained network to start from.
-    """
+    """A training run of a job: its recipe, its folder, and the trained network it starts from."""
 
     recipe: Recipe
     folder: Path
@@ -36,15 +30,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Job:
-    """What has to be done for one arm and seed.
+    """All that is done for one arm and seed.
 
     Attributes:
         arm: Its name.
-        seed: Of all its runs.
-        folder: Of its last run, where the results are.
-        phases: Its runs, in their order.
+        seed: Of all its training runs.
+        folder: The run folder of its last phase, which holds the results.
+        phases: Its training runs, in order.
         evaluation: Options of `killick.evaluate`, as plain values.
-        measure: `module:function` that is called when it is evaluated, by `run_job`.
+        measure: `module:function` that `run_job` calls after the evaluation.
         options: Of that function, as plain values.
     """
 
@@ -58,59 +52,41 @@ class Job:
 
     @property
     def title(self) -> str:
-        """For people."""
+        """Arm and seed, to print."""
         return f"{self.arm}, seed {self.seed}"
 
     @property
-    def measuring(self) -> dict[str, Any]:
-        """What is measured of it and how, as its records know it."""
-        return {"measure": self.measure, **self.options}
-
-    @property
-    def asked(self) -> str:
+    def evaluation_digest(self) -> str:
         """A digest of how it is evaluated and measured."""
-        if self.measure is None:
-            return _digest(dict(self.evaluation))
-        return _digest([dict(self.evaluation), self.measure, dict(self.options)])
+        return _digest([self.evaluation, self.measure, self.options])
 
     @property
     def finished(self) -> bool:
-        """Whether its folder holds all that is asked for."""
+        """Whether its folder holds all results."""
         there = read_job(self.folder)
-        return there.get("finished") is True and there.get("asked") == self.asked
+        done = there.get("finished") is True
+        return done and there.get("evaluation_digest") == self.evaluation_digest
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values, for another process or machine."""
-        phases = [
-            {"recipe": asdict(phase.recipe), "folder": str(phase.folder), "start": phase.start}
-            for phase in self.phases
-        ]
-        return {
-            "arm": self.arm,
-            "seed": self.seed,
-            "folder": str(self.folder),
-            "phases": phases,
-            "evaluation": dict(self.evaluation),
-            "measure": self.measure,
-            "options": dict(self.options),
-        }
+        """Plain values, for another process or machine."""
+        return dict(json.loads(json.dumps(asdict(self), default=str)))
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Job":
-        """The cell that `to_json` was asked of."""
+        """The job of `to_json`."""
         phases = tuple(
             Phase(make_recipe(each["recipe"]), Path(each["folder"]), each["start"])
             for each in values["phases"]
         )
-        return Job(
-            values["arm"],
-            values["seed"],
-            Path(values["folder"]),
-            phases,
-            values["evaluation"],
-            values["measure"],
-            values["options"],
-        )
+        return Job(**{**values, "folder": Path(values["folder"]), "phases": phases})
+
+
+class JobResult(TypedDict, total=False):
+    """How a job ended; `problem` is a line, if it failed."""
+
+    status: Literal["finished", "failed", "interrupted"]
+    problem: str
+    seconds: float
 
 
 def make_jobs(
@@ -124,46 +100,38 @@ def make_jobs(
     measure: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[Job]:
-    """The cells of a comparison, seed by seed, so that early results are of all arms.
+    """The jobs of a comparison, seed by seed, so that early results cover all arms.
 
-    A cell's folder is named after all that decides its weights: other settings are another folder,
-    and what fits is used again.
+    A job's folder is named after a digest of all that decides its weights: other settings are
+    another folder, and a folder that fits is used again.
 
     Args:
         source: A recipe's name or file.
-        settings: That all arms share, by dotted name.
+        settings: Shared by all arms, by dotted name.
         arms: What differs.
         seeds: Of each arm.
-        output: Where the folders are.
+        output: The parent of the run folders.
         evaluation: Options of `killick.evaluate`.
-        measure: What is measured of each beside, see `Job`.
-        options: Of that.
+        measure: See `Job`.
+        options: See `Job`.
     """
     if not seeds:
-        raise OptionError("expected at least one seed, found none.")
+        raise OptionError("at least one seed is needed: --seeds 0.")
     if len(set(seeds)) < len(seeds):
-        raise OptionError(f"expected different seeds, found {', '.join(map(str, seeds))}.")
-    cells = [
-        replace(
-            _make_cell(source, settings, arm, seed, output.absolute(), evaluation),
-            measure=measure,
-            options=options or {},
-        )
-        for seed in seeds
-        for arm in arms
-    ]
-    alike: dict[str, Job] = {}
-    for cell in cells:
-        other = alike.setdefault(f"{cell.seed} {cell.folder.name.rpartition('-')[2]}", cell)
-        if other is not cell:
-            raise OptionError(
-                f"expected arms that differ, found {other.arm} and {cell.arm} with the same"
-                " settings."
-            )
-    return cells
+        raise OptionError(f"seeds must differ, found {', '.join(map(str, seeds))}.")
+    jobs = []
+    same: dict[tuple[int, str], str] = {}
+    for seed in seeds:
+        for arm in arms:
+            job = _make_job(source, settings, arm, seed, output.absolute(), evaluation)
+            jobs.append(replace(job, measure=measure, options=options or {}))
+            other = same.setdefault((seed, job.folder.name.rpartition("-")[2]), arm.name)
+            if other != arm.name:
+                raise OptionError(f"the arms {other} and {arm.name} have the same settings.")
+    return jobs
 
 
-def _make_cell(
+def _make_job(
     source: str | Path,
     settings: Mapping[str, Any],
     arm: Arm,
@@ -172,42 +140,44 @@ def _make_cell(
     evaluation: Mapping[str, Any],
 ) -> Job:
     recipe = load_recipe(source, {**settings, **arm.settings, "seed": seed})
-    idle = find_unused(recipe, settings)
-    if idle:  # an alpha for all makes no other standard network, which is not trained again
-        acting = {name: value for name, value in settings.items() if name not in idle}
-        recipe = load_recipe(source, {**acting, **arm.settings, "seed": seed})
+    unused = find_unused(recipe, settings)
+    if unused:  # so that --alpha for all arms does not train the standard one again
+        used = {name: value for name, value in settings.items() if name not in unused}
+        recipe = load_recipe(source, {**used, **arm.settings, "seed": seed})
     start = None if arm.start is None else _find_start(arm.start)
-    recipes = [recipe] if not arm.first else list(_halves(recipe, arm))
     earlier: tuple[Phase, ...] = ()
     if arm.after is not None:
-        assert not arm.first, "an arm starts from another one, or from a part of itself"
-        assert start is None, "an arm starts from another one, or from a file"
-        earlier = _make_cell(source, settings, arm.after, seed, output, evaluation).phases
-    recipes_before = [phase.recipe for phase in earlier]
-    decided = [_deciding(each) for each in (*recipes_before, *recipes)] + [_fingerprint(start)]
-    digest = _digest(decided)[:6]
+        assert not arm.first, "`after` and `first` exclude each other"
+        assert start is None, "`after` and `start` exclude each other"
+        earlier = _make_job(source, settings, arm.after, seed, output, evaluation).phases
+    recipes = list(_split(recipe, arm)) if arm.first else [recipe]
+    digest = _digest(
+        [
+            *(_deciding(each) for each in (*(phase.recipe for phase in earlier), *recipes)),
+            _fingerprint(start),
+        ]
+    )[:6]
     folder = next(
         (path for path in sorted(output.glob(f"*-seed{seed}-{digest}")) if path.is_dir()),
         output / f"{arm.name}-seed{seed}-{digest}",
     )
-    phases = [*earlier, Phase(recipes[-1], folder, str(earlier[-1].folder) if earlier else start)]
     if arm.first:
-        before = folder / "first"
-        phases = [Phase(recipes[0], before, None), Phase(recipes[1], folder, str(before))]
-    return Job(arm.name, seed, folder, tuple(phases), evaluation)
+        earlier = (Phase(recipes[0], folder / "first", None),)
+    before = str(earlier[-1].folder) if earlier else start
+    phases = (*earlier, Phase(recipes[-1], folder, before))
+    return Job(arm.name, seed, folder, phases, evaluation)
 
 
-def _halves(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
-    """A standard run and one that goes on from it, along one schedule and with one budget."""
+def _split(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
+    """A standard run and its continuation, with one budget and one schedule."""
     if recipe.epochs < 2:
         raise OptionError(
-            f"expected at least 2 epochs for the arm {arm.name}, which trains a share of them"
-            f" first, found {recipe.epochs}."
+            f"the arm {arm.name} needs at least 2 epochs, found {recipe.epochs}: it trains a share"
+            " of them first."
         )
     if (recipe.schedule.begin, recipe.schedule.end) != (0.0, 1.0):
         raise OptionError(
-            f"expected a whole schedule for the arm {arm.name}, found a part of one: leave"
-            " schedule.begin and schedule.end out."
+            f"the arm {arm.name} needs a whole schedule: leave out schedule.begin and schedule.end."
         )
     epochs = min(max(round(arm.first * recipe.epochs), 1), recipe.epochs - 1)
     share = epochs / recipe.epochs
@@ -226,22 +196,17 @@ def _halves(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
 
 
 def _deciding(recipe: Recipe) -> dict[str, Any]:
-    decided = {name: value for name, value in asdict(recipe).items() if name not in _ASIDE}
-    for dotted, before in LATER.items():  # a cell's folder is named as ever
-        group, name = dotted.split(".")
-        if decided[group].get(name) == before:
-            decided[group] = {k: v for k, v in decided[group].items() if k != name}
-    return decided
+    return {name: value for name, value in asdict(recipe).items() if name not in _NOT_IN_DIGEST}
 
 
 def _find_start(given: str) -> str:
-    from killick.training.source_run import find_start  # with torch, which takes seconds to import
+    from killick.training.source_run import find_start  # imports torch, which takes seconds
 
     return str(find_start(given))
 
 
 def _fingerprint(start: str | None) -> str:
-    """What a trained network is known by; its name alone would hide that it has changed."""
+    """A digest of a trained network, so that another one at the same path is another job."""
     if start is None:
         return ""
     place = Path(start)
@@ -250,8 +215,8 @@ def _fingerprint(start: str | None) -> str:
             with open(file, "rb") as opened:
                 return hashlib.file_digest(opened, "sha256").hexdigest()
     raise OptionError(
-        f"expected a trained network to start from, found none at {start}: a run folder, a folder"
-        " written by killick.save, or a file with weights."
+        f"no trained network at {start}: give a run folder, a folder written by killick.save, or a"
+        " file with weights."
     )
 
 

@@ -1,195 +1,150 @@
-"""Who runs the cells: processes of this machine here, or a cluster (`on_ray`)."""
+"""Jobs on this machine, one subprocess each: one that dies takes no other with it."""
 
-import contextlib
 import json
-import queue
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Protocol
+from contextlib import suppress
 
-from killick.experiments.job_runner import Result
-from killick.experiments.jobs import Job
+from killick.experiments.jobs import Job, JobResult
 
-Ended = list[tuple[Job, Result]]
+LOG = "log.txt"  # what a subprocess prints, in the folder of its job
 SECONDS_TO_SAVE = 60  # after an interrupt, before a process is killed
 
 
-class Engine(Protocol):
-    """Runs cells, in whatever order."""
-
-    def collect(self, seconds: float) -> Ended:
-        """Which cells ended meanwhile; waits for some at most so long."""
-        ...
-
-    def stop(self) -> None:
-        """Interrupt what runs, and return when it has saved; what waits is not begun."""
-        ...
-
-    def close(self) -> None:
-        """Leave nothing behind, once all cells ended."""
-        ...
-
-
 class LocalJobs:
-    """Some processes, each running one cell after another.
-
-    A process that dies takes its cell along, not the others: it is replaced. One whose parent is
-    gone stops by itself, at the end of its standard input.
+    """Runs jobs in subprocesses, some at a time.
 
     Args:
-        cells: To run.
-        jobs: Processes.
+        jobs: To run.
+        at_once: Subprocesses at a time.
         threads: Of torch in each, on a CPU.
-        devices: Taken in turn by the processes.
-        command: For the cells' records.
-        logs: A folder for what processes print; those that print nothing leave nothing.
+        devices: Used in turn.
+        command: For the jobs' records.
     """
 
     def __init__(
         self,
-        cells: Sequence[Job],
+        jobs: Sequence[Job],
         *,
-        jobs: int,
+        at_once: int,
         threads: int,
         devices: Sequence[str],
-        command: list[str],
-        logs: Path,
+        command: Sequence[str],
     ) -> None:
-        self._waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        for cell in cells:
-            self._waiting.put(cell)
-        self._ended: queue.SimpleQueue[tuple[Job, Result]] = queue.SimpleQueue()
-        self._stopping = threading.Event()
-        self._logs, self._threads, self._command = logs, threads, command
-        self._processes: dict[int, subprocess.Popen[str]] = {}
-        self._lock = threading.Lock()
-        self._serving = [
-            threading.Thread(
-                target=self._serve, args=(slot, devices[slot % len(devices)]), daemon=True
-            )
-            for slot in range(min(jobs, len(cells)))
-        ]
-        for thread in self._serving:
-            thread.start()
+        self._waiting = deque(jobs)
+        self._free = deque(devices[number % len(devices)] for number in range(at_once))
+        self._task = {"threads": threads, "command": list(command)}
+        self._running: dict[subprocess.Popen[bytes], tuple[Job, str]] = {}
+        self._stopping = False
 
-    def collect(self, seconds: float) -> Ended:
-        """Which cells ended meanwhile; waits for some at most so long."""
-        ended = []
-        try:
-            ended.append(self._ended.get(timeout=seconds))
-            while True:
-                ended.append(self._ended.get_nowait())
-        except queue.Empty:
-            return ended
+    def collect(self, seconds: float) -> list[tuple[Job, JobResult]]:
+        """Start jobs as there is room; return those that ended, after `seconds` at most."""
+        until = time.monotonic() + seconds
+        while True:
+            ended = [self._end(each) for each in list(self._running) if each.poll() is not None]
+            while self._waiting and self._free:
+                try:
+                    self._start(self._waiting[0], self._free[0])
+                except OSError as problem:
+                    line = f"cannot start a process: {problem.filename}: {problem.strerror}."
+                    ended.append((self._waiting.popleft(), {"status": "failed", "problem": line}))
+                else:
+                    self._waiting.popleft(), self._free.popleft()
+            if ended or time.monotonic() >= until:
+                return ended
+            time.sleep(0.05)
 
     def stop(self) -> None:
-        """Interrupt what runs, and return when it has saved; what waits is not begun."""
-        with self._lock:
-            self._stopping.set()
-            running = list(self._processes.values())
-        for process in running:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+        """Interrupt what runs and wait until it has saved; start nothing more."""
+        self._stopping = True
+        self._waiting.clear()
+        for process in self._running:
+            process.send_signal(signal.SIGINT)
         until = time.monotonic() + SECONDS_TO_SAVE
         try:
-            for thread in self._serving:
-                thread.join(max(0.0, until - time.monotonic()))
-        finally:  # also when somebody cannot wait: the last checkpoints are there
-            for process in running:
-                if process.poll() is None:
-                    process.kill()
+            for process in self._running:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, until - time.monotonic()))
+        finally:  # a second Ctrl-C comes here at once
+            self.close()
 
     def close(self) -> None:
-        """Wait for the processes to end; remove the folder of their logs if it is empty."""
-        for thread in self._serving:
-            thread.join(SECONDS_TO_SAVE)
-        with contextlib.suppress(OSError):
-            self._logs.rmdir()
+        """End what still runs."""
+        for process in self._running:
+            process.kill()
+            process.wait()
 
-    def _serve(self, slot: int, device: str) -> None:
-        """One process after another, until no cell waits."""
-        log = self._logs / f"process-{slot}.txt"
-        process: subprocess.Popen[str] | None = None
-        try:
-            while not self._stopping.is_set():
-                try:
-                    cell = self._waiting.get_nowait()
-                except queue.Empty:
-                    return
-                if process is None:
-                    try:
-                        process = self._start(slot, log)
-                    except OSError as problem:
-                        told = f"cannot start a process: {problem.filename}: {problem.strerror}."
-                        self._ended.put((cell, {"status": "failed", "problem": told}))
-                        continue
-                    if process is None:
-                        return
-                result = _ask(process, cell, self._threads, device, self._command)
-                if result is None:
-                    code, process = _end(process), None
-                    result = {"status": "interrupted"}
-                    if not self._stopping.is_set():
-                        result = {"status": "failed", "problem": _death(code, log)}
-                self._ended.put((cell, result))
-        finally:
-            if process is not None:
-                _end(process)
-            if log.exists() and log.stat().st_size == 0:
-                log.unlink(missing_ok=True)
-
-    def _start(self, slot: int, log: Path) -> "subprocess.Popen[str] | None":
-        self._logs.mkdir(parents=True, exist_ok=True)
-        with self._lock, open(log, "a") as output:
-            if self._stopping.is_set():
-                return None
+    def _start(self, job: Job, device: str) -> None:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with open(job.folder / LOG, "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "killick.experiments.worker"],
+                [sys.executable, "-m", "killick.experiments.local_jobs"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                start_new_session=True,  # Ctrl-C is for the parent, who tells them
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which passes it on
             )
-            self._processes[slot] = process
-            return process
+        self._running[process] = job, device
+        assert process.stdin is not None
+        task = {**self._task, "job": job.to_json(), "device": device}
+        with suppress(OSError):  # it died at once, as `collect` will find
+            process.stdin.write(json.dumps(task).encode() + b"\n")
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> tuple[Job, JobResult]:
+        job, device = self._running.pop(process)
+        self._free.append(device)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)  # its own children may keep the pipe open
+        written = process.stdout.read()
+        process.stdin.close()
+        process.stdout.close()
+        log = job.folder / LOG
+        printed = log.stat().st_size > 0
+        if not printed:
+            log.unlink()
+        if written:
+            result: JobResult = json.loads(written)
+            return job, result
+        if self._stopping:
+            return job, {"status": "interrupted"}
+        code = process.returncode
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        hint = " (out of memory? Try fewer --jobs)" if code == -signal.SIGKILL else ""
+        output = f"; its output is in {log}" if printed else ""
+        return job, {"status": "failed", "problem": f"its process died with {how}{hint}{output}."}
 
 
-def _ask(
-    process: "subprocess.Popen[str]", cell: Job, threads: int, device: str, command: list[str]
-) -> Result | None:
-    """Have a process run a cell; None if it died."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    asked = {"cell": cell.to_json(), "threads": threads, "device": device, "command": command}
+def main() -> None:
+    """Run the job on standard input; print its result. The end of the input interrupts it."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # may be ignored, as in a background shell
+        signal.signal(number, signal.default_int_handler)
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print goes to the log
     try:
-        process.stdin.write(json.dumps(asked) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        return dict(json.loads(line)) if line else None
-    except (OSError, ValueError):
-        return None
+        task = json.loads(sys.stdin.readline())
+        threading.Thread(target=_interrupt_without_parent, daemon=True).start()
+        from killick.experiments.job_runner import run_job
+
+        job = Job.from_json(task.pop("job"))
+        result = run_job(job, **task)
+    except KeyboardInterrupt:
+        result = {"status": "interrupted"}
+    output.write(json.dumps(result))
+    output.close()
 
 
-def _end(process: "subprocess.Popen[str]") -> int:
-    """Let a process end, as it does when it is told no more; its exit code."""
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        with contextlib.suppress(OSError):  # it may be gone
-            pipe.close()
-    return process.wait()
+def _interrupt_without_parent() -> None:
+    os.read(0, 1)  # returns when the parent is gone; not sys.stdin, whose lock forks would inherit
+    os.kill(os.getpid(), signal.SIGINT)
 
 
-def _death(code: int, log: Path) -> str:
-    how = f"exit code {code}"
-    if code < 0:
-        how = signal.Signals(-code).name
-    hint = " (out of memory? Try fewer --jobs)" if code == -signal.SIGKILL else ""
-    printed = log.exists() and log.stat().st_size > 0
-    where = f"; what it printed is in {log}" if printed else ""
-    return f"its process died with {how}{hint}{where}."
+if __name__ == "__main__":
+    main()

@@ -1,306 +1,203 @@
-"""Cells on a Ray cluster: Ray places them, and tries again what a lost machine took along."""
+"""Jobs on a Ray cluster: Ray places them, and retries those whose machine or process was lost."""
 
 import importlib
 import logging
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 from killick import __version__
 from killick.errors import InstallError, OptionError, check_option
-from killick.experiments.job_runner import Result
-from killick.experiments.jobs import Job
-from killick.experiments.local_jobs import SECONDS_TO_SAVE, Ended
+from killick.experiments.jobs import Job, JobResult
+from killick.experiments.local_jobs import SECONDS_TO_SAVE
 
-RETRIES = 3  # of a cell whose process or machine was lost; one that failed is not tried again
-# Network file systems show a new file late, but not as late as this.
-_SECONDS_TO_SEE_MARKER = 20.0
-_OBJECT_BYTES = 100 * 2**20  # of a cluster that is ours; results are a few bytes each
+RETRIES = 3  # of a lost job; one that failed by itself is not retried
+_SECONDS_TO_SEE_FOLDER = 20.0  # network file systems show new folders late
 
 _log = logging.getLogger("killick")
 
 
-class RayTasks:
-    """A task of Ray for each cell; which machine runs it when is left to Ray.
+class RayJobs:
+    """Runs each job as a Ray task.
 
-    A process that has called `ray.init` is used as it is. Otherwise the cluster at `address` is
-    joined, or that of RAY_ADDRESS, or one that was started on this machine, or else one is started
-    here, which ends with the engine.
-
-    Every machine needs this version of Killick, and the cells' folder at the same path.
+    Uses the cluster that this process has joined; else joins that of `address`, of RAY_ADDRESS or
+    of this machine; else starts one here. All machines need this version of Killick, and the jobs'
+    folder at the same path.
 
     Args:
-        cells: To run.
-        jobs: At most so many at once; None leaves it to what the cluster has.
-        cpus: Cores for each cell.
-        gpus: GPUs for each cell, also a share of one; None is 1 where the cluster has some.
+        jobs: To run.
+        at_once: At most so many tasks at a time; None leaves it to Ray.
+        cpus: Cores for each job.
+        gpus: GPUs for each job, also a share of one; None is 1 where the cluster has some.
         address: Of a cluster, as for `ray.init`.
-        command: For the cells' records.
-        device: "auto", "cpu" or "cuda"; which GPU it is, Ray decides.
+        command: For the jobs' records.
+        device: "auto", "cpu" or "cuda"; Ray chooses which GPU.
     """
 
     def __init__(
         self,
-        cells: Sequence[Job],
+        jobs: Sequence[Job],
         *,
-        jobs: int | None,
+        at_once: int | None,
         cpus: int,
         gpus: float | None,
         address: str | None,
-        command: list[str],
+        command: Sequence[str],
         device: str = "auto",
     ) -> None:
-        _check_options(cpus, gpus, device)
-        self._ray = _import_ray()
-        self._closing = ExitStack()
-        self._ended: Ended = []
-        self._running: dict[Any, Job] = {}
-        self._waiting = deque(cells)
-        self._jobs = jobs or len(cells)
+        check_option("the device, which Ray numbers itself,", device, ("auto", "cpu", "cuda"))
+        if cpus < 1:
+            raise OptionError(f"--cpus must be at least 1, found {cpus}.")
+        if gpus is not None and not 0 <= gpus <= 1:
+            raise OptionError(f"--gpus must be from 0 to 1, found {gpus}: a job uses one GPU.")
+        if gpus is not None and device != "auto" and (gpus > 0) != (device == "cuda"):
+            raise OptionError(f"--gpus {gpus} contradicts --device {device}.")
+        self._ray = import_ray()
+        self._waiting, self._running = deque(jobs), dict[Any, Job]()
+        self._at_once = at_once or len(jobs)
         self._stopping = False
-        try:
-            ours = _join(self._ray, address, self._closing)
-            share = _share_of_gpu(self._ray, gpus, device)
-            _check_room(self._ray, cpus, share, ours)
-            self._markers = {
-                folder: _mark(folder, self._closing) for folder in {c.folder.parent for c in cells}
-            }
-            self._asked = {
-                "version": __version__,
-                "seconds": _SECONDS_TO_SEE_MARKER,
-                "place": os.getcwd(),
+        self._joined = _join(self._ray, address)
+        if gpus is None:
+            some = device == "auto" and self._ray.cluster_resources().get("GPU", 0)
+            gpus = 1.0 if some or device == "cuda" else 0.0
+        _warn_if_too_large(self._ray, cpus, gpus)
+        self._arguments = {
+            "version": __version__,
+            "working_folder": os.getcwd(),
+            "seconds": _SECONDS_TO_SEE_FOLDER,
+            "options": {
                 "threads": cpus,
-                "device": "cuda" if share else "cpu",
-                "command": command,
-            }
-            self._task = _make_task(self._ray, cpus, share)
-            self._submit()
-        except BaseException:
-            self._closing.close()
-            raise
+                "device": "cuda" if gpus else "cpu",
+                "command": list(command),
+            },
+        }
+        self._task = _make_task(self._ray, cpus, gpus)
 
-    def collect(self, seconds: float) -> Ended:
-        """Which cells ended meanwhile; waits for some at most so long."""
-        if self._running:
-            self._gather(1, seconds)
-            self._submit()
-        ended, self._ended = self._ended, []
-        return ended
+    def collect(self, seconds: float) -> list[tuple[Job, JobResult]]:
+        """Submit jobs as there is room; return those that ended, after `seconds` at most."""
+        while self._waiting and len(self._running) < self._at_once and not self._stopping:
+            job = self._waiting.popleft()
+            task = self._task.remote({**self._arguments, "job": job.to_json()})
+            self._running[task] = job
+        tasks = list(self._running)
+        if not tasks:
+            return []
+        self._ray.wait(tasks, timeout=seconds)
+        ended, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
+        return [(self._running.pop(task), self._result(task)) for task in ended]
 
     def stop(self) -> None:
-        """Interrupt what runs, and return when it has saved; what waits is not begun."""
+        """Interrupt what runs and wait until it has saved; start nothing more."""
         self._stopping = True
-        try:
-            for task in self._running:
-                self._ray.cancel(task)  # what a task sees is Ctrl-C
-            if self._running:
-                self._gather(len(self._running), SECONDS_TO_SAVE)
-        finally:  # also when somebody cannot wait: the last checkpoints are there
-            self.close()
+        tasks = list(self._running)
+        for task in tasks:
+            self._ray.cancel(task)  # raises KeyboardInterrupt in the task
+        if tasks:
+            self._ray.wait(tasks, num_returns=len(tasks), timeout=SECONDS_TO_SAVE)
 
     def close(self) -> None:
-        """End what runs still, and leave the cluster."""
+        """End what still runs, and leave the cluster."""
         for task in self._running:
             self._ray.cancel(task, force=True)
         self._running.clear()
-        self._closing.close()
+        if self._joined:
+            self._ray.shutdown()
+            self._joined = False
 
-    def _submit(self) -> None:
-        while self._waiting and len(self._running) < self._jobs:
-            cell = self._waiting.popleft()
-            marker = str(self._markers[cell.folder.parent])
-            asked = {**self._asked, "cell": cell.to_json(), "marker": marker}
-            self._running[self._task.remote(asked)] = cell
-
-    def _gather(self, count: int, seconds: float) -> None:
-        """Wait for so many tasks at most so long; note all that ended."""
-        tasks = list(self._running)
-        self._ray.wait(tasks, num_returns=count, timeout=seconds)
-        for task in self._ray.wait(tasks, num_returns=len(tasks), timeout=0)[0]:
-            self._ended.append((self._running[task], self._result(task)))
-            del self._running[task]
-
-    def _result(self, task: Any) -> Result:
+    def _result(self, task: Any) -> JobResult:
         try:
-            return dict(self._ray.get(task))
+            result: JobResult = self._ray.get(task)
+            return result
         except self._ray.exceptions.RayError as problem:
             if self._stopping:
                 return {"status": "interrupted"}
-            return {"status": "failed", "problem": _in_a_line(problem)}
+            kind, line = type(problem).__name__, _first_line(problem)
+            cause = getattr(problem, "cause", None)
+            if isinstance(cause, BaseException):  # raised by the task
+                kind, line = type(cause).__name__, _first_line(cause)
+            hint = f"tried {RETRIES + 1} times; out of memory? Raise --cpus or --gpus"
+            return {"status": "failed", "problem": f"Ray lost it: {kind}: {line} ({hint})."}
+
+
+def import_ray() -> Any:
+    """Ray, quiet and without usage statistics unless the user asks for them."""
+    for name, value in (("RAY_DEDUP_LOGS_SKIP_REGEX", "."), ("RAY_USAGE_STATS_ENABLED", "0")):
+        os.environ.setdefault(name, value)
+    try:
+        return importlib.import_module("ray")
+    except ImportError as problem:
+        raise InstallError(
+            f"--engine ray requires Ray ({problem}): pip install 'killick[ray]'."
+        ) from problem
 
 
 def _make_task(ray: Any, cpus: int, gpus: float) -> Any:
-    """What a machine of the cluster does for a cell."""
-
-    # Ray sends a function that is inside another as it is, not by its name: so it can tell of a
-    # machine that has no Killick, or another one. It must not use names of this module.
-    def run_on_node(asked: dict[str, Any]) -> dict[str, Any]:
+    # Ray pickles a nested function by value, so it can report a machine without Killick, or with
+    # another version. It must not use names of this module.
+    def run_on_node(arguments: dict[str, Any]) -> dict[str, Any]:
         import os
         import socket
         import time
 
         def failed(problem: str) -> dict[str, Any]:
-            return {"status": "failed", "problem": f"on the machine {host}, {problem}"}
+            return {"status": "failed", "problem": f"on {socket.gethostname()}: {problem}"}
 
-        host = socket.gethostname()
+        wanted = arguments["version"]
         try:
             import killick
 
-            if killick.__version__ != asked["version"]:
-                return failed(
-                    f"expected killick {asked['version']} as here, found {killick.__version__}. Install"
-                    " the same on all machines of the cluster."
-                )
+            found = killick.__version__
             from killick.experiments.job_runner import run_job
             from killick.experiments.jobs import Job
         except ImportError as problem:
-            return failed(
-                f"expected killick {asked['version']} as here, found none that works ({problem})."
-                " Install it on all machines of the cluster."
-            )
-        until = time.monotonic() + asked["seconds"]
-        while not os.path.exists(asked["marker"]):
+            found = f"none ({problem})"
+        if found != wanted:
+            return failed(f"found killick {found}; install {wanted} on all machines.")
+        job = Job.from_json(arguments["job"])
+        until = time.monotonic() + arguments["seconds"]
+        while not job.folder.parent.is_dir():
             if time.monotonic() > until:
                 return failed(
-                    f"expected the folder {os.path.dirname(asked['marker'])} as it is here, found"
-                    " another or none: results and checkpoints are kept there, so --output must be"
-                    " on storage that all machines of the cluster share, at the same path."
+                    f"no folder {job.folder.parent}; --output must be on storage that all machines"
+                    " share, at the same path."
                 )
             time.sleep(0.2)
-        if os.path.isdir(asked["place"]):
-            os.chdir(asked["place"])  # data may be given by a relative path
-        result = run_job(
-            Job.from_json(asked["cell"]),
-            threads=asked["threads"],
-            device=asked["device"],
-            command=asked["command"],
-        )
-        if result["status"] == "interrupted":
-            # By `stop`, or because its machine is being taken away: only then Ray tries again.
+        if os.path.isdir(arguments["working_folder"]):
+            os.chdir(arguments["working_folder"])  # data may be given by a relative path
+        result = run_job(job, **arguments["options"])
+        if (
+            result["status"] == "interrupted"
+        ):  # by `stop`, or as its machine goes away: then retried
             raise InterruptedError("it was interrupted")
-        return result
+        return dict(result)
 
     return ray.remote(
         num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=[InterruptedError]
     )(run_on_node)
 
 
-def _import_ray() -> Any:
-    try:
-        # Ray tells of lost machines at length, on standard output; it reads this when imported.
-        with _environment("RAY_DEDUP_LOGS_SKIP_REGEX", "."):
-            return importlib.import_module("ray")
-    except ImportError as problem:
-        raise InstallError(
-            f"expected the library ray for the engine ray, found none ({problem}). Install it:"
-            " pip install 'killick[ray]'."
-        ) from problem
-
-
-def _check_options(cpus: int, gpus: float | None, device: str) -> None:
-    check_option("the device, of which Ray chooses the number,", device, ("auto", "cpu", "cuda"))
-    if cpus < 1:
-        raise OptionError(f"expected at least 1 core for a cell, found {cpus}.")
-    if gpus is not None and not 0 <= gpus <= 1:
-        raise OptionError(f"expected from 0 to 1 GPU for a cell, which uses one, found {gpus}.")
-    if gpus is not None and device != "auto" and (gpus > 0) != (device == "cuda"):
-        raise OptionError(f"expected GPUs for cuda and none for cpu, found {gpus} for {device}.")
-
-
-def _join(ray: Any, address: str | None, closing: ExitStack) -> bool:
-    """Be part of a cluster; True if it was started for this, and gets no more machines."""
+def _join(ray: Any, address: str | None) -> bool:
+    """Join or start a cluster; False if this process is part of one already."""
     if ray.is_initialized():
         return False
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    closing.callback(ray.shutdown)
     try:
-        if address in (None, "local"):
-            try:
-                with _environment("RAY_USAGE_STATS_ENABLED", "0"):
-                    ray.init(
-                        address,
-                        include_dashboard=False,
-                        object_store_memory=_OBJECT_BYTES,
-                        **quiet,
-                    )
-                return True
-            except ValueError:  # there is one here already, whose memory is not ours to choose
-                pass
-        ray.init(address, **quiet)
-        return False
-    except Exception as problem:  # Ray has many kinds, also plain ones
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as problem:  # of many kinds
+        where = "on this machine" if address is None else f"at {address}"
         raise OptionError(
-            f"expected a Ray cluster {'on this machine' if address is None else f'at {address}'},"
-            f" found none to join ({_first_line(problem)}). Start one with ray start --head, give"
-            " its --address HOST:PORT, or --address local for one of this machine alone."
+            f"no Ray cluster {where} ({_first_line(problem)}). Start one with ray start --head, or"
+            " use --address local for one of this machine alone."
         ) from problem
+    return True
 
 
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """A variable that is set meanwhile; what the user has set stays."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-
-
-def _share_of_gpu(ray: Any, gpus: float | None, device: str) -> float:
-    if gpus is not None:
-        return gpus
-    if device == "auto":
-        return 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
-    return 1.0 if device == "cuda" else 0.0
-
-
-def _check_room(ray: Any, cpus: int, gpus: float, ours: bool) -> None:
-    """Ray waits in silence for a machine that is large enough; here it is said."""
-    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if any(each.get("CPU", 0) >= cpus and each.get("GPU", 0) >= gpus for each in found):
-        return
-    there = "; ".join(f"{each.get('CPU', 0):g} and {each.get('GPU', 0):g}" for each in found)
-    wanted = f"expected a machine with {cpus} cores and {gpus:g} GPUs for a cell, found {there}"
-    if ours:
-        raise OptionError(f"{wanted}. Ask for less: --cpus, --gpus.")
-    _log.warning("%s; cells wait until the cluster has one.", wanted)
-
-
-def _mark(folder: Path, closing: ExitStack) -> Path:
-    """A file that machines find if the folder is shared."""
-    marker = folder / f".shared-{uuid4().hex}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        marker.touch()
-    except OSError as problem:
-        raise OptionError(f"cannot write into {folder}: {problem.strerror}.") from problem
-    closing.callback(marker.unlink, missing_ok=True)
-    return marker
-
-
-def _in_a_line(problem: Exception) -> str:
-    """Why Ray has no result."""
-    kind, cause = type(problem).__name__, getattr(problem, "cause", None)
-    if isinstance(cause, BaseException):  # raised by the task
-        return f"{_first_line(cause)}, and so it was each time Ray tried it."
-    if kind == "TaskCancelledError":
-        return "somebody cancelled it in Ray."
-    if kind in ("WorkerCrashedError", "NodeDiedError", "OutOfMemoryError", "LocalRayletDiedError"):
-        return (
-            f"its process or machine was lost, and so it was each time Ray tried again ({kind}; out"
-            " of memory? More --cpus or --gpus leave room for fewer cells at once)."
-        )
-    return f"Ray could not run it: {kind}: {_first_line(problem)}"
+def _warn_if_too_large(ray: Any, cpus: int, gpus: float) -> None:
+    """Ray waits silently for a machine that is large enough."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(each.get("CPU", 0) >= cpus and each.get("GPU", 0) >= gpus for each in nodes):
+        _log.warning("no machine has %d cores and %g GPUs; jobs wait for one.", cpus, gpus)
 
 
 def _first_line(problem: BaseException) -> str:
-    lines = str(problem).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(problem).__name__
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__).rstrip(".")

@@ -1,168 +1,245 @@
-"""Having cells run: by whom, how many at once, and with whom watching. Read `work`."""
+"""Runs jobs: where, how many at once, and with what progress display. Read `run_jobs`."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from rich.console import Console
 
 from killick.errors import OptionError, check_option
-from killick.experiments.job_progress import Watch
-from killick.experiments.job_runner import PROGRESS, Result
-from killick.experiments.jobs import Job
-from killick.experiments.local_jobs import Engine, LocalJobs
+from killick.experiments.job_runner import PROGRESS
+from killick.experiments.jobs import Job, JobResult
+from killick.experiments.local_jobs import LocalJobs
+from killick.results.rows import read_rows
+from killick.runtime.progress import TerminalDisplay
+from killick.runtime.signals import Interrupts
 
 ENGINES = ("local", "ray")
 
 
+class JobEngine(Protocol):
+    """Runs jobs, in any order."""
+
+    def collect(self, seconds: float) -> list[tuple[Job, JobResult]]:
+        """Return jobs that ended; wait for one at most so long."""
+        ...
+
+    def stop(self) -> None:
+        """Interrupt what runs and wait until it has saved; start nothing more."""
+        ...
+
+    def close(self) -> None:
+        """End what still runs."""
+        ...
+
+
+class Failure(NamedTuple):
+    """What failed, and why in a line."""
+
+    title: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.problem}"
+
+
 @dataclass(frozen=True)
-class Worked:
-    """What became of some cells.
+class JobsOutcome:
+    """What became of some jobs.
 
     Attributes:
-        failed: A line for each that failed.
-        unfinished: A line for each that did not fail and is not finished.
-        interrupted: Whether somebody interrupted it.
+        failed: Those that failed.
+        unfinished: Titles of those that neither failed nor finished.
+        interrupted: Whether the user interrupted them.
     """
 
-    failed: list[str] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     interrupted: bool = False
 
-
-def check_work(
-    output: Path,
-    jobs: int | None,
-    engine: str,
-    cpus: int | None = None,
-    gpus: float | None = None,
-    address: str | None = None,
-) -> None:
-    """Refuse what cannot be run before anything is made."""
-    check_option("the engine", engine, ENGINES)
-    if engine == "local":
-        for option, given in (("cpus", cpus), ("gpus", gpus), ("address", address)):
-            if given is not None:
-                raise OptionError(
-                    f"expected --{option} with --engine ray, found it without. On this machine"
-                    " --jobs says how many cells share it."
-                )
-    if jobs is not None and jobs < 1:
-        raise OptionError(f"expected at least 1 job, found {jobs}.")
-    if output.exists() and not output.is_dir():
-        raise OptionError(f"expected a folder to write to, found a file at {output}.")
+    @property
+    def missing(self) -> list[str]:
+        """A line for each job that the report lacks."""
+        return [*map(str, self.failed), *(f"{title}: not finished" for title in self.unfinished)]
 
 
-def work(
-    cells: Sequence[Job],
-    output: Path,
-    *,
-    jobs: int | None = None,
-    engine: str = "local",
-    cpus: int | None = None,
-    gpus: float | None = None,
-    address: str | None = None,
-    device: str = "auto",
-    command: Sequence[str] = (),
-    quiet: bool = False,
-) -> Worked:
-    """Run the cells that are not finished; the arguments are those of `compare`."""
-    todo = [cell for cell in cells if not cell.finished]
-    results: dict[Path, Result] = {}
+@dataclass(frozen=True)
+class Execution:
+    """Where and how jobs run; see the arguments of `compare`."""
+
+    jobs: int | None = None
+    engine: str = "local"
+    cpus: int | None = None
+    gpus: float | None = None
+    address: str | None = None
+    device: str = "auto"
+    part: tuple[int, int] | None = None
+    command: Sequence[str] = ()
+    quiet: bool = False
+
+    def check(self, output: Path) -> None:
+        """Refuse what cannot work before anything is written."""
+        check_option("the engine", self.engine, ENGINES)
+        if self.engine == "local":
+            for name in ("cpus", "gpus", "address"):
+                if getattr(self, name) is not None:
+                    raise OptionError(f"--{name} requires --engine ray. Without it, use --jobs.")
+        if self.jobs is not None and self.jobs < 1:
+            raise OptionError(f"--jobs must be at least 1, found {self.jobs}.")
+        if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
+            number, count = self.part
+            raise OptionError(f"--part must be from 1/{count} to {count}/{count}, found {number}.")
+        if output.exists() and not output.is_dir():
+            raise OptionError(f"the output must be a folder, found a file at {output}.")
+
+    def select(self, jobs: Sequence[Job]) -> list[Job]:
+        """The jobs of this part: every N-th."""
+        number, count = self.part or (1, 1)
+        return list(jobs[number - 1 :: count])
+
+
+class JobsDisplay(TerminalDisplay):
+    """One bar for all jobs and one for each that runs; lines where there is no terminal."""
+
+    def __init__(self, jobs: Sequence[Job], console: Console | None = None) -> None:
+        super().__init__("jobs", len(jobs), console=console, unit="job")
+        self._left, self._count = list(jobs), len(jobs)
+
+    def end(self, job: Job, result: JobResult) -> None:
+        """Report how a job ended."""
+        self._left.remove(job)
+        self.update_part(job.title, None)
+        texts = {"finished": f"{_summarize(job)} ({result.get('seconds', 0):.0f} s)"}
+        texts["failed"] = f"failed: {result.get('problem')}"
+        text = texts.get(result["status"], result["status"])
+        self.message(f"{self._count - len(self._left)}/{self._count} {job.title}: {text}")
+
+    def refresh(self) -> None:
+        """Show what running jobs have written about their progress."""
+        done, running = float(self._count - len(self._left)), []
+        for job in self._left:
+            found = _read_progress(job.folder)
+            if found:
+                done += found["fraction"]
+                self.update_part(job.title, found["fraction"], found["text"] or found["stage"])
+                running.append(f"{job.title} {found['stage']} {100 * found['fraction']:.0f} %")
+        status = f"{self._count - len(self._left)}/{self._count}"
+        self.update(done, status if self.is_live else "; ".join(running[:3]))
+
+
+def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOutcome:
+    """Run the jobs of this part that are not finished; the outcome is that of all jobs."""
+    mine = execution.select(jobs)
+    todo = [job for job in mine if not job.finished]
+    results: dict[Path, JobResult] = {}
     interrupted = False
     if todo:
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            raise OptionError(
-                f"expected a folder to write to, found none at {output}: {problem.strerror}."
-            ) from None
-        places = find_devices(device)
-        threads = 1
-        if engine == "local":
-            # By all cells, also finished ones: rounding depends on the number of threads, and a
-            # cell that is gone on with alone should end as it would have ended beside others.
-            planned = min(jobs or usual_jobs(places), len(cells))
-            threads, jobs = max(1, count_cores() // planned), min(planned, len(todo))
-        with Watch(todo, jobs=jobs, quiet=quiet) as watch:
-            if len(todo) < len(cells):
-                watch.say(f"{len(cells) - len(todo)} of {len(cells)} cells are finished already")
-            at_once = f", {jobs} at a time" if jobs is not None else ""
-            count = "1 cell" if len(todo) == 1 else f"{len(todo)} cells"
-            watch.say(f"{count} to train and evaluate{at_once}, into {output}")
-            if engine == "local":
-                assert jobs is not None
-                running: Engine = LocalJobs(
-                    todo,
-                    jobs=jobs,
-                    threads=threads,
-                    devices=places,
-                    command=list(command),
-                    logs=output.absolute() / "logs",
-                )
-            else:
-                from killick.experiments.ray_jobs import RayTasks
-
-                running = RayTasks(
-                    todo,
-                    jobs=jobs,
-                    cpus=1 if cpus is None else cpus,
-                    gpus=gpus,
-                    address=address,
-                    command=list(command),
-                    device=device,
-                )
-            interrupted = _follow(running, todo, watch, results)
-    failed = [cell for cell in cells if results.get(cell.folder, {}).get("status") == "failed"]
-    return Worked(
-        [f"{cell.title}: {results[cell.folder]['problem']}" for cell in failed],
-        [
-            f"{cell.title}: not finished"
-            for cell in cells
-            if cell not in failed and not cell.finished
-        ],
-        interrupted,
-    )
-
-
-def _follow(
-    engine: Engine, cells: Sequence[Job], watch: Watch, results: dict[Path, Result]
-) -> bool:
-    """Watch until all cells ended; True if somebody interrupted."""
-    for cell in cells:
-        (cell.folder / PROGRESS).unlink(missing_ok=True)
-    try:
-        while len(results) < len(cells):
-            for cell, result in engine.collect(0.5):
-                results[cell.folder] = result
-                watch.end(cell, result)
-            watch.look()
-    except KeyboardInterrupt:
-        watch.say("interrupted: cells that run are being saved (once more to end them at once)")
-        engine.stop()
-        results.update({cell.folder: result for cell, result in engine.collect(0.1)})
-        return True
-    finally:
-        engine.close()
-    return any(result["status"] == "interrupted" for result in results.values())
+            raise OptionError(f"cannot write to {output}: {problem.strerror}.") from None
+        for job in todo:
+            (job.folder / PROGRESS).unlink(missing_ok=True)
+        with JobsDisplay(todo, Console(highlight=False, quiet=execution.quiet)) as display:
+            if len(todo) < len(mine):
+                display.message(f"{len(mine) - len(todo)} of {len(mine)} jobs are finished already")
+            display.message(f"running {_count(len(todo))} in {output}")
+            engine = _make_engine(todo, len(jobs), execution)
+            interrupted = _follow(engine, todo, display, results)
+    failed = [
+        Failure(job.title, results[job.folder]["problem"])
+        for job in todo
+        if results.get(job.folder, {}).get("status") == "failed"
+    ]
+    known = {failure.title for failure in failed}
+    unfinished = [job.title for job in jobs if job.title not in known and not job.finished]
+    return JobsOutcome(failed, unfinished, interrupted)
 
 
 def find_devices(device: str) -> list[str]:
-    """The devices that cells take in turn."""
+    """The devices that jobs use in turn."""
     if device != "auto" or not torch.cuda.is_available():
         return [device]
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
 
 
-def usual_jobs(places: Sequence[str]) -> int:
-    """One for each GPU; without, one for each core: small networks waste several."""
-    if places[0].startswith("cuda"):
-        return len(places)
-    return count_cores()
-
-
 def count_cores() -> int:
-    """Those that this process may use."""
+    """The cores that this process may use."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return found or 1
+
+
+def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> JobEngine:
+    if execution.engine == "ray":
+        from killick.experiments.ray_jobs import RayJobs
+
+        return RayJobs(
+            todo,
+            at_once=execution.jobs,
+            cpus=1 if execution.cpus is None else execution.cpus,
+            gpus=execution.gpus,
+            address=execution.address,
+            command=execution.command,
+            device=execution.device,
+        )
+    devices = find_devices(execution.device)
+    # By default one job for each GPU or, as small networks waste cores, for each core.
+    usual = len(devices) if devices[0].startswith("cuda") else count_cores()
+    # Rounding depends on the number of threads, so it is that of all jobs, also when some are
+    # finished or in another part: a job gives the same numbers alone and beside the others.
+    at_once = min(execution.jobs or usual, planned)
+    return LocalJobs(
+        todo,
+        at_once=at_once,
+        threads=max(1, count_cores() // at_once),
+        devices=devices,
+        command=execution.command,
+    )
+
+
+def _follow(
+    engine: JobEngine,
+    todo: Sequence[Job],
+    display: JobsDisplay,
+    results: dict[Path, JobResult],
+) -> bool:
+    """Collect results until all jobs ended; True if the user interrupted them."""
+    try:
+        with Interrupts() as interrupts:
+            while len(results) < len(todo) and not interrupts.asked:
+                for job, result in engine.collect(0.5):
+                    results[job.folder] = result
+                    display.end(job, result)
+                display.refresh()
+            if interrupts.asked:
+                display.message("interrupted: saving the running jobs (Ctrl-C again to end now)")
+                engine.stop()
+                results.update({job.folder: result for job, result in engine.collect(0)})
+    except KeyboardInterrupt:
+        return True
+    finally:
+        engine.close()
+    return interrupts.asked or any(each["status"] == "interrupted" for each in results.values())
+
+
+def _summarize(job: Job) -> str:
+    """The clean accuracy of a finished job."""
+    for row in read_rows(job.folder):
+        if (row["suite"], row["metric"], row["inference"]) == ("clean", "top1", "single"):
+            return f"clean accuracy {100 * float(row['value']):.1f} %"
+    return "finished"
+
+
+def _read_progress(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _count(jobs: int) -> str:
+    return "1 job" if jobs == 1 else f"{jobs} jobs"

@@ -16,15 +16,7 @@ from killick.errors import DataError
 from killick.results.predictions import Answers, current, files_in, read_answers
 from killick.results.rows import Row, read_rows
 
-JOB = "job.json"  # which arm and seed of a comparison the run is
-
-# Settings of recipes that came later than the first run folders, and what they were before: so
-# set, a run is the same as one whose recipe does not name them.
-LATER = {
-    "protocol.stored_as": "images",
-    "protocol.alpha_end": None,
-    "protocol.batchnorm": "settled",
-}
+JOB = "job.json"  # the arm and seed of a run in a comparison
 
 
 @dataclass(frozen=True)

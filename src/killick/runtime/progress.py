@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -73,7 +73,7 @@ class TerminalDisplay:
         self._tasks: dict[str, TaskID] = {}
         self._began = self._last_line = self._last_update = time.monotonic()
 
-    def __enter__(self) -> "TerminalDisplay":
+    def __enter__(self) -> Self:
         self._began = self._last_line = self._last_update = time.monotonic()
         if self._delay == 0:
             self._open()
@@ -88,6 +88,11 @@ class TerminalDisplay:
         if self._bar is not None:
             self._bar.stop()
 
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a bar."""
+        return self._bar is not None
+
     def message(self, text: str) -> None:
         """Print a line, above the bar if there is one."""
         self._console.print(text, soft_wrap=True, markup=False)
@@ -100,7 +105,7 @@ class TerminalDisplay:
             if self._open():
                 self._move("", self._title, done, None)
 
-    def update(self, done: int, text: str, *, line: bool = False) -> None:
+    def update(self, done: float, text: str, *, line: bool = False) -> None:
         """Move the bar; or print a line if `line`, or if the last one is long ago."""
         now = time.monotonic()
         if self._open():
@@ -111,9 +116,11 @@ class TerminalDisplay:
             self._last_line = now
             of, left = "", ""
             if self._total is not None:
-                rate = (now - self._began) / max(1, done - self._before)
-                of, left = f"/{self._total}", f" {format_seconds(rate * (self._total - done))} left"
-            self.message(f"{self._title}: {self._unit} {done}{of} {text}{left}")
+                of = f"/{self._total}"
+            if self._total is not None and done > self._before:
+                rate = (now - self._began) / (done - self._before)
+                left = f" {format_seconds(rate * (self._total - done))} left"
+            self.message(f"{self._title}: {self._unit} {int(done)}{of} {text}{left}")
 
     def update_part(self, name: str, fraction: float | None, text: str = "") -> None:
         """Show a bar of its own for a part of the work; None removes it. Only on a terminal."""

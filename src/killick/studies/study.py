@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError, check_option
-from killick.experiments.arms import KNOWN, Arm
+from killick.experiments.arms import ARMS, Arm
 from killick.registry import Registry
 from killick.settings import read_options
 
@@ -239,8 +239,8 @@ def cross_arms(
 
 def vary_arm(protocol: str, name: str, settings: Mapping[str, Any]) -> Arm:
     """A known arm with more settings and a longer name."""
-    check_option("a protocol", protocol, KNOWN)
-    known = KNOWN[protocol]
+    check_option("a protocol", protocol, ARMS)
+    known = ARMS[protocol]
     clean = "".join(c if c.isalnum() or c in "-_." else "_" for c in f"{protocol}-{name}")
     return replace(known, name=clean, settings={**known.settings, **settings})
 
@@ -248,5 +248,5 @@ def vary_arm(protocol: str, name: str, settings: Mapping[str, Any]) -> Arm:
 def protocol_arms(protocols: Iterable[str] = PROTOCOLS) -> list[StudyArm]:
     """The protocols themselves, nothing varied."""
     for protocol in protocols:
-        check_option("a protocol", protocol, KNOWN)
-    return [StudyArm(KNOWN[protocol], {"protocol": protocol}) for protocol in protocols]
+        check_option("a protocol", protocol, ARMS)
+    return [StudyArm(ARMS[protocol], {"protocol": protocol}) for protocol in protocols]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from killick.errors import KillickError
-from killick.experiments.experiment import check_data, check_jobs, check_places
+from killick.experiments.experiment import check_jobs, check_places
 from killick.experiments.job_runner import rename_job
 from killick.experiments.jobs import Job, make_jobs
-from killick.experiments.scheduler import check_work, work
+from killick.experiments.scheduler import Execution, Failure, run_jobs
 from killick.report.sections import Content, Section
 from killick.report.writer import write_report
 from killick.results.rows import Row
@@ -34,13 +34,13 @@ class StudyRun:
     Attributes:
         report: The HTML page; None if no job is finished.
         findings: What it shows; None likewise.
-        failed: A line for each job that failed.
+        failed: The jobs that failed, with title and problem.
         interrupted: Whether it was interrupted; the same call resumes it.
     """
 
     report: Path | None
     findings: Findings | None
-    failed: list[str] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
     interrupted: bool = False
 
 
@@ -63,53 +63,31 @@ def plan_jobs(plan: Plan, output: Path) -> list[Job]:
     return jobs
 
 
-def run_study(
-    plan: Plan,
-    output: Path,
-    *,
-    jobs: int | None = None,
-    engine: str = "local",
-    cpus: int | None = None,
-    gpus: float | None = None,
-    address: str | None = None,
-    device: str = "auto",
-    command: Sequence[str] = (),
-    quiet: bool = False,
-) -> StudyRun:
+def run_study(plan: Plan, output: Path, **execution: Any) -> StudyRun:
     """Train, evaluate and measure the jobs of a study, and write its report.
 
-    Finished jobs are kept and interrupted ones resumed, as in `compare`, whose arguments these are.
-    Beside `report.html` there are `study.csv`, every number by arm and seed, and `study.json`, the plan.
+    Finished jobs are kept and interrupted ones resumed, as in `compare`, whose arguments about
+    execution these are. Beside `report.html` there are `study.csv`, every number by arm and seed,
+    and `study.json`, the plan.
     """
-    check_work(output, jobs, engine, cpus, gpus, address)
+    how = Execution(**execution)
+    how.check(output)
     planned = plan_jobs(plan, output)
-    check_data([job for job in planned if not job.finished])
-    worked = work(
-        planned,
-        output,
-        jobs=jobs,
-        engine=engine,
-        cpus=cpus,
-        gpus=gpus,
-        address=address,
-        device=device,
-        command=command,
-        quiet=quiet,
-    )
-    failed, interrupted = list(worked.failed), worked.interrupted
+    outcome = run_jobs(planned, output, how)
+    failed, interrupted = list(outcome.failed), outcome.interrupted
     finished = [job for job in planned if job.finished]
-    if not finished:
+    if not finished or (how.part is not None and len(finished) < len(planned)):
         return StudyRun(None, None, failed, interrupted)
     for job in finished:
         rename_job(job)
     folders = [job.folder for job in finished]
     if plan.study.finish is not None and not interrupted:
         try:
-            folders += _finish(plan, finished, output, device, quiet)
+            folders += _finish(plan, finished, output, how.device, how.quiet)
         except KeyboardInterrupt:
             interrupted = True
         except KillickError as problem:
-            failed.append(f"{plan.study.name}: {problem}")
+            failed.append(Failure(plan.study.name, str(problem)))
     runs = [_planned_rows(read_run(folder), plan.evaluation) for folder in folders]
     results = make_results(plan, runs)
     findings = plan.study.findings(results)
@@ -117,8 +95,8 @@ def run_study(
         runs,
         output,
         title=f"{plan.study.title} ({plan.study.item})" if plan.study.item else plan.study.title,
-        command=shlex.join(command) or None,
-        failed=[*failed, *worked.unfinished],
+        command=shlex.join(how.command) or None,
+        failed=replace(outcome, failed=failed).missing,
         before=[_section(plan, findings)],
         lead=findings.headline,
         data=results.report,

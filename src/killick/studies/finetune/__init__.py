@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError
-from killick.experiments.arms import KNOWN, Arm
+from killick.experiments.arms import ARMS, Arm
 from killick.settings import setting
 from killick.studies.study import STUDIES, Size, Study, StudyArm
 
@@ -47,8 +47,8 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyAr
     if any(factor <= 0 for factor in options.soup):
         raise OptionError(f"--soup needs multiples above 0, found {options.soup}.")
     first, more = options.base_epochs, options.tuning_epochs
-    base = Arm("base", {**KNOWN["standard"].settings, "epochs": first})
-    whole = {**KNOWN["masked-label"].settings, "epochs": first + more}
+    base = Arm("base", {**ARMS["standard"].settings, "epochs": first})
+    whole = {**ARMS["masked-label"].settings, "epochs": first + more}
     found = [
         StudyArm(base, {"way": "base", "protocol": "standard"}),
         # Second, so that another process has something to do while the base is trained.
@@ -57,7 +57,7 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyAr
     for protocol in TUNED:
         for factor in dict.fromkeys([1.0, *options.soup]):
             rate = options.tuning_lr * factor
-            tuned = {**KNOWN[protocol].settings, "epochs": more, "optimizer.lr": rate}
+            tuned = {**ARMS[protocol].settings, "epochs": more, "optimizer.lr": rate}
             if protocol != "standard":
                 tuned["protocol.stem"] = "exact"
             arm = Arm(f"tuned-{protocol}-lr{rate:g}", tuned, after=base)

@@ -175,7 +175,7 @@ def _make_soup(
     asked = _digest([arm, names, dict(plan.evaluation)])
     folder = output.absolute() / f"{arm}-seed{seed}-{_digest([arm, names])[:6]}"
     there = read_job(folder)
-    if there.get("finished") is True and there.get("asked") == asked:
+    if there.get("finished") is True and there.get("evaluation_digest") == asked:
         return folder
     began = time.monotonic()
     if not (folder / "model" / "config.json").exists():
@@ -188,7 +188,7 @@ def _make_soup(
         "arm": arm,
         "seed": seed,
         "finished": True,
-        "asked": asked,
+        "evaluation_digest": asked,
         "factors": dict(factors),
         "seconds": {stage: round(seconds, 1) for stage, seconds in taken.items()},
         "ingredients": names,
