@@ -209,15 +209,9 @@ def sample_line(style: Style) -> Line2D:
 
 
 def put_line(axes: Axes, x: Any, lines: Any, style: Style, *, of: int, every: int = 1) -> None:
-    """The mean of several lines, and a band from their minimum to their maximum.
+    """The mean of `lines`, `(seeds, points)`, and a band from their minimum to their maximum.
 
-    Args:
-        axes: To draw on.
-        x: `(points,)`.
-        lines: `(seeds, points)`.
-        style: Of the arm.
-        of: How many arms are drawn; of many the bands would hide each other.
-        every: How far the markers are apart, in points.
+    With many arms (`of`) there are no bands; a marker is drawn at `every` so many points.
     """
     axes.plot(
         x,

@@ -184,10 +184,10 @@ def _word(name: str, value: Any) -> str:
 
 
 def _about(run: Run) -> str:
-    row = {**_first(run), "epochs before": run.epochs_before, "reference_policy": ""}
-    row["policy"] = _without_seed(str(_first(run).get("reference_policy") or ""))
+    row = {**_first(run), "epochs before": run.epochs_before}
+    row["reference_policy"] = _without_seed(str(row.get("reference_policy") or ""))
     names = (
-        *("protocol", "target", "alpha", "scope", "batchnorm", "references", "policy", "start"),
-        *("epochs before", "epochs", "network"),
+        *("protocol", "target", "alpha", "scope", "batchnorm", "references", "reference_policy"),
+        *("start", "epochs before", "epochs", "network"),
     )
-    return ", ".join(f"{name} {row[name]}" for name in names if row.get(name))
+    return ", ".join(f"{name.replace('_', ' ')} {row[name]}" for name in names if row.get(name))

@@ -73,15 +73,13 @@ class ExampleImage:
     @property
     def predictions(self) -> list[tuple[str, str, float, bool]]:
         """Arm, predicted class, confidence, whether that is right."""
-        return [
-            (
-                arm,
-                _class_name(each, int(each.single["prediction"][self.number])),
-                float(each.single["confidence"][self.number]),
-                bool(each.single["correct"][self.number]),
+        found = []
+        for arm, each in self.predictions_by_arm.items():
+            predicted, confidence, right = (
+                each.single[name][self.number] for name in ("prediction", "confidence", "correct")
             )
-            for arm, each in self.predictions_by_arm.items()
-        ]
+            found.append((arm, _class_name(each, int(predicted)), float(confidence), bool(right)))
+        return found
 
     @property
     def kind(self) -> str:
