@@ -42,7 +42,6 @@ COLORS = {
     "arm-5": ("#6b5410", "#a8923a"),
     "arm-6": ("#6a3df0", "#b7a4ff"),
 }
-COLOURS = COLORS
 MUTED = COLORS["muted"][0]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 WIDTH = 340  # px of a panel at its natural size; a pixel is a point of matplotlib
@@ -72,8 +71,6 @@ class Style:
     def color(self) -> str:
         """To draw with."""
         return COLORS[self.role][0]
-
-    colour = color
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,3 @@ def spell_corruption(name: str) -> str:
 def capitalize(sentence: str) -> str:
     """A sentence that begins with a capital, its other letters as they were."""
     return sentence[:1].upper() + sentence[1:]
-
-
-capitalise = capitalize

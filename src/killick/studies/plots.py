@@ -253,8 +253,8 @@ def draw_points(
             for number, (protocol, values) in enumerate(row.items()):
                 style, y = results.style(protocol), place + 0.75 * (number + 0.5) / len(row) - 0.375
                 mean = statistics.fmean(values)
-                axes.plot([min(values), max(values)], [y, y], color=style.colour, linewidth=1.4)
-                axes.plot([mean], [y], color=style.colour, marker=style.marker)
+                axes.plot([min(values), max(values)], [y, y], color=style.color, linewidth=1.4)
+                axes.plot([mean], [y], color=style.color, marker=style.marker)
                 words.append(f"{title}, {protocol}: {mean:.3g}")
         axes.set_yticks(range(len(rows)), [shorten(title, round(left / 7)) for title in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -242,7 +242,7 @@ def draw(
     from matplotlib.ticker import LogLocator, NullFormatter
 
     from killick.report.figures import (
-        COLOURS,
+        COLORS,
         Figure,
         drawing,
         finish,
@@ -267,7 +267,7 @@ def draw(
                 [each.seconds],
                 [100 * each.mean],
                 yerr=None if each.over_draws is None else [100 * each.over_draws],
-                color=results.style(each.protocol).colour,
+                color=results.style(each.protocol).color,
                 marker=_MARKERS[each.inference],
                 linestyle="none",
                 elinewidth=1.1,
@@ -280,8 +280,8 @@ def draw(
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(x=0.12, y=0.15)
         axes.set_xlabel("seconds for 1,000 images, logarithmic")
-        samples = [(each, Line2D([], [], color=results.style(each).colour)) for each in protocols]
-        muted = {"color": COLOURS["muted"][0], "linestyle": "none"}
+        samples = [(each, Line2D([], [], color=results.style(each).color)) for each in protocols]
+        muted = {"color": COLORS["muted"][0], "linestyle": "none"}
         samples += [
             (titles[each], Line2D([], [], marker=_MARKERS[each], **muted)) for each in inferences
         ]

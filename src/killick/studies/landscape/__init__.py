@@ -247,17 +247,17 @@ def _draw_map(
     """Bands of accuracy, and the contours of two of the regions."""
     import numpy as np
 
-    from killick.report.figures import COLOURS, finish, new_canvas, put_axes, put_heading
+    from killick.report.figures import COLORS, finish, new_canvas, put_axes, put_heading
     from killick.studies.landscape.plane import RADII, levels_around
 
-    grid, ink = optimum.plane, COLOURS["ink"][0]
+    grid, ink = optimum.plane, COLORS["ink"][0]
     canvas = new_canvas(44 + _SIDE + 90)
     heading = f"{optimum.protocol}, BatchNorm {batchnorm}"
     put_heading(canvas, heading, "solid: 10 points below the center; dashed: half way")
     axes = put_axes(canvas, left=62, top=44, width=_SIDE, height=_SIDE)
     ticks = np.linspace(-span, span, len(grid))
     # Layers lie on top of each other: bands side by side would show seams.
-    color = COLOURS["gain"][0]
+    color = COLORS["gain"][0]
     for level, layer in zip(bands, _layers(len(bands)), strict=True):
         if grid.max() > level:
             axes.contourf(ticks, ticks, grid, levels=[level, 2], colors=[color], alpha=layer)
@@ -285,12 +285,12 @@ def _layers(count: int) -> list[float]:
 
 def _put_scale(canvas: Any, bands: Sequence[float]) -> None:
     """The color scale."""
-    from killick.report.figures import COLOURS, put_axes
+    from killick.report.figures import COLORS, put_axes
 
     axes = put_axes(canvas, left=62, top=44 + _SIDE + 48, width=_SIDE, height=34)
     axes.set(xlim=(-1, max(1, len(bands))), ylim=(34, 0))
     axes.axis("off")
-    color, muted = COLOURS["gain"][0], COLOURS["muted"][0]
+    color, muted = COLORS["gain"][0], COLORS["muted"][0]
     for number, level in enumerate(bands):
         strength = _STRONGEST * (number + 1) / len(bands)
         axes.axvspan(number, number + 0.96, 0.6, 1, facecolor=color, alpha=strength, linewidth=0)
