@@ -83,7 +83,7 @@ EVERYTHING = {
     "augment__cutmix": 1.0,
     "augment__erase": 0.5,
     "augment__smoothing": 0.1,
-    "network__name": "killick:wrn40_2",
-    "network__arguments": {"dropout": 0.3},
+    "network__name": "timm:resnet10t",
+    "network__arguments": {"drop_rate": 0.3},
     "protocol__target": "uniform",
 }

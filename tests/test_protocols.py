@@ -9,10 +9,12 @@ from runs import assert_same, losses_of, small, train_and_stop, weights_of
 from torch import nn
 
 import killick
-from killick.errors import RecipeError
+from killick.cli import main
+from killick.errors import OptionError, RecipeError
 from killick.protocols import COMPONENTS, PROTOCOLS, Component, TrainingProtocol
 from killick.settings import setting
 from killick.training import load_recipe, make_recipe, recipe_of, train
+from killick.training.loggers import LOGGERS
 from killick.training.recipe_files import settings
 
 CALLS: list[str] = []
@@ -158,7 +160,13 @@ def test_a_protocol_of_one_class_trains_and_resumes_to_the_same_bits(
     assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
 
 
-def test_entries_are_listed_and_their_settings_are_settings_of_recipes():
+def test_entries_are_listed_and_their_settings_are_settings_of_recipes(capsys):
+    for kind, name in (("protocols", "inverted"), ("components", "everything")):
+        assert main(["list", kind]) == 0
+        assert name in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert {"everything", "protocol.level"} <= set(capsys.readouterr().out.split())
     assert list(PROTOCOLS.names())[-1] == "inverted"
     assert {"mixup", "label_smoothing", "weight_average", "everything"} == set(COMPONENTS.names())
     assert "inverted" in settings()["protocol.name"].metadata["among"]
@@ -214,6 +222,41 @@ def test_overrides_choose_components_and_protocols():
     recipe = load_recipe("shapes-small", words)
     assert [each.name for each in recipe.components] == ["weight_average"]
     assert recipe.protocol == Inverted(level=9)
+
+
+class Noted:
+    """A logger that keeps what it gets."""
+
+    def __init__(self, folder, recipe, step):
+        CALLS.append(f"open {folder.name} {recipe.epochs} {step}")
+
+    def log(self, kind, step, values):
+        CALLS.append(f"{kind} {step} {'loss' in values}")
+
+    def close(self):
+        CALLS.append("close")
+
+
+def test_a_logger_of_one_class_gets_all_that_is_measured(pictures, tmp_path, monkeypatch):
+    LOGGERS.register("noted", Noted)
+    try:
+        recipe = recipe_with(pictures, loggers=["noted"], epochs=1, log_every=2)
+        train_and_stop(recipe, tmp_path / "run", 2, monkeypatch)
+        assert CALLS == ["open run 1 None", "train 2 True", "close"]
+        CALLS.clear()
+        train(None, tmp_path / "run", resume=True, quiet=True)
+        assert CALLS == ["open run 1 2", "train 3 True", "validation 3 True", "close"]
+    finally:
+        LOGGERS.remove("noted")
+
+
+def test_tensorboard_is_written_on_request_and_unknown_loggers_are_refused(pictures, tmp_path):
+    pytest.importorskip("tensorboard")
+    train(recipe_with(pictures, loggers=["tensorboard"], epochs=1), tmp_path / "run", quiet=True)
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+    with pytest.raises(OptionError, match="'tensorbord'.*did you mean 'tensorboard'"):
+        train(recipe_with(pictures, loggers=["tensorbord"]), tmp_path / "none", quiet=True)
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow

@@ -26,7 +26,9 @@ from killick.training.checkpoint import BEFORE, load_checkpoint
 from killick.training.training_data import sets_of
 
 
-@pytest.mark.parametrize("protocol", ["standard", "anchored", "masked"])
+@pytest.mark.parametrize(
+    "protocol", ["standard", pytest.param("anchored", marks=pytest.mark.slow), "masked"]
+)
 def test_a_run_learns_and_leaves_all_it_should(pictures, tmp_path, protocol):
     recipe = small(pictures, protocol__name=protocol, epochs=30)
     outcome = train(recipe, tmp_path / "run", quiet=True)
@@ -75,7 +77,15 @@ def test_day_0_predicts_as_the_source_did(pictures, tmp_path, capsys):
     assert f"accuracy {100 * source['accuracy']:.2f} % on 4 images" in told
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "state_dict", "wrapped", "run", "model"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "safetensors",
+        "wrapped",
+        "run",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("state_dict", "model")),
+    ],
+)
 def test_a_run_starts_from_any_saved_form(pictures, tmp_path, kind):
     train(small(pictures, protocol__name="standard", epochs=4), tmp_path / "run", quiet=True)
     net = killick.load(tmp_path / "run" / "model").net
@@ -394,7 +404,13 @@ def test_a_damaged_picture_is_told_by_name_in_one_line(pictures, tmp_path, worke
     assert "\n" not in str(problem.value)
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "pixmix", "pixmix from a folder"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in POLICIES if name != "augmix"),
+        *("augmix", "pixmix", "pixmix from a folder"),
+    ],
+)
 def test_every_policy_trains(pictures, tmp_path, policy):
     name, _, folder = policy.partition(" ")
     recipe = small(
@@ -431,15 +447,14 @@ def shallow(monkeypatch) -> None:
     monkeypatch.setattr(vision_transformer, "_vision_transformer", shallow_vit)
 
 
-# As imagenet-swinv2-t, but for depth and width.
-LIKE_ANOTHER = ("imagenet-swinv2-s", "imagenet-swinv2-b")
+IN_DEFAULT_RUN = ("shapes-small", "cifar10-resnet18", "finetune", "imagenet-swinv2-t")
 
 
 @pytest.mark.usefixtures("shallow")
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name in LIKE_ANOTHER else [])
+        pytest.param(name, marks=[] if name in IN_DEFAULT_RUN else [pytest.mark.slow])
         for name in sorted(shipped())
     ],
 )

@@ -252,6 +252,7 @@ def _train_under_ddp(rank: int, folder: str) -> None:
         killick.save(model, folder)
 
 
+@pytest.mark.slow
 def test_ddp_trains_keeps_ranks_equal_and_saves_clean_keys(in_two_processes):
     folder = in_two_processes("anchored")
     again = killick.load(folder / "model", net=small_cnn())
@@ -269,6 +270,7 @@ def _train_folded_under_ddp(rank: int) -> None:
     assert first.abs().sum() > 0
 
 
+@pytest.mark.slow
 def test_a_folded_network_trains_under_ddp(in_two_processes):
     in_two_processes("folded")
 
@@ -282,6 +284,7 @@ def _compare_masks(rank: int, ranks: str) -> None:
     assert 0 < first.float().mean() < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", ["shared", "own"])
 def test_ranks_mask_the_same_steps_or_their_own(ranks, in_two_processes):
     in_two_processes(ranks)

@@ -23,11 +23,6 @@ LIBRARIES = {
     "torchvision:NAME": "any classifier of torchvision",
     "FILE:NAME": "your own, from a Python file that KILLICK_NETWORKS lists",
 }
-PROTOCOLS = {
-    "standard": "the network alone",
-    "anchored": "takes [reference, image - reference]; references are never masked",
-    "masked": "anchored, with masked references in a share of the batches",
-}
 ARMS = {
     "standard": "--protocol standard",
     "anchored": "--protocol anchored",
@@ -150,7 +145,9 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "recipes": _recipes,
     "data": _data,
     "networks": _networks,
-    "protocols": partial(_plain, PROTOCOLS),
+    "protocols": partial(_registered, "protocols.base:PROTOCOLS"),
+    "components": partial(_registered, "protocols.base:COMPONENTS"),
+    "loggers": partial(_registered, "training.loggers:LOGGERS"),
     "arms": partial(_plain, ARMS),
     "studies": _studies,
     "suites": partial(_plain, SUITES),

@@ -3,12 +3,14 @@
 import argparse
 import difflib
 import textwrap
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from killick.cli.arguments import add_shared
 from killick.cli.parser import Parser
 from killick.errors import OptionError, show
+from killick.protocols.base import COMPONENTS
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import (
     SHORT,
@@ -193,5 +195,11 @@ def _add_epilog(parser: Parser) -> None:
         shown = "none" if default is None else str(default)
         shown = shown.lower() if isinstance(default, bool) else shown
         wrapped = textwrap.wrap(f"{field.metadata['about']}{choices}  [{shown}]", 66)
+        lines += [f"  {name:28}{wrapped[0]}", *(" " * 30 + line for line in wrapped[1:])]
+    lines += ["", "components, for --components '[{name: NAME, SETTING: VALUE}]':"]
+    for name, kind in COMPONENTS.items():
+        options = ", ".join(each.name for each in fields(kind) if each.name != "name")
+        about = (kind.__doc__ or "").partition("\n")[0].rstrip(".")
+        wrapped = textwrap.wrap(f"{about} ({options})", 66)
         lines += [f"  {name:28}{wrapped[0]}", *(" " * 30 + line for line in wrapped[1:])]
     parser.epilog = "\n".join(lines) + "\n"

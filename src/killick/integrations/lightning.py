@@ -20,7 +20,7 @@ from killick.core.anchored import anchored_in
 from killick.core.inference import Prediction, predict
 from killick.core.masking import ReferenceMasking
 from killick.core.references import ReferencePool
-from killick.errors import DataError, InstallError, OptionError
+from killick.errors import DataError, InstallError
 
 try:
     from lightning import LightningModule
@@ -85,22 +85,7 @@ class AnchoredClassifier(LightningModule):
         optimiser: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(model, nn.Module):
-            raise OptionError(
-                f"expected an anchored model, found {type(model).__name__}. Make one with"
-                " killick.anchor(net)."
-            )
         anchored_in(model)  # refuses what is not anchored
-        if masking is not None and not isinstance(masking, ReferenceMasking):
-            raise OptionError(
-                "expected masking=killick.ReferenceMasking(...), or None for plain anchored training,"
-                f" found {type(masking).__name__}."
-            )
-        if references is not None and not isinstance(references, ReferencePool):
-            raise OptionError(
-                "expected references=killick.ReferencePool(images), or None for the batch's own"
-                f" images, found {type(references).__name__}."
-            )
         self.model = model
         # Nothing is masked at alpha=0, so the target never comes into play.
         self.masking = masking or ReferenceMasking(alpha=0, target="label")
@@ -110,7 +95,7 @@ class AnchoredClassifier(LightningModule):
         self.criterion = criterion
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the model says: in eval mode the logits from its first stored reference."""
+        """Logits; in eval mode with the first stored reference."""
         logits: Tensor = self.model(x)
         return logits
 
@@ -164,7 +149,7 @@ class AnchoredClassifier(LightningModule):
         self._evaluate(batch, "test")
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Prediction:
-        """What `killick.predict` says of the images, which may come with or without labels."""
+        """`killick.predict` of the images, which may come with or without labels."""
         x = batch if isinstance(batch, Tensor) else _images_and_labels(batch)[0]
         return predict(self.model, x)
 

@@ -140,7 +140,7 @@ class Component:
     """
 
     name: str = setting("", "of the component")
-    module = None  # type: nn.Module | None
+    module = None  # type: Any  # an nn.Module; no annotation, which would make it a setting
 
     @classmethod
     def from_recipe(cls, recipe: Any) -> "Component | None":
@@ -227,7 +227,7 @@ def components_of(recipe: Any) -> list[Component]:
 def check_protocol(recipe: Any) -> list[str]:
     """Problems of a recipe's protocol and components."""
     components = components_of(recipe)
-    problems = recipe.protocol.check(recipe)
+    problems: list[str] = recipe.protocol.check(recipe)
     for each in components:
         problems += each.check(recipe)
     names = [each.name for each in components]

@@ -87,7 +87,7 @@ class MaskedProtocol(AnchoredProtocol):
         """As anchored; with `batchnorm: running` no pairs are kept to update statistics from."""
         super().setup(model, run)
         if self.batchnorm == "running":
-            model.recent = None  # type: ignore[union-attr]
+            model.recent = None
 
     def _make_masking(self) -> "ReferenceMasking":
         from killick.core.masking import ReferenceMasking

@@ -12,20 +12,12 @@ from killick.errors import CheckpointError
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path, *, sync: bool = False) -> Iterator[BinaryIO]:
-    """A file to write into, which then takes the place of `path`; an error leaves `path` alone.
-
-    Args:
-        path: Its folder must exist.
-        sync: Force the content to disk before it takes its place.
-    """
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into, which then takes the place of `path`; an error leaves `path` alone."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as file:
             yield file
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         with contextlib.suppress(OSError):

@@ -158,8 +158,9 @@ class TerminalDisplay:
             total = total if name else self._total
             # `completed` belongs to the task, so that the time left is that of this process.
             self._tasks[name] = self._bar.add_task(title, total=total, completed=done, text="")  # type: ignore[arg-type]
-        fields = {} if text is None else {"text": text}
-        self._bar.update(self._tasks[name], completed=done, **fields)
+        self._bar.update(self._tasks[name], completed=done)
+        if text is not None:
+            self._bar.update(self._tasks[name], text=text)
 
 
 # Makes a display from a title, how much there is to do, how much was done, and the unit.

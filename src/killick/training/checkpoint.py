@@ -1,8 +1,7 @@
-"""Checkpoints: all that is needed to go on, written so that a kill at any moment loses nothing.
+"""Checkpoints: all that is needed to resume, written so that a kill at any moment loses nothing.
 
-A checkpoint holds weights, optimizer, average, the remembered pairs and the step. What is random
-needs no state: it depends on the seed and the step alone. The new file is written beside the old
-one, forced to disk, and takes its place in one step; the old one is kept as the one before.
+What is random needs no state: it depends on the seed and the step alone. The new file is written
+beside the old one, forced to disk, and takes its place in one step; the old one is kept.
 """
 
 import os
@@ -23,31 +22,32 @@ LAST, BEFORE = "checkpoint.pt", "checkpoint-before.pt"
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write `state` as the last checkpoint of a run; the one that was last stays as the one before.
+    """Write `state` as the last checkpoint of a run, and keep the previous one.
 
     Raises:
-        CheckpointError: If it cannot be written; what was there before is as it was.
+        CheckpointError: If it cannot be written; the old checkpoints stay.
     """
     last, before = folder / LAST, folder / BEFORE
     aside = folder / f".{BEFORE}.part"
     try:
-        with atomic_file(last, sync=True) as file:
+        with atomic_file(last) as file:
             torch.save({"format": FORMAT, "version": VERSION, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
             if last.exists():  # a second name for it, so that there is a last one at every moment
                 aside.unlink(missing_ok=True)
                 _link(last, aside)
                 os.replace(aside, before)
     except (OSError, RuntimeError) as problem:  # torch's writer raises RuntimeError on a full disk
         aside.unlink(missing_ok=True)
-        reason = _reason(problem)
         raise CheckpointError(
-            f"cannot write a checkpoint to {folder}: {reason}. The checkpoints that were there are"
-            " as they were. Make room there."
+            f"cannot write a checkpoint to {folder}: {_reason(problem)}. Older checkpoints are"
+            " unchanged."
         ) from problem
 
 
 def _reason(problem: BaseException) -> str:
-    """What the system said, which torch's writer hides behind an error of its own."""
+    """The system's error, which torch's writer hides behind one of its own."""
     cause: BaseException | None = problem
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
@@ -64,55 +64,43 @@ def _link(source: Path, target: Path) -> None:
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """The last checkpoint that is whole, and what was wrong with a later one, if anything was.
-
-    Raises:
-        CheckpointError: If there is none.
-    """
-    problems = []
+    """The last intact checkpoint, and a note if a later one was damaged."""
+    problems: list[str] = []
     for name in (LAST, BEFORE):
-        path = folder / name
-        if not path.is_file():
-            problems.append(f"no {name}")
-            continue
         try:
-            state = read_checkpoint(path)
+            state = read_checkpoint(folder / name)
         except CheckpointError as problem:
             problems.append(str(problem).rstrip("."))
             continue
-        told = problems[0] if problems else None
-        return state, told and f"{told}; going on from {name}, step {state['step']}."
-    raise CheckpointError(
-        f"cannot go on in {folder}: expected {LAST} of a run, found {' and '.join(problems)}."
-    )
+        note = f"{problems[0]}; using {name}, step {state['step']}." if problems else None
+        return state, note
+    raise CheckpointError(f"cannot resume {folder}: {' and '.join(problems)}.")
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint, verified; nothing in it can run code."""
+    if not path.is_file():
+        raise CheckpointError(f"no {path.name}")
     try:
         refuse_bomb(path)
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
-            raise CheckpointError(f"{path.name} is damaged: {damaged[:100]!r} has changed.")
+            raise CheckpointError(f"{damaged[:100]!r} has changed")
         state = load_plain(path)
-    except CheckpointError:
-        raise
     except Exception as problem:  # whatever a damaged file makes its readers raise
-        reason = " ".join(str(problem).split())[:150]
-        raise CheckpointError(
-            f"{path.name} is damaged: {type(problem).__name__}, {reason}."
-        ) from None
+        reason = " ".join(str(problem).split())[:150].rstrip(".")
+        raise CheckpointError(f"{path.name} is damaged: {reason}.") from None
     # Anything may stand there, a tensor too, which cannot be compared.
     if not isinstance(state, dict) or not _is(state.get("format"), FORMAT):
-        raise CheckpointError(f"{path.name} is no checkpoint of Killick's.")
+        raise CheckpointError(f"{path.name} is not a checkpoint of Killick.")
     if not _is(state.get("version"), VERSION):
         raise CheckpointError(
             f"{path.name} has version {str(state.get('version'))[:50]!r}, expected {VERSION}. Use"
             " the version of Killick that wrote it."
         )
     if type(state.get("step")) is not int:
-        raise CheckpointError(f"{path.name} is damaged: it does not say which step it is of.")
+        raise CheckpointError(f"{path.name} is damaged: it has no step.")
     return state
 
 
