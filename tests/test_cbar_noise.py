@@ -28,7 +28,7 @@ def cases(name: str) -> list[tuple[float, int, int]]:
     return square + [(every[i], *size) for i, size in enumerate(sizes[1:])]
 
 
-def pictures(n: int, height: int, width: int) -> torch.Tensor:
+def some_images(n: int, height: int, width: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
     return torch.randint(256, (n, 3, height, width), dtype=torch.uint8, generator=generator)
 
@@ -71,7 +71,7 @@ def spectral_noise(phases: torch.Tensor, height: int, width: int, brown: bool) -
 
 @pytest.mark.parametrize(("severity", "height", "width"), cases("blue_noise_sample"))
 def test_blue_noise_blots_out_what_the_definition_does(severity, height, width, generator):
-    images = pictures(2, height, width)
+    images = some_images(2, height, width)
     phases = cbar_noise._draw_phases(2, height, width, CPU, generator)
     found = cbar_noise._apply_blue_noise(images, severity, phases)
     for image, drawn, result in zip(images, phases, found, strict=True):
@@ -81,7 +81,7 @@ def test_blue_noise_blots_out_what_the_definition_does(severity, height, width, 
 
 @pytest.mark.parametrize(("severity", "height", "width"), cases("brownish_noise"))
 def test_brownish_noise_adds_what_the_definition_does(severity, height, width, generator):
-    images = pictures(2, height, width)
+    images = some_images(2, height, width)
     phases = cbar_noise._draw_phases(6, height, width, CPU, generator)
     found = cbar_noise._apply_brownish_noise(images, severity, phases)
     noise = np.stack([spectral_noise(drawn, height, width, brown=True) for drawn in phases])
@@ -90,7 +90,7 @@ def test_brownish_noise_adds_what_the_definition_does(severity, height, width, g
 
 
 def test_spectral_noise_is_the_definition_at_224_too(generator):
-    images = pictures(1, 224, 224)
+    images = some_images(1, 224, 224)
     phases = cbar_noise._draw_phases(3, 224, 224, CPU, generator)
     blue = cbar_noise._apply_blue_noise(images, 2.4, phases[:1])
     kept = spectral_noise(phases[0], 224, 224, brown=False) > 0.3 * 2.4 - 2.5
@@ -192,7 +192,7 @@ def perlin(draw: cbar_noise._Lattice, side: int, row: int, column: int) -> float
 
 @pytest.mark.parametrize(("severity", "height", "width"), cases("perlin_noise"))
 def test_perlin_noise_blends_in_what_the_definition_does(severity, height, width, generator):
-    images = pictures(1, height, width)
+    images = some_images(1, height, width)
     draw = cbar_noise._draw_lattice(1, CPU, generator)
     found = cbar_noise._apply_perlin_noise(images, severity, draw)
     side, weight = min(height, width), 0.05 * severity
@@ -202,7 +202,7 @@ def test_perlin_noise_blends_in_what_the_definition_does(severity, height, width
 
 @pytest.mark.parametrize(("height", "width"), [(224, 224), (4, 64), (64, 4)])
 def test_perlin_noise_is_the_definition_where_there_are_many_cells_too(height, width, generator):
-    images = pictures(1, height, width)
+    images = some_images(1, height, width)
     draw = cbar_noise._draw_lattice(1, CPU, generator)
     found = cbar_noise._apply_perlin_noise(images, 5.8, draw)
     rows, columns = range(0, height, 9), range(0, width, 9)

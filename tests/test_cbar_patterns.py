@@ -34,7 +34,7 @@ def cases(name: str) -> list[tuple[float, int, int, int]]:
     return [*square, *oblong, (every[0], 8, 31, 12), (every[1], 8, 7, 9), (every[2], 1, 224, 224)]
 
 
-def pictures(n: int, height: int, width: int) -> torch.Tensor:
+def some_images(n: int, height: int, width: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
     return torch.randint(256, (n, 3, height, width), dtype=torch.uint8, generator=generator)
 
@@ -72,7 +72,7 @@ def are_unrelated(draw: tuple[torch.Tensor, ...]) -> bool:
 
 @pytest.mark.parametrize(("severity", "n", "height", "width"), cases("single_frequency_greyscale"))
 def test_a_plane_wave_is_added(severity, n, height, width, generator):
-    images = pictures(n, height, width)
+    images = some_images(n, height, width)
     draw = cbar_patterns._draw_plane_wave(n, CPU, generator)
     wave = np.zeros((n, 1, height, width))
     for image in range(n):
@@ -101,7 +101,7 @@ def test_plane_waves_have_one_uniform_frequency_and_another_below_it(generator):
 
 @pytest.mark.parametrize(("severity", "n", "height", "width"), cases("cocentric_sine_waves"))
 def test_wavy_rings_are_added(severity, n, height, width, generator):
-    images = pictures(n, height, width)
+    images = some_images(n, height, width)
     draw = cbar_patterns._draw_rings(n, height, width, CPU, generator)
     saw = np.zeros((n, 1, height, width))
     for image in range(n):
@@ -148,7 +148,7 @@ def plasma(x: float, y: float, time: float, steps: int, sharpness: float) -> lis
 
 @pytest.mark.parametrize(("severity", "n", "height", "width"), cases("plasma_noise"))
 def test_plasma_is_blended_in(severity, n, height, width, generator):
-    images = pictures(n, height, width)
+    images = some_images(n, height, width)
     draw = cbar_patterns._draw_plasma(n, height, width, CPU, generator)
     colours = np.zeros((n, 3, height, width))
     for image in range(n):
@@ -185,7 +185,7 @@ def on_board(draw: cbar_patterns._Board, image: int, y: int, x: int) -> tuple[fl
 
 @pytest.mark.parametrize(("severity", "n", "height", "width"), cases("checkerboard_cutout"))
 def test_squares_of_one_colour_are_cut_out(severity, n, height, width, generator):
-    images = pictures(n, height, width)
+    images = some_images(n, height, width)
     draw = cbar_patterns._draw_board(n, height, width, CPU, generator)
     middle = draw.chance.shape[1] // 2
     expected = images.clone()

@@ -15,7 +15,7 @@ NAMES = ("sparkles", "inverse_sparkles", "lines")
 SIZES = ((32, 32), (11, 18))
 
 
-def pictures(n: int, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
+def some_images(n: int, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
     g = torch.Generator().manual_seed(seed)
     return torch.randint(256, (n, 3, height, width), dtype=torch.uint8, generator=g)
 
@@ -54,7 +54,7 @@ def share_at(dy: float, dx: float, lengths: list[float], exponent: float) -> flo
 
 
 def burst(shape: tuple[int, int], drawn: cbar.Bursts, i: int, k: int, lengths, exponent) -> Tensor:
-    row, column = drawn.centres[i, k].tolist()
+    row, column = drawn.centers[i, k].tolist()
     shares = torch.empty(shape, dtype=torch.float64)
     for y in range(shape[0]):
         for x in range(shape[1]):
@@ -117,7 +117,7 @@ def lines_slowly(image: Tensor, severity: float, drawn: cbar.Lines, i: int) -> T
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("severity", severities("sparkles"))
 def test_sparkles_are_those_of_the_slow_version(severity, size):
-    images = pictures(1, *size)
+    images = some_images(1, *size)
     drawn = cbar._draw_bursts(images, 5, 0.0, 1.0, seeded())
     found = cbar._add_sparkles(images, severity, drawn)
     assert is_truncated(found[0], sparkles_slowly(images[0], severity, drawn, 0))
@@ -126,7 +126,7 @@ def test_sparkles_are_those_of_the_slow_version(severity, size):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("severity", severities("inverse_sparkles"))
 def test_inverse_sparkles_are_those_of_the_slow_version(severity, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     drawn = cbar._draw_bursts(images, 1, 0.25, 0.75, seeded())
     found = cbar._surround(images, severity, drawn)
     for i in range(2):
@@ -134,7 +134,7 @@ def test_inverse_sparkles_are_those_of_the_slow_version(severity, size):
 
 
 def test_sparkles_are_those_of_the_slow_version_at_the_size_of_imagenet():
-    images = pictures(2, 224, 224)
+    images = some_images(2, 224, 224)
     five, one = (cbar._draw_bursts(images, k, 0.25, 0.75, seeded()) for k in (5, 1))
     found = cbar._add_sparkles(images, 3, five)
     assert is_truncated(found[1], sparkles_slowly(images[1], 3, five, 1))
@@ -145,7 +145,7 @@ def test_sparkles_are_those_of_the_slow_version_at_the_size_of_imagenet():
 @pytest.mark.parametrize("size", [*SIZES, (224, 224)])
 @pytest.mark.parametrize("severity", severities("lines"))
 def test_lines_are_those_of_the_slow_version(severity, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     drawn = cbar._draw_lines(images, int(severity / 10 * min(size)), seeded())
     found = cbar._cross_out(images, drawn).double()
     for i in range(2):
@@ -155,7 +155,7 @@ def test_lines_are_those_of_the_slow_version(severity, size):
 
 
 def test_ends_of_lines_are_truncated_towards_zero():
-    images = pictures(40, 20, 27)
+    images = some_images(40, 20, 27)
     drawn = cbar._draw_lines(images, 6, seeded())
     rows, columns = cbar._ends(20, 27, drawn)
     slow = [[ends_slowly((20, 27), drawn, i, k) for k in range(6)] for i in range(40)]
@@ -185,16 +185,16 @@ def test_the_number_of_lines_is_the_truncated_share_of_the_side(severity, count,
     counts = []
     draw = cbar._draw_lines
     monkeypatch.setattr(cbar, "_draw_lines", lambda *a: counts.append(a[1]) or draw(*a))
-    cbar.lines(pictures(1), severity, generator=None)
-    cbar.lines(pictures(1, 32, 90), severity, generator=None)
+    cbar.lines(some_images(1), severity, generator=None)
+    cbar.lines(some_images(1, 32, 90), severity, generator=None)
     assert counts == [count, count]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.25, 0.75)])
 def test_bursts_are_drawn_as_the_authors_do(low, high):
-    drawn = cbar._draw_bursts(pictures(4000, 2, 3), 5, low, high, seeded())
-    assert is_uniform(drawn.centres[..., 0], 2 * low, 2 * high)
-    assert is_uniform(drawn.centres[..., 1], 3 * low, 3 * high)
+    drawn = cbar._draw_bursts(some_images(4000, 2, 3), 5, low, high, seeded())
+    assert is_uniform(drawn.centers[..., 0], 2 * low, 2 * high)
+    assert is_uniform(drawn.centers[..., 1], 3 * low, 3 * high)
     assert is_uniform(torch.special.ndtr(drawn.spread[:, :, :10]), 0, 1)
     counts = drawn.rays.flatten().bincount(minlength=200).double()
     assert counts[:50].sum() == 0
@@ -203,7 +203,7 @@ def test_bursts_are_drawn_as_the_authors_do(low, high):
 
 
 def test_lines_are_drawn_as_the_authors_do():
-    drawn = cbar._draw_lines(pictures(8000, 1, 1), 4, seeded())
+    drawn = cbar._draw_lines(some_images(8000, 1, 1), 4, seeded())
     assert is_uniform(drawn.angle, 0, 2 * math.pi)
     assert is_uniform(drawn.variation, 0.1, 1)
     for axis in range(3):
@@ -214,8 +214,8 @@ def test_where_sparkles_may_lie_differs(monkeypatch):
     ranges = []
     draw = cbar._draw_bursts
     monkeypatch.setattr(cbar, "_draw_bursts", lambda *a: ranges.append(a[1:4]) or draw(*a))
-    cbar.sparkles(pictures(1), 1, generator=None)
-    cbar.inverse_sparkles(pictures(1), 1, generator=None)
+    cbar.sparkles(some_images(1), 1, generator=None)
+    cbar.inverse_sparkles(some_images(1), 1, generator=None)
     assert ranges == [(5, 0.0, 1.0), (1, 0.25, 0.75)]
 
 
@@ -228,7 +228,7 @@ def test_the_last_ray_is_followed_by_the_first():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_higher_severity_changes_more(name):
-    images = pictures(64)
+    images = some_images(64)
     changes = [
         (getattr(cbar, name)(images, *row, generator=seeded()).float() - images).abs().mean()
         for row in CORRUPTIONS.find(name).cifar
@@ -239,7 +239,7 @@ def test_a_higher_severity_changes_more(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_draw_is_the_generators_and_the_input_stays(name):
-    images = pictures(6)
+    images = some_images(6)
     before, make = images.clone(), getattr(cbar, name)
     first = make(images, 2.5, generator=seeded(1))
     assert torch.equal(first, make(images, 2.5, generator=seeded(1)))
@@ -251,13 +251,13 @@ def test_the_draw_is_the_generators_and_the_input_stays(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_global_state_is_left_alone(name):
     state = torch.get_rng_state()
-    getattr(cbar, name)(pictures(2), 2.5, generator=seeded())
+    getattr(cbar, name)(some_images(2), 2.5, generator=seeded())
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_image_has_a_draw_of_its_own(name):
-    images = pictures(1).expand(8, -1, -1, -1)
+    images = some_images(1).expand(8, -1, -1, -1)
     found = getattr(cbar, name)(images, 2.5, generator=seeded())
     assert len(found.flatten(1).unique(dim=0)) == 8
 
@@ -265,7 +265,7 @@ def test_each_image_has_a_draw_of_its_own(name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [(8, 8), (1, 1), (2, 5), (33, 9)])
 def test_any_size_and_layout_will_do(name, size):
-    images = pictures(3, *size)
+    images = some_images(3, *size)
     found = getattr(cbar, name)(images, 2.5, generator=seeded())
     assert found.shape == images.shape
     assert found.dtype == torch.uint8
@@ -274,12 +274,12 @@ def test_any_size_and_layout_will_do(name, size):
 
 
 def test_white_stays_white_and_sparkles_only_brighten():
-    images = pictures(8)
+    images = some_images(8)
     assert (cbar.sparkles(images, 7, generator=seeded()) >= images).all()
     assert (cbar.inverse_sparkles(images, 5, generator=seeded()) >= images).all()
     assert (cbar.sparkles(torch.full_like(images, 255), 7, generator=seeded()) == 255).all()
 
 
-def test_a_picture_of_the_lines_grey_stays():
+def test_a_image_of_the_lines_grey_stays():
     images = torch.full((4, 3, 32, 32), 128, dtype=torch.uint8)
     assert torch.equal(cbar.lines(images, 2.5, generator=seeded()), images)

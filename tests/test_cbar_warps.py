@@ -42,7 +42,7 @@ def severities(name: str) -> list[float]:
     ]
 
 
-def pictures(n: int, height: int = 32, width: int = 32) -> Tensor:
+def some_images(n: int, height: int = 32, width: int = 32) -> Tensor:
     """Noise: every pixel tells where it came from."""
     return torch.randint(256, (n, 3, height, width), dtype=torch.uint8, generator=seeded())
 
@@ -69,7 +69,7 @@ def is_uniform(values: Tensor, low: float, high: float) -> bool:
 
 
 def bilinear(image: np.ndarray, y: float, x: float) -> np.ndarray:
-    """The value of `(3, h, w)` between four pixels, each 0 if it is not in the picture."""
+    """The value of `(3, h, w)` between four pixels, each 0 if it is not in the image."""
     total = np.zeros(3)
     for row in (math.floor(y), math.floor(y) + 1):
         for column in (math.floor(x), math.floor(x) + 1):
@@ -144,7 +144,7 @@ def surface_slowly(shape: tuple[int, int], time: float, size: float) -> np.ndarr
 
 
 def refract_slowly(image: Tensor, severity: float, surface: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The picture, and where a normal is so near to the limit of 0.999 that float32 cannot tell."""
+    """The image, and where a normal is so near to the limit of 0.999 that float32 cannot tell."""
     values = image.double().numpy()
     around, after = np.pad(surface, 1), np.empty(values.shape)
     unclear = np.zeros(surface.shape, dtype=bool)
@@ -167,7 +167,7 @@ def refract_slowly(image: Tensor, severity: float, surface: np.ndarray) -> tuple
 @pytest.mark.parametrize("size", [*SIZES, (33, 33)])
 @pytest.mark.parametrize("severity", severities("pinch_and_twirl"))
 def test_pinch_and_twirl_is_that_of_the_slow_version(severity, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     signs = warps._draw_signs(images, seeded())
     found = warps._twirl(images, severity, signs)
     for i in range(2):
@@ -175,7 +175,7 @@ def test_pinch_and_twirl_is_that_of_the_slow_version(severity, size):
 
 
 def test_pinch_and_twirl_has_five_by_five_discs_at_224():
-    images = pictures(1, 224, 224)
+    images = some_images(1, 224, 224)
     signs = warps._draw_signs(images, seeded())
     assert signs.shape == (1, 5, 5)
     found = warps._twirl(images, 6.5, signs)
@@ -185,7 +185,7 @@ def test_pinch_and_twirl_has_five_by_five_discs_at_224():
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("severity", severities("ripple"))
 def test_ripple_is_that_of_the_slow_version(severity, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     waves, phases = warps._draw_waves(images, seeded())
     found = warps._displace(images, severity, waves, phases)
     for i in range(2):
@@ -193,7 +193,7 @@ def test_ripple_is_that_of_the_slow_version(severity, size):
 
 
 def test_ripple_is_that_of_the_slow_version_at_224():
-    images = pictures(1, 224, 224)
+    images = some_images(1, 224, 224)
     waves, phases = warps._draw_waves(images, seeded())
     found = warps._displace(images, 8, waves, phases)
     assert is_truncated(found[0], ripple_slowly(images[0], 8, waves[0], phases[0]))
@@ -202,14 +202,14 @@ def test_ripple_is_that_of_the_slow_version_at_224():
 @pytest.mark.parametrize("size", [*SIZES, (2, 3)])
 @pytest.mark.parametrize("severity", severities("circular_motion_blur"))
 def test_circular_motion_blur_is_that_of_scipy(severity, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     found = corrupt("circular_motion_blur", images, severity)
     for i in range(2):
         assert is_truncated(found[i], blur_by_scipy(images[i], severity))
 
 
 def test_circular_motion_blur_is_that_of_scipy_at_224():
-    images = pictures(1, 224, 224)
+    images = some_images(1, 224, 224)
     found = corrupt("circular_motion_blur", images, 6)
     assert is_truncated(found[0], blur_by_scipy(images[0], 6))
 
@@ -217,7 +217,7 @@ def test_circular_motion_blur_is_that_of_scipy_at_224():
 @pytest.mark.parametrize("size", [*SIZES, (2, 3), (224, 224)])
 @pytest.mark.parametrize("severity", severities("transverse_chromatic_abberation"))
 def test_transverse_chromatic_abberation_is_that_of_scipy(severity, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     orders = warps._draw_orders(images, seeded())
     found = warps._magnify(images, severity, orders)
     for i in range(2):
@@ -229,7 +229,7 @@ def test_transverse_chromatic_abberation_is_that_of_scipy(severity, size):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("severity", severities("caustic_refraction"))
 def test_caustic_refraction_is_that_of_the_slow_version(severity, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     times, sizes = caustics._draw_surfaces(images, seeded())
     found = caustics._refract(images, severity, caustics._surface(*size, times, sizes))
     for i in range(2):
@@ -241,7 +241,7 @@ def test_caustic_refraction_is_that_of_the_slow_version(severity, size):
 
 
 def test_caustic_refraction_is_that_of_the_slow_version_at_224():
-    images = pictures(1, 224, 224)
+    images = some_images(1, 224, 224)
     times, sizes = caustics._draw_surfaces(images, seeded(1))
     found = caustics._surface(224, 224, times, sizes)
     surface = surface_slowly((224, 224), float(times[0]), float(sizes[0]))
@@ -253,27 +253,27 @@ def test_caustic_refraction_is_that_of_the_slow_version_at_224():
 
 
 def test_waves_are_drawn_as_the_authors_do():
-    waves, phases = warps._draw_waves(pictures(8000, 1, 1), seeded())
+    waves, phases = warps._draw_waves(some_images(8000, 1, 1), seeded())
     for axis in range(2):
         assert is_uniform(waves[:, axis], 0.1, 0.3)
         assert is_uniform(phases[:, axis], 0, 2 * math.pi)
 
 
 def test_surfaces_are_drawn_as_the_authors_do():
-    times, sizes = caustics._draw_surfaces(pictures(8000, 2, 3), seeded())
+    times, sizes = caustics._draw_surfaces(some_images(8000, 2, 3), seeded())
     assert is_uniform(times, 0.5, 2)
     assert is_uniform(sizes, 1.5, 2.5)
 
 
 def test_discs_turn_either_way_equally_often():
-    signs = warps._draw_signs(pictures(2000, 3, 4), seeded())
+    signs = warps._draw_signs(some_images(2000, 3, 4), seeded())
     assert signs.shape == (2000, 3, 4)
     assert set(signs.unique().tolist()) == {-1, 1}
     assert signs.mean(0).abs().max() < 4 / math.sqrt(2000)
 
 
 def test_all_orders_of_the_colours_come_equally_often():
-    orders = warps._draw_orders(pictures(6000, 1, 1), seeded())
+    orders = warps._draw_orders(some_images(6000, 1, 1), seeded())
     assert (orders.sort(1).values == torch.arange(3)).all()
     counts = torch.unique(orders, dim=0, return_counts=True)[1]
     assert len(counts) == 6
@@ -293,7 +293,7 @@ def test_a_higher_severity_changes_more(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_draw_is_the_generators_and_the_input_stays(name):
-    images = pictures(4)
+    images = some_images(4)
     before, first = images.clone(), corrupt(name, images, 5, seed=1)
     assert torch.equal(first, corrupt(name, images, 5, seed=1))
     assert torch.equal(first, corrupt(name, images, 5, seed=2)) == (name not in RANDOM)
@@ -304,13 +304,13 @@ def test_the_draw_is_the_generators_and_the_input_stays(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_global_state_is_left_alone(name):
     state = torch.get_rng_state()
-    corrupt(name, pictures(2), 5)
+    corrupt(name, some_images(2), 5)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_each_image_has_a_draw_of_its_own(name):
-    found = corrupt(name, pictures(1).expand(5, -1, -1, -1), 5)
+    found = corrupt(name, some_images(1).expand(5, -1, -1, -1), 5)
     distinct = len(found.flatten(1).unique(dim=0))
     assert distinct == 5 or (name.startswith("transverse") and distinct > 1)  # of six orders
 
@@ -318,7 +318,7 @@ def test_each_image_has_a_draw_of_its_own(name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [(8, 8), (1, 1), (2, 5), (33, 9)])
 def test_any_size_and_layout_will_do(name, size):
-    images = pictures(3, *size)
+    images = some_images(3, *size)
     found = corrupt(name, images, 5)
     assert found.shape == images.shape
     assert found.dtype == torch.uint8
@@ -328,7 +328,7 @@ def test_any_size_and_layout_will_do(name, size):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_generator_the_default_one_draws(name):
-    assert corrupt(name, pictures(2), 5, seed=None).shape == (2, 3, 32, 32)
+    assert corrupt(name, some_images(2), 5, seed=None).shape == (2, 3, 32, 32)
 
 
 @pytest.mark.parametrize("name", ["pinch_and_twirl", "transverse_chromatic_abberation"])
@@ -338,7 +338,7 @@ def test_one_colour_stays_where_no_border_is_in_reach(name):
 
 
 def test_pixels_in_no_disc_stay():
-    images = pictures(3, 224, 224)
+    images = some_images(3, 224, 224)
     found = corrupt("pinch_and_twirl", images, 10)
     assert torch.equal(found[:, :, 220:], images[:, :, 220:])
     assert torch.equal(found[:, :, ::44, ::44], images[:, :, ::44, ::44])

@@ -24,7 +24,7 @@ FIXED = {
 
 
 def photographs(count: int = 8, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
-    """Smooth pictures with edges and some noise, in mid tones."""
+    """Smooth images with edges and some noise, in mid tones."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(count, 3, 5, 5, generator=generator) * 160 + 40
     large = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
@@ -88,7 +88,7 @@ def test_any_size_works(name, table):
 )
 @pytest.mark.parametrize("table", ["cifar", "imagenet"])
 def test_severity_rises(name, table):
-    """In mean absolute change, over enough pictures; where the constants themselves rise."""
+    """In mean absolute change, over enough images; where the constants themselves rise."""
     images = photographs(64)
     changes = [
         float((corrupt(images, name, severity, table).float() - images.float()).abs().mean())

@@ -26,7 +26,7 @@ def made(n=400, blocks=4):
 
 
 def loss(logits, labels, temperature):
-    """By hand, in float64, over all pictures one by one."""
+    """By hand, in float64, over all images one by one."""
     total = 0.0
     for row, label in zip(logits.double().tolist(), labels.tolist(), strict=True):
         scaled = [value / temperature for value in row]

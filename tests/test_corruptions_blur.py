@@ -44,7 +44,7 @@ def noise(n: int, height: int, width: int, seed: int = 0) -> Tensor:
     return images
 
 
-def pictures(n: int, side: int, seed: int = 0) -> Tensor:
+def some_images(n: int, side: int, seed: int = 0) -> Tensor:
     """Random images with the spectrum of photographs."""
     generator = torch.Generator().manual_seed(seed)
     white = torch.randn(n, 3, side, side, generator=generator) + torch.randn(
@@ -395,7 +395,7 @@ def spectrum(images: Tensor) -> Tensor:
 @pytest.mark.parametrize("severity", [1, 3, 5])
 @pytest.mark.parametrize("name", NAMES)
 def test_statistics_are_those_of_the_peer(name, severity, peer):
-    images = pictures(40, 64)
+    images = some_images(40, 64)
     theirs = peer(images, name, severity).double()
     ours = run(name, images, CORRUPTIONS.find(name).imagenet[severity - 1]).double()
     if name == "motion_blur":
@@ -493,7 +493,7 @@ def test_angles_cover_ninety_degrees_evenly():
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", ["gaussian_blur", "zoom_blur", "motion_blur"])
 def test_the_change_grows_with_severity(name, table):
-    images = pictures(60, 64)
+    images = some_images(60, 64)
     changes = [
         float((run(name, images, row).double() - images).abs().mean())
         for row in getattr(CORRUPTIONS.find(name), table)

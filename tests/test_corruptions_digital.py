@@ -42,7 +42,7 @@ def seeded(seed: int = 5) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def pictures(n: int, height: int, width: int) -> Tensor:
+def some_images(n: int, height: int, width: int) -> Tensor:
     """Patches of colour with some grain, in the channels_last layout."""
     coarse = torch.rand(n, 3, height // 6 + 2, width // 6 + 2, generator=seeded(1)) * 300 - 20
     patches = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")
@@ -104,7 +104,7 @@ def coded(image: Image.Image, quality: int) -> Image.Image:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("factor", [a for (a,) in settings_of("contrast")])
 def test_contrast_keeps_the_mean_of_each_channel_and_a_share_of_the_rest(factor, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     exact = np.empty(images.shape)
     for i, channel in np.ndindex(2, 3):
         values = images[i, channel].contiguous().view(-1).tolist()
@@ -142,7 +142,7 @@ def test_an_offset_of_the_saturation_turns_greys_red_as_in_the_original():
 @pytest.mark.parametrize("size", [*SIZES, (224, 224), (65, 33)])
 @pytest.mark.parametrize("scale", [a for (a,) in settings_of("pixelate")])
 def test_pixelate_is_pillows(scale, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     expected = by_pillow(images, lambda image: boxed(image, scale))
     assert torch.equal(make("pixelate", images, (scale,)), expected)
 
@@ -165,7 +165,7 @@ def test_pixelate_gives_each_box_its_rounded_mean():
 @pytest.mark.parametrize("size", [*SIZES, (112, 96), (8, 1)])
 @pytest.mark.parametrize("quality", [a for (a,) in settings_of("jpeg_compression")])
 def test_jpeg_compression_is_pillows(quality, size):
-    images = pictures(3, *size)
+    images = some_images(3, *size)
     expected = by_pillow(images, lambda image: coded(image, quality))
     assert torch.equal(make("jpeg_compression", images, (quality,)), expected)
 
@@ -246,7 +246,7 @@ def distorted(image: np.ndarray, jitter: np.ndarray, noise: np.ndarray, argument
 @pytest.mark.parametrize("size", [(32, 32), (14, 21), (20, 11)])
 @pytest.mark.parametrize("arguments", settings_of("elastic_transform"))
 def test_elastic_transform_is_that_of_the_slow_version(arguments, size):
-    images, generator = pictures(2, *size), seeded()
+    images, generator = some_images(2, *size), seeded()
     jitter = 2 * torch.rand(2, 3, 2, generator=generator).double().numpy() - 1
     noise = 2 * torch.rand(2, 2, *size, generator=generator).double().numpy() - 1
     found = make("elastic_transform", images, arguments)
@@ -265,14 +265,14 @@ def test_smoothing_is_scipys_also_where_it_is_wider_than_the_image(size, sigma):
 
 @pytest.mark.parametrize("size", [(32, 40), (2, 2), (1, 5)])
 def test_elastic_transform_without_any_displacement_leaves_images_as_they_are(size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     found = make("elastic_transform", images, (0, 0, 0, 1))
     assert ((found.int() - images).abs() <= 1).all()
     assert (found == images).double().mean() > 0.99
 
 
 def test_the_constants_of_elastic_transform_are_in_units_of_the_shorter_side():
-    images = pictures(3, 24, 40)
+    images = some_images(3, 24, 40)
     found = make("elastic_transform", images, (0.1, 0.06, 0.04, 2))
     assert torch.equal(found, make("elastic_transform", images, (0.2, 0.12, 0.08, 1)))
 
@@ -284,7 +284,7 @@ def test_three_points_on_one_line_do_not_send_pixels_to_infinity():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_images_stay_as_they_are_and_equal_generators_give_equal_pixels(name):
-    images = pictures(3, 16, 20)
+    images = some_images(3, 16, 20)
     before, state = images.clone(), torch.get_rng_state()
     for arguments in settings_of(name):
         first, second = make(name, images, arguments), make(name, images, arguments)
@@ -298,13 +298,13 @@ def test_images_stay_as_they_are_and_equal_generators_give_equal_pixels(name):
 @pytest.mark.parametrize("name", STILL)
 def test_generators_are_left_alone_where_nothing_is_random(name):
     generator, module = seeded(), digital
-    getattr(module, name)(pictures(1, 8, 8), *rows(name)[0][0], generator=generator)
+    getattr(module, name)(some_images(1, 8, 8), *rows(name)[0][0], generator=generator)
     assert torch.equal(generator.get_state(), seeded().get_state())
 
 
 @pytest.mark.parametrize("arguments", settings_of("elastic_transform"))
 def test_each_image_is_distorted_in_its_own_way(arguments):
-    images = pictures(1, 32, 32).expand(4, 3, 32, 32)
+    images = some_images(1, 32, 32).expand(4, 3, 32, 32)
     found = make("elastic_transform", images, arguments)
     assert len({image.numpy().tobytes() for image in found}) == 4
     assert not torch.equal(found, make("elastic_transform", images, arguments, seed=6))
@@ -313,7 +313,7 @@ def test_each_image_is_distorted_in_its_own_way(arguments):
 @pytest.mark.parametrize("name", ["contrast", "brightness", "pixelate", "jpeg_compression"])
 def test_higher_severities_change_more(name):
     for row, side in zip(rows(name), (32, 96), strict=True):
-        images = pictures(6, side, side)
+        images = some_images(6, side, side)
         changes = [(make(name, images, a).double() - images).abs().mean().item() for a in row]
         assert changes == sorted(set(changes))
 
@@ -322,7 +322,7 @@ def test_higher_severities_change_more(name):
 @pytest.mark.parametrize("name", STILL)
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
 def test_results_are_those_of_imagecorruptions_to_within_a_grey_level(name, severity):
-    images = pictures(3, 64, 128)  # powers of 2: at others, its pixelate repeats other pixels
+    images = some_images(3, 64, 128)  # powers of 2: at others, its pixelate repeats other pixels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         corrupt = import_module("imagecorruptions").corrupt

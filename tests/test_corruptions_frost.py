@@ -39,8 +39,8 @@ def run(images: Tensor, row: tuple[float, ...], seed: int = 0, **options: object
     return frost(images, *row, generator=seeded(seed), **options)
 
 
-def array(picture: Tensor) -> np.ndarray:
-    return np.ascontiguousarray(picture.permute(1, 2, 0).numpy())
+def array(image: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(image.permute(1, 2, 0).numpy())
 
 
 def quietly(name: str) -> ModuleType:
@@ -202,7 +202,7 @@ SIX = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "fr
 @pytest.mark.parametrize("inside", [".", "frost"])
 def test_the_first_five_photographs_of_a_folder_are_loaded(tmp_path, inside):
     save(tmp_path / inside, *reversed(SIX))
-    (tmp_path / inside / "frost0.txt").write_text("not a picture")
+    (tmp_path / inside / "frost0.txt").write_text("not an image")
     for where in (tmp_path, str(tmp_path)):
         assert [tuple(p.shape) for p in load_photographs(where)] == [
             (3, 7, 9 + i) for i in (5, 4, 3, 2, 1)
@@ -211,7 +211,7 @@ def test_the_first_five_photographs_of_a_folder_are_loaded(tmp_path, inside):
 
 def test_grey_photographs_become_coloured(tmp_path):
     found = load_photographs(save(tmp_path, *SIX[:3], "frost4.png", "frost5.png", mode="L"))
-    assert [picture.flatten(1).unique(dim=1).flatten().tolist() for picture in found] == [
+    assert [image.flatten(1).unique(dim=1).flatten().tolist() for image in found] == [
         [i] * 3 for i in range(5)
     ]
 
@@ -243,7 +243,7 @@ def test_a_package_with_photographs_is_found_but_not_imported(tmp_path, monkeypa
 
 
 def test_the_peers_photographs_are_found(photographs):
-    assert [tuple(picture.shape[1:]) for picture in photographs] == [
+    assert [tuple(image.shape[1:]) for image in photographs] == [
         *((600, 900), (315, 560), (315, 560), (350, 527), (495, 660))
     ]
 
@@ -255,8 +255,8 @@ def test_the_statistics_are_those_of_the_peer_with_its_photographs(severity, mon
     folder = Path(quietly(PEER).__file__).parent / "frost"
     textures = []  # the peer uses all six, enlarged by a tenth
     for path in sorted(folder.glob("frost*")):
-        picture = Image.open(path).convert("RGB")
-        larger = picture.resize((math.ceil(picture.width * 1.1), math.ceil(picture.height * 1.1)))
+        image = Image.open(path).convert("RGB")
+        larger = image.resize((math.ceil(image.width * 1.1), math.ceil(image.height * 1.1)))
         textures.append(torch.from_numpy(np.array(larger)).permute(2, 0, 1))
     image = (random_bytes(1, 3, 64, 64) // 2).expand(100, -1, -1, -1)
     arrays = [corrupt(array(i), corruption_name="frost", severity=severity) for i in image[:50]]

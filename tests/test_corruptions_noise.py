@@ -40,7 +40,7 @@ def seeded(seed: int = 5) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def pictures(n: int, height: int, width: int) -> Tensor:
+def some_images(n: int, height: int, width: int) -> Tensor:
     """Random grey levels from dark to bright, in the channels_last layout."""
     images = torch.randint(256, (n, height, width, 3), dtype=torch.uint8, generator=seeded(1))
     return images.permute(0, 3, 1, 2)
@@ -95,7 +95,7 @@ def shot_law(photons: float, level: int) -> np.ndarray:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("std", numbers("gaussian_noise"))
 def test_gaussian_noise_adds_its_draw_to_every_value(std, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     draws = torch.randn(images.shape, generator=seeded()).view(-1).tolist()
     values = images.contiguous().view(-1).tolist()
     exact = [(v / 255 + std * z) * 255 for v, z in zip(values, draws, strict=True)]
@@ -105,7 +105,7 @@ def test_gaussian_noise_adds_its_draw_to_every_value(std, size):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("std", numbers("speckle_noise"))
 def test_speckle_noise_adds_its_draw_times_the_value(std, size):
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     draws = torch.randn(images.shape, generator=seeded()).view(-1).tolist()
     values = images.contiguous().view(-1).tolist()
     exact = [(v / 255 + v / 255 * std * z) * 255 for v, z in zip(values, draws, strict=True)]
@@ -115,7 +115,7 @@ def test_speckle_noise_adds_its_draw_times_the_value(std, size):
 @pytest.mark.parametrize("size", [*SIZES, (3, 3)])
 @pytest.mark.parametrize("share", numbers("impulse_noise"))
 def test_impulse_noise_replaces_the_values_with_the_outermost_draws(share, size):
-    images = pictures(3, *size)
+    images = some_images(3, *size)
     expected = images.contiguous().view(-1).tolist()
     for i, bits in enumerate(drawn_bits(len(expected))):
         place = (bits + 2**31) / 2**32  # uniform in [0, 1)
@@ -175,7 +175,7 @@ def test_the_tables_of_shot_noise_are_the_poisson_distribution(photons):
 @pytest.mark.parametrize("size", [*SIZES, (5, 5)])
 @pytest.mark.parametrize("photons", numbers("shot_noise"))
 def test_shot_noise_looks_its_draws_up_in_the_tables(photons, size):
-    images = pictures(1, *size)
+    images = some_images(1, *size)
     table = noise._shot_table(photons, torch.device("cpu")).tolist()
     values = images.contiguous().view(-1).tolist()
     expected = []
@@ -216,7 +216,7 @@ def test_alias_tables_stand_for_their_distribution(seed, evenness):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_images_stay_as_they_are_and_equal_generators_give_equal_pixels(name):
-    images = pictures(3, 16, 16)
+    images = some_images(3, 16, 16)
     before, state = images.clone(), torch.get_rng_state()
     arguments = rows(name)[0][2]
     first, second = make(name, images, arguments), make(name, images, arguments)
@@ -228,7 +228,7 @@ def test_images_stay_as_they_are_and_equal_generators_give_equal_pixels(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_images_in_another_layout_give_the_same_pixels(name):
-    images, arguments = pictures(3, 9, 14), rows(name)[1][2]
+    images, arguments = some_images(3, 9, 14), rows(name)[1][2]
     found = make(name, images.contiguous(), arguments)
     assert torch.equal(make(name, images, arguments), found)
 
@@ -244,7 +244,7 @@ def test_each_image_and_each_channel_has_noise_of_its_own(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_higher_severities_change_more(name):
-    images = pictures(4, 64, 64)
+    images = some_images(4, 64, 64)
     for row in rows(name):
         changes = [(make(name, images, a).double() - images).abs().mean().item() for a in row]
         assert changes == sorted(set(changes))
@@ -285,7 +285,7 @@ def spectrum(change: Tensor, bins: int = 5) -> Tensor:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
 def test_noise_has_the_statistics_of_imagecorruptions(peer, name, severity):
-    images = pictures(12, 96, 96) // 2 + 64 * torch.arange(3, dtype=torch.uint8)[:, None, None]
+    images = some_images(12, 96, 96) // 2 + 64 * torch.arange(3, dtype=torch.uint8)[:, None, None]
     ours = make(name, images, rows(name)[1][severity - 1]).double()
     theirs = peer(name, images, severity).double()
     change, their_change = ours - images, theirs - images

@@ -34,8 +34,8 @@ def every(name: str) -> list[object]:
     return [pytest.param(row, id=f"{table}-{k}") for table, k, row in both]
 
 
-def pictures(n: int, height: int, width: int, seed: int = 0) -> Tensor:
-    """Random smooth pictures."""
+def some_images(n: int, height: int, width: int, seed: int = 0) -> Tensor:
+    """Random smooth images."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(n, 3, 5, 5, generator=generator) * 280 - 10
     fine = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic")
@@ -51,7 +51,7 @@ def run(name: str, images: Tensor, arguments: tuple[float, ...], seed: int = 0) 
 
 
 def each(images: Tensor) -> list[np.ndarray]:
-    """Pictures as the oracle has them."""
+    """Images as the oracle has them."""
     return list(images.permute(0, 2, 3, 1).double().numpy())
 
 
@@ -74,13 +74,13 @@ def quietly(module: str) -> ModuleType:
 @pytest.mark.parametrize("arguments", every("fog"))
 @pytest.mark.parametrize("size", [(32, 32), (9, 20)])
 def test_fog_is_that_of_the_slow_version(arguments, size):
-    images, (amount, decay) = pictures(2, *size), arguments
+    images, (amount, decay) = some_images(2, *size), arguments
     images[1] //= 2  # another brightest level
     found = run("fog", images, arguments)
     noise = torch.empty(32 * 32 - 1, 2).uniform_(-1, 1, generator=seeded())
-    for i, picture in enumerate(each(images)):
+    for i, image in enumerate(each(images)):
         land = oracle.landscape(noise[:, i].tolist(), 32, decay)
-        assert_truncated(found[i], oracle.fog(picture, land, amount))
+        assert_truncated(found[i], oracle.fog(image, land, amount))
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_a_black_image_stays_black_in_fog():
 @pytest.mark.parametrize("size", [(20, 20), (11, 24)])
 def test_snow_is_that_of_the_slow_version(arguments, size):
     mean, std, zoom, threshold, radius, sigma, mix = arguments
-    images, (height, width) = pictures(2, *size), size
+    images, (height, width) = some_images(2, *size), size
     images //= 4  # dark, or it would be white all over
     found = run("snow", images, arguments)
     generator = seeded()
     cropped = math.ceil(height / zoom), math.ceil(width / zoom)
     noise = torch.randn(2, *cropped, generator=generator).double().numpy()
     angles = torch.empty(2).uniform_(-135, -45, generator=generator).tolist()
-    for i, picture in enumerate(each(images)):
+    for i, image in enumerate(each(images)):
         flakes = oracle.flakes(noise[i], mean, std, zoom, threshold, size)
-        exact = oracle.snow(picture, oracle.smear(flakes, angles[i], radius, sigma), mix)
+        exact = oracle.snow(image, oracle.smear(flakes, angles[i], radius, sigma), mix)
         # A flake may be a level brighter in float32, and so may a streak.
         difference = np.abs(found[i].permute(1, 2, 0).double().numpy() - np.floor(exact + 1e-3))
         assert difference.max() <= 2
@@ -166,18 +166,18 @@ def test_snow_lies_twice_on_an_image_once_turned_around():
 @pytest.mark.parametrize("size", [(24, 24), (11, 30)])
 def test_spatter_is_that_of_the_slow_version(arguments, size):
     mean, std, sigma, threshold, strength, muddy = arguments
-    images = pictures(2, *size)
+    images = some_images(2, *size)
     found = run("spatter", images, arguments)
     noise = torch.randn(2, *size, generator=seeded()).double().numpy()
     throw = oracle.mud if muddy else oracle.water
-    for i, picture in enumerate(each(images)):
+    for i, image in enumerate(each(images)):
         liquid = mean + std * oracle.smooth(noise[i], sigma)
-        assert_truncated(found[i], throw(picture, liquid, threshold, strength))
+        assert_truncated(found[i], throw(image, liquid, threshold, strength))
 
 
 @pytest.mark.parametrize("mud", [0, 1])
 def test_an_image_on_which_no_drop_falls_stays_as_it_is(mud):
-    images = pictures(2, 16, 16)
+    images = some_images(2, 16, 16)
     assert torch.equal(run("spatter", images, (0.1, 0.01, 1, 0.9, 0.6, mud)), images)
 
 
@@ -248,7 +248,7 @@ def test_the_light_on_drops_is_that_of_the_slow_version(row, size):
 
 def test_a_weak_edge_is_followed_to_its_end():
     cv2 = quietly("cv2")
-    # A gentle step that winds like a snake through the picture, steep at one end only.
+    # A gentle step that winds like a snake through the image, steep at one end only.
     level = np.full((60, 60), 100, dtype=np.uint8)
     for k, x in enumerate(range(4, 56, 8)):
         level[4:56, x : x + 4] = 122
@@ -277,9 +277,9 @@ def test_distances_are_those_of_dijkstra(size, points, limit):
     assert_close(far, torch.from_numpy(exact), atol=2e-5, rtol=0)
 
 
-def test_a_picture_of_one_level_is_equalised_to_itself():
+def test_a_image_of_one_level_is_equalized_to_itself():
     levels = torch.tensor([7, 20]).expand(4, 5, 2).clone()
-    assert edges.equalise(levels.clone(), 20).tolist() == levels.tolist()
+    assert edges.equalize(levels.clone(), 20).tolist() == levels.tolist()
 
 
 # All three
@@ -288,7 +288,7 @@ def test_a_picture_of_one_level_is_equalised_to_itself():
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("table", TABLES)
 def test_the_images_stay_as_they_are_and_the_same_state_gives_the_same_pixels(name, table):
-    images = pictures(4, 20, 27)
+    images = some_images(4, 20, 27)
     before = images.clone()
     for row in rows(name, table):
         first = run(name, images, row)
@@ -309,7 +309,7 @@ def test_each_image_has_its_own_weather(name, severity):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_layout_in_memory_does_not_matter(name):
-    images = pictures(3, 18, 25)
+    images = some_images(3, 18, 25)
     last = images.contiguous(memory_format=torch.channels_last)
     for row in (*rows(name, "cifar"), *rows(name, "imagenet")):
         assert torch.equal(run(name, images, row), run(name, last, row))
@@ -319,14 +319,14 @@ def test_the_layout_in_memory_does_not_matter(name):
 @given(height=st.integers(1, 40), width=st.integers(1, 40), severity=st.integers(1, 5))
 @settings(max_examples=15)
 def test_images_of_any_size_will_do(name, height, width, severity):
-    images = pictures(2, height, width)
+    images = some_images(2, height, width)
     for table in TABLES:
         assert run(name, images, rows(name, table)[severity - 1]).shape == images.shape
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_only_the_generator_is_used_or_else_torchs_own(name):
-    images, row = pictures(2, 16, 16), rows(name, "cifar")[0]
+    images, row = some_images(2, 16, 16), rows(name, "cifar")[0]
     state = torch.get_rng_state()
     found = run(name, images, row)
     assert torch.equal(torch.get_rng_state(), state)
@@ -338,7 +338,7 @@ def test_only_the_generator_is_used_or_else_torchs_own(name):
 # Mud, in spatter's last two, is another thing than water.
 @pytest.mark.parametrize(("name", "severities"), [("fog", 5), ("snow", 5), ("spatter", 3)])
 def test_more_severe_is_farther_from_the_image(name, severities, table):
-    images = pictures(150, 32, 32)
+    images = some_images(150, 32, 32)
     images //= 2 if name == "snow" else 1  # or much would be white without snow
     changes = [
         (run(name, images, row).float() - images).abs().mean().item()
@@ -371,7 +371,7 @@ def peer(monkeypatch):
 
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
 def test_fog_is_that_of_the_peer_from_the_same_numbers(severity, peer):
-    images = pictures(3, 60, 64)
+    images = some_images(3, 60, 64)
     noise = torch.empty(64 * 64 - 1, 3).uniform_(-1, 1, generator=seeded()).t().flatten()
     queue = iter(noise.tolist())
 
@@ -386,7 +386,7 @@ def test_fog_is_that_of_the_peer_from_the_same_numbers(severity, peer):
 
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
 def test_spatter_is_that_of_the_peer_from_the_same_numbers(severity, peer):
-    images = pictures(6, 224, 224)
+    images = some_images(6, 224, 224)
     queue = iter(torch.randn(6, 224, 224, generator=seeded()).double().numpy())
     theirs = peer(
         images, "spatter", severity, normal=lambda size, loc, scale: loc + scale * next(queue)
@@ -399,7 +399,7 @@ def test_spatter_is_that_of_the_peer_from_the_same_numbers(severity, peer):
 
 @pytest.mark.parametrize("severity", [2, 3])
 def test_snow_is_that_of_the_peer_from_the_same_numbers_where_it_crops_alike(severity, peer):
-    row, images = rows("snow", "imagenet")[severity - 1], pictures(4, 64, 64) // 4
+    row, images = rows("snow", "imagenet")[severity - 1], some_images(4, 64, 64) // 4
     generator, side = seeded(), int(64 / row[2])
     layers = np.zeros((4, 64, 64))
     top = (64 - side) // 2
@@ -434,7 +434,7 @@ def summarise(images: Tensor, corrupted: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
 def test_the_statistics_of_snow_are_those_of_the_peer(severity, peer):
-    images = pictures(100, 64, 64)
+    images = some_images(100, 64, 64)
     theirs = summarise(images, peer(images, "snow", severity))
     ours = summarise(images, run("snow", images, rows("snow", "imagenet")[severity - 1]))
     assert_close(ours["change"], theirs["change"], atol=0, rtol=0.06)

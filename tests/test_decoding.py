@@ -45,7 +45,7 @@ def test_jpeg_comes_out_nearly_as_it_went_in():
 
 
 def test_a_path_is_read_and_its_file_closed(tmp_path):
-    file = tmp_path / "a image.png"
+    file = tmp_path / "an image.png"
     file.write_bytes(encode(Image.fromarray(noise())))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -114,7 +114,7 @@ def test_files_are_found_at_any_depth_by_their_extension_in_order(tmp_path):
     for number, extension in enumerate(extensions.split()):
         put(tmp_path / "train" / "cat" / f"deep{9 - number}" / f"x.{extension}")
     Image.new("L", (2, 2)).save(tmp_path / "train" / "cat" / "gray.pgm")
-    (tmp_path / "train" / "cat" / "notes.txt").write_text("not a image")
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("not an image")
     train = load_folder(str(tmp_path)).train
     assert len(train) == 10
     assert files_of(train) == sorted(files_of(train))
@@ -195,41 +195,41 @@ def test_a_class_may_be_missing_in_the_test_set(tmp_path):
 def test_a_class_only_in_the_test_set_is_refused(tmp_path):
     fill(tmp_path / "train", cat=1)
     fill(tmp_path / "test", cat=1, zebra=1)
-    refused(tmp_path, "the classes of HERE/test among the 1 of training, found 'zebra' beside")
+    refused(tmp_path, "HERE/test .*'zebra'")
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    refused(tmp_path / "gone", "a folder with class folders at HERE, found nothing there")
-    refused(put(tmp_path / "a.png"), "at HERE, found a file there")
+    refused(tmp_path / "gone", "HERE is not there")
+    refused(put(tmp_path / "a.png"), "HERE is a file")
 
 
 def test_an_empty_class_folder_is_refused(tmp_path):
     fill(tmp_path, cat=3)
     (tmp_path / "dog").mkdir()
     (tmp_path / "dog" / "notes.txt").touch()
-    refused(tmp_path, "images in every class folder, found none in HERE/dog", r"\.jpg .*Add some")
+    refused(tmp_path, "HERE/dog", r"\.jpg ")
 
 
 def test_images_without_class_folders_are_refused(tmp_path):
     put(tmp_path / "b.png")
     put(tmp_path / "a.png")
-    refused(tmp_path, "class folders in HERE, found 2 images directly in it, such as 'a.png'")
+    refused(tmp_path, "HERE has 2 images .*'a.png'")
 
 
 def test_images_beside_class_folders_are_refused(tmp_path):
     fill(tmp_path / "train", cat=1)
     put(tmp_path / "train" / "stray.png")
-    refused(tmp_path, "in HERE/train, found 1 images directly", "HERE/train/CLASS/stray.png")
+    refused(tmp_path, "HERE/train has 1 ", "HERE/train/CLASS/stray.png")
 
 
 def test_a_folder_without_folders_is_refused(tmp_path):
-    refused(tmp_path, "a folder for each class in HERE, found no folders", "HERE/CLASS/FILE.jpg")
+    refused(tmp_path, "no class folders in HERE", "HERE/CLASS/FILE.jpg")
 
 
 def test_test_folders_without_training_are_not_taken_for_classes(tmp_path):
     fill(tmp_path / "test", cat=1)
     fill(tmp_path / "val", cat=1)
-    refused(tmp_path, "a folder 'train' beside 'test', 'val' in HERE", "imagefolder:HERE/test")
+    refused(tmp_path, "HERE has 'test', 'val' but no folder 'train'", "imagefolder:HERE/test")
 
 
 def test_a_folder_that_may_not_be_listed_is_refused(tmp_path, monkeypatch):
@@ -238,9 +238,9 @@ def test_a_folder_that_may_not_be_listed_is_refused(tmp_path, monkeypatch):
 
     fill(tmp_path, cat=1)
     monkeypatch.setattr(os, "scandir", forbid)
-    refused(tmp_path, "cannot list HERE/cat: Permission denied. Check who")
+    refused(tmp_path, "cannot list HERE/cat: Permission denied")
     monkeypatch.setattr(os, "listdir", forbid)
-    refused(tmp_path, "cannot list HERE: Permission denied. Check who")
+    refused(tmp_path, "cannot list HERE: Permission denied")
 
 
 def test_imagenet_is_read_from_train_and_val(tmp_path):
@@ -258,12 +258,11 @@ def test_a_flat_validation_folder_is_refused(tmp_path):
     put(tmp_path / "val" / "ILSVRC2012_val_00000001.png")
     refused(
         tmp_path,
-        "HERE/val, found 1 images directly in it, such as 'ILSVRC2012_val_00000001.png'",
-        "Sort them into class folders",
+        "HERE/val has 1 .*'ILSVRC2012_val_00000001.png'",
         load=load_imagenet,
     )
 
 
 def test_imagenet_without_one_of_its_folders_is_refused(tmp_path):
     fill(tmp_path / "train", n01440764=1)
-    refused(tmp_path, "'train' and 'val' in HERE, found no 'val'", load=load_imagenet)
+    refused(tmp_path, "HERE has no 'val'", load=load_imagenet)

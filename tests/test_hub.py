@@ -142,7 +142,7 @@ def test_damaged_and_missing_pictures_are_named(tmp_path):
     train = load_hub(name).train
     with pytest.raises(DataError, match="cannot read image 0 of 'train' of hf:"):
         train.read(0)
-    with pytest.raises(DataError, match="expected image 1 of 'train' of hf:.* in its row, found"):
+    with pytest.raises(DataError, match="image 1 of 'train' of hf:"):
         train.read(1)
 
 
@@ -168,15 +168,13 @@ def test_sets_without_pictures_or_labels_are_refused_with_their_columns(
         {key: [] for key in features}, features=datasets.Features(features)
     )
     monkeypatch.setattr(datasets, "load_dataset", lambda name: {"train": empty})
-    with pytest.raises(
-        DataError, match=f"in 'train' of hf:pets, found .*{listed}. Cast and rename"
-    ):
+    with pytest.raises(DataError, match=f"'train' of hf:pets .*{listed}"):
         load_hub("pets")
 
 
 def test_unknown_splits_are_refused_by_name(tmp_path):
     name = save(tmp_path, easy=make([0]), hard=make([0]))
-    with pytest.raises(DataError, match=f"in hf:{re.escape(name)}, found 'easy', 'hard'"):
+    with pytest.raises(DataError, match=f"hf:{re.escape(name)} .*'easy', 'hard'"):
         load_hub(name)
 
 
@@ -188,7 +186,7 @@ def test_an_empty_set_is_refused(monkeypatch):
 
 def test_labels_beyond_the_names_are_refused(tmp_path):
     features = {"image": datasets.Image(), "label": datasets.Value("int64")}
-    with pytest.raises(DataError, match="between 0 and 1, one for each class name, found -1 to 1"):
+    with pytest.raises(DataError, match="found -1 to 1"):
         load_hub(save(tmp_path, train=make([-1, 1], features)))
 
 
@@ -212,7 +210,7 @@ def test_what_the_hub_says_is_told(monkeypatch):
 
 def test_without_the_library_the_way_to_install_it_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InstallError, match=r"to read hf:pets, .* pip install 'killick\[hf\]'"):
+    with pytest.raises(InstallError, match=r"hf:pets .* pip install 'killick\[hf\]'"):
         load_hub("pets")
 
 

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from killick.data.batches import epoch_order
 from killick.data.keyed_random import Stream, sample_keys, uniform
-from killick.data.mixing import Mixing, beta_quantiles, boxes, interpolate, neighbours
+from killick.data.mixing import Mixing, beta_quantiles, boxes, interpolate, neighbors
 
 CLASSES = 7
 KINDS = {"mixup": (0.8, 0.0), "cutmix": (0.0, 1.0), "both": (0.2, 1.0)}
@@ -108,10 +108,10 @@ def test_labels_sum_to_one_and_the_last_of_an_odd_batch_stays_as_it_is(kind, n):
         assert soft[-1, labels[-1]] == 1
 
 
-def test_neighbours_are_each_others_and_the_odd_one_its_own():
-    assert neighbours(6, CPU).tolist() == [1, 0, 3, 2, 5, 4]
-    assert neighbours(5, CPU).tolist() == [1, 0, 3, 2, 4]
-    assert neighbours(1, CPU).tolist() == [0]
+def test_neighbors_are_each_others_and_the_odd_one_its_own():
+    assert neighbors(6, CPU).tolist() == [1, 0, 3, 2, 5, 4]
+    assert neighbors(5, CPU).tolist() == [1, 0, 3, 2, 4]
+    assert neighbors(1, CPU).tolist() == [0]
 
 
 def test_without_either_images_stay_and_labels_become_probabilities():
@@ -181,5 +181,5 @@ def test_shares_are_distributed_as_beta(alpha):
 @pytest.mark.parametrize("repeats", [2, 3])
 def test_a_repeated_sample_is_not_mixed_with_itself(repeats):
     samples_of_batch = epoch_order(600, seed=0, epoch=0, repeats=repeats)[:120] % 600
-    partners = samples_of_batch[neighbours(120, CPU)]
+    partners = samples_of_batch[neighbors(120, CPU)]
     assert (partners != samples_of_batch).all()

@@ -235,14 +235,14 @@ def test_an_empty_image_is_named(tmp_path):
 def test_a_pack_without_known_splits_is_refused_and_its_splits_told(tmp_path):
     odd = split("sea", [], []) | split("sky", [], [])
     file = write(tmp_path, odd)
-    with pytest.raises(DataError, match="'train' or 'test' in .*, found 'sea', 'sky'.*npz#sea"):
+    with pytest.raises(DataError, match="'train' or 'test', found 'sea', 'sky'.*npz#sea"):
         load_pack(file)
-    with pytest.raises(DataError, match="split 'land' in .*, found 'sea', 'sky'"):
+    with pytest.raises(DataError, match="split 'land', found 'sea', 'sky'"):
         load_pack(file + "#land")
 
 
 def test_an_npz_of_something_else_is_refused(tmp_path):
-    with pytest.raises(DataError, match="it has none at all: no array's name ends in '_bytes'"):
+    with pytest.raises(DataError, match="found none"):
         load_pack(write(tmp_path, {"x": np.zeros(3)}))
 
 
@@ -250,52 +250,52 @@ def test_an_npz_of_something_else_is_refused(tmp_path):
 def test_a_missing_array_is_named(tmp_path, missing):
     arrays = good()
     del arrays[missing]
-    with pytest.raises(DataError, match=f"an array '{missing}' in .*, found train_bytes, "):
+    with pytest.raises(DataError, match=f"no array '{missing}', only train_bytes, "):
         load_pack(write(tmp_path, arrays))
 
 
 @pytest.mark.parametrize(
     ("key", "array", "pattern"),
     [
-        ("train_bytes", np.zeros(9), "as a row of uint8, found float64"),
+        ("train_bytes", np.zeros(9), "a row of uint8, found float64"),
         (
             "train_bytes",
             np.zeros((3, 3), np.uint8),
-            r"as a row of uint8, found uint8 of shape \(3, 3\)",
+            r"a row of uint8, found uint8 of shape \(3, 3\)",
         ),
-        ("train_offsets", np.zeros(4), "as a row of whole numbers, found float64"),
-        ("train_labels", np.zeros(3), "as a row of whole numbers, found float64"),
-        ("class_names", np.array([b"cat"]), "as a row of unicode strings, found |S3"),
-        ("class_names", np.array("cat"), r"as a row of unicode strings, found <U3 of shape \(\)"),
+        ("train_offsets", np.zeros(4), "a row of whole numbers, found float64"),
+        ("train_labels", np.zeros(3), "a row of whole numbers, found float64"),
+        ("class_names", np.array([b"cat"]), "a row of unicode strings, found |S3"),
+        ("class_names", np.array("cat"), r"a row of unicode strings, found <U3 of shape \(\)"),
     ],
 )
 def test_arrays_of_another_kind_are_refused(tmp_path, key, array, pattern):
-    refused(tmp_path, {key: array}, f"expected '{key}' in FILE {pattern}".replace("|", r"\|"))
+    refused(tmp_path, {key: array}, f"'{key}' in FILE .*{pattern}".replace("|", r"\|"))
 
 
 def test_lengths_must_agree(tmp_path):
     labels = {"train_labels": np.zeros(5, np.uint8)}
-    refused(tmp_path, labels, "one more offset .* 'train' in FILE.* found 4 offsets and 5 labels")
-    refused(tmp_path, split("train", [], []), "at least one label, found 1 offsets and 0 labels")
+    refused(tmp_path, labels, "'train' in FILE.* found 4 offsets and 5 labels")
+    refused(tmp_path, split("train", [], []), "found 1 offsets and 0 labels")
 
 
 @pytest.mark.parametrize(
     ("change", "pattern"),
     [
         (lambda offsets: offsets[[0, 2, 1, 3]], "found 0 to .*, not ascending"),
-        (lambda offsets: offsets + 1, r"at most the \d+ bytes there are, found 1 to"),
+        (lambda offsets: offsets + 1, r"found 1 to"),
         (lambda offsets: offsets - 1, "found -1 to"),
         (lambda offsets: np.full(4, 2**63, dtype=np.uint64), "found -"),
     ],
 )
 def test_offsets_must_ascend_within_the_bytes(tmp_path, change, pattern):
     changes = {"train_offsets": change(good()["train_offsets"])}
-    refused(tmp_path, changes, f"the offsets of 'train' in FILE to ascend .*{pattern}")
+    refused(tmp_path, changes, f"the offsets of 'train' in FILE .*{pattern}")
 
 
 def test_labels_must_have_names(tmp_path):
     changes = {"train_labels": np.array([0, 1, 2], np.uint8)}
-    refused(tmp_path, changes, "the labels of pack between 0 and 1, .*found 0 to 2")
+    refused(tmp_path, changes, "the labels of pack .*found 0 to 2")
 
 
 def test_labels_are_refused_before_anything_is_decoded(tmp_path, monkeypatch):
@@ -306,23 +306,23 @@ def test_labels_are_refused_before_anything_is_decoded(tmp_path, monkeypatch):
 def test_train_and_test_must_have_the_same_classes(tmp_path):
     changes = split("test", [encode(draw(1)[0])], [0])
     changes["test_class_names"] = np.array(["cat", "eel"])
-    refused(tmp_path, changes, "same classes for training and testing on pack.*'dog', 'eel'")
+    refused(tmp_path, changes, "'dog', 'eel'")
 
 
 def test_pickled_arrays_are_not_loaded(tmp_path):
     names = np.array(["cat", "dog"], dtype=object)
-    told = "'class_names' in FILE as a row of plain values, found Python objects.*dtype=str"
+    told = "'class_names' in FILE .*dtype=str"
     refused(tmp_path, {"class_names": names}, told)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(DataError, match=rf"a pack at {re.escape(str(tmp_path))}/x.npz, found no"):
+    with pytest.raises(DataError, match=rf"{re.escape(str(tmp_path))}/x.npz"):
         load_pack(f"{tmp_path}/x.npz#train")
 
 
 def test_a_file_that_is_no_npz_is_refused(tmp_path):
     (tmp_path / "pack.npz").write_text("not a pack")
-    with pytest.raises(DataError, match=r"expected a \.npz file .* found \S+pack.npz, which is no"):
+    with pytest.raises(DataError, match=r"\S+pack.npz is not"):
         load_pack(str(tmp_path / "pack.npz"))
 
 
@@ -337,5 +337,5 @@ def test_a_damaged_pack_is_refused(tmp_path):
 
 @pytest.mark.parametrize("where", ["#train", "pack.npz#"])
 def test_a_mark_needs_a_file_and_a_split(where):
-    with pytest.raises(OptionError, match=f"'pack:FILE.npz#SPLIT', found 'pack:{where}'"):
+    with pytest.raises(OptionError, match=f"found 'pack:{where}'"):
         load_pack(where)

@@ -100,13 +100,13 @@ def test_arrays_of_a_wrong_shape_are_refused_before_anything_is_computed(tmp_pat
 
 def test_what_is_missing_or_damaged_is_told(tmp_path):
     data = make_set(40)
-    with pytest.raises(DataError, match="expected a folder with corrupted images .*nothing"):
+    with pytest.raises(DataError, match="gone"):
         CorruptedFiles(str(tmp_path / "gone"), KNOWN, data.class_names)
-    with pytest.raises(DataError, match=r"files such as fog.npy, or folders .* found none"):
+    with pytest.raises(DataError, match=r"none of the .*fog.npy"):
         CorruptedFiles(str(tmp_path), KNOWN, data.class_names)
     write_arrays(tmp_path, data)
     np.save(tmp_path / "labels.npy", np.zeros(39, np.int64))
-    with pytest.raises(DataError, match=r"to hold 40 or 200 whole numbers.*found int64 \(39,\)"):
+    with pytest.raises(DataError, match=r"40 or 200 .*found int64 \(39,\)"):
         CorruptedFiles(str(tmp_path), KNOWN, data.class_names).load("fog", 1)
     (tmp_path / "labels.npy").unlink()
     with pytest.raises(DataError, match="cannot read .*labels.npy"):

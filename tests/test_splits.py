@@ -99,13 +99,13 @@ def test_a_share_never_cuts_off_all():
 
 @pytest.mark.parametrize("share", [1.0, -0.1, float("nan"), 3.5])
 def test_a_share_out_of_range_is_refused(share):
-    with pytest.raises(OptionError, match=rf"share in \[0, 1\) to cut off, found {share}"):
+    with pytest.raises(OptionError, match=f"found {share}"):
         stratified(torch.tensor([0, 1]), share, seed=0)
 
 
 @pytest.mark.parametrize("count", [2, -1, True])
 def test_a_count_out_of_range_is_refused(count):
-    with pytest.raises(OptionError, match=f"fewer images than the 2 there are, found {count}"):
+    with pytest.raises(OptionError, match=f"cannot cut {count} of 2"):
         stratified(torch.tensor([0, 1]), count, seed=0)
 
 

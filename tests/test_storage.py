@@ -415,7 +415,7 @@ def test_tables_that_are_not_stored_count_too_where_they_are_huge(tmp_path, monk
         def forward(self, x):
             return self.net(x)
 
-    monkeypatch.setitem(killick.nets.OWN, "wide", Wide)
+    monkeypatch.setitem(killick.nets.NETWORKS._entries, "wide", Wide)
     model = killick.standard(
         killick.nets.create("killick:wide", length=2**20), image_shape=(3, 8, 8)
     )
@@ -440,7 +440,7 @@ def test_a_network_that_cannot_be_made_without_numbers_is_loaded_all_the_same(
 
     with torch.device("meta"), pytest.raises(RuntimeError):
         Odd()
-    monkeypatch.setitem(killick.nets.OWN, "odd", Odd)
+    monkeypatch.setitem(killick.nets.NETWORKS._entries, "odd", Odd)
     model = killick.standard(killick.nets.create("killick:odd"), image_shape=(3, 8, 8)).eval()
     killick.save(model, tmp_path)
     x = images().float()

@@ -1,6 +1,6 @@
-"""What fog, snow, spatter and frost should be: one picture, one pixel at a time, in float64.
+"""What fog, snow, spatter and frost should be: one image, one pixel at a time, in float64.
 
-Pictures are arrays `(height, width, 3)` of levels 0 to 255; layers are `(height, width)`.
+Images are arrays `(height, width, 3)` of levels 0 to 255; layers are `(height, width)`.
 """
 
 import heapq
@@ -54,12 +54,12 @@ def landscape(noise: list[float], size: int, decay: float) -> Layer:
     return layer / layer.max()
 
 
-def fog(picture: np.ndarray, land: Layer, amount: float) -> np.ndarray:
+def fog(image: np.ndarray, land: Layer, amount: float) -> np.ndarray:
     """Levels under clouds, not yet truncated."""
-    brightest = picture.max() / 255
-    foggy = np.empty(picture.shape)
-    for y, x, channel in np.ndindex(*picture.shape):
-        value = picture[y, x, channel] / 255 + amount * land[y, x]
+    brightest = image.max() / 255
+    foggy = np.empty(image.shape)
+    for y, x, channel in np.ndindex(*image.shape):
+        value = image[y, x, channel] / 255 + amount * land[y, x]
         foggy[y, x, channel] = 255 * min(value * brightest / (brightest + amount), 1)
     return foggy
 
@@ -106,12 +106,12 @@ def smear(layer: Layer, angle: float, radius: int, sigma: float) -> Layer:
     return smeared
 
 
-def snow(picture: np.ndarray, streaks: Layer, mix: float) -> np.ndarray:
+def snow(image: np.ndarray, streaks: Layer, mix: float) -> np.ndarray:
     """Levels in the snow, not yet truncated."""
-    height, width, _ = picture.shape
-    snowy = np.empty(picture.shape)
+    height, width, _ = image.shape
+    snowy = np.empty(image.shape)
     for y, x in np.ndindex(height, width):
-        red, green, blue = picture[y, x] / 255
+        red, green, blue = image[y, x] / 255
         grey = 0.299 * red + 0.587 * green + 0.114 * blue
         fallen = (streaks[y, x] + streaks[height - 1 - y, width - 1 - x]) / 255
         for channel, value in enumerate((red, green, blue)):
@@ -210,7 +210,7 @@ def filtered(layer: Layer, kernel: list[list[int]]) -> Layer:
     return result
 
 
-def equalised(layer: Layer) -> Layer:
+def equalized(layer: Layer) -> Layer:
     """Levels spread by how many pixels are above the lowest level and not above them."""
     levels = layer.ravel().tolist()
     above = [level for level in levels if level > min(levels)]
@@ -227,24 +227,24 @@ def light(drops: Layer) -> Layer:
     """How bright each pixel of the drops is, 0 to 255."""
     ones = [[1, 1, 1]] * 3
     heights = filtered(distances(canny(drops, 50, 150), 20), ones) / 9
-    heights = equalised(np.floor(heights + 1e-6))
+    heights = equalized(np.floor(heights + 1e-6))
     lit = np.clip(filtered(heights, [[-2, -1, 0], [-1, 1, 1], [0, 1, 2]]), 0, 255)
     return np.floor(filtered(lit, ones) / 9 + 0.5)
 
 
-def water(picture: np.ndarray, liquid: Layer, threshold: float, strength: float) -> np.ndarray:
+def water(image: np.ndarray, liquid: Layer, threshold: float, strength: float) -> np.ndarray:
     """Levels behind drops of water, not yet truncated."""
     drops = np.floor(np.where(liquid < threshold, 0, liquid) * 255) % 256
     thick = drops * light(drops)
     colour = np.array([175, 238, 238])
-    return np.minimum(picture + thick[..., None] / max(thick.max(), 1) * strength * colour, 255)
+    return np.minimum(image + thick[..., None] / max(thick.max(), 1) * strength * colour, 255)
 
 
-def mud(picture: np.ndarray, liquid: Layer, threshold: float, sigma: float) -> np.ndarray:
+def mud(image: np.ndarray, liquid: Layer, threshold: float, sigma: float) -> np.ndarray:
     """Levels behind splashes of mud, not yet truncated."""
     covered = smooth(np.where(liquid > threshold, 1.0, 0.0), sigma)[..., None]
     covered[covered < 0.8] = 0
-    return picture * (1 - covered) + covered * np.array([63, 42, 20])
+    return image * (1 - covered) + covered * np.array([63, 42, 20])
 
 
 def resize(texture: np.ndarray, scale: float, height: int, width: int) -> np.ndarray:

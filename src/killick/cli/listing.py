@@ -105,11 +105,11 @@ def _data() -> list[Entry]:
 
 
 def _networks() -> list[Entry]:
-    from killick.nets import OWN
+    from killick.nets import NETWORKS
     from killick.nets.custom import own_libraries
 
     own = {f"{name}:NAME": f"of {where}" for name, where in own_libraries().items()}
-    killicks = [_entry(f"killick:{name}", make) for name, make in OWN.items()]
+    killicks = [_entry(f"killick:{name}", make) for name, make in NETWORKS.items()]
     return killicks + _plain(LIBRARIES | own)
 
 

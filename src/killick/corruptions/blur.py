@@ -1,4 +1,4 @@
-"""Blurs that are linear and the same for every picture: Gaussian, out of focus, zoom."""
+"""Blurs that are linear and the same for every image: Gaussian, out of focus, zoom."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ from killick.corruptions.pixels import to_bytes
 
 # The disc is drawn in a square that reaches this far to each side, or farther where it has to.
 _SMALL_DISC = 8
-# What is below this share of the whole cannot change a grey level in float32.
+# What is below this share of the whole cannot change a gray level in float32.
 _NEGLIGIBLE = 1e-8
 # A table with more entries takes too much memory, and Fourier's transform is as fast.
 _TABLE = 1 << 21
@@ -159,7 +159,7 @@ def zoom_blur(
 def _zoom_mixture(
     step: float, count: int, height: int, width: int, device: torch.device
 ) -> Mixture:
-    """What each pixel of the mean is made of: itself, and four neighbours for each factor."""
+    """What each pixel of the mean is made of: itself, and four neighbors for each factor."""
     pixels = height * width
     everywhere = torch.arange(pixels)
     targets, sources = [everywhere], [everywhere]

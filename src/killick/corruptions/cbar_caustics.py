@@ -1,4 +1,4 @@
-"""C-bar's caustic refraction: pictures seen through water with light playing on it.
+"""C-bar's caustic refraction: images seen through water with light playing on it.
 
 The definition is by Mintun et al. (2021), from their generator of the published sets. There a
 severity s stands for a share of a largest value: a parameter is s times that value over 10.
@@ -28,7 +28,7 @@ _STEEPEST_FLAT = 0.999  # upward part of a normal from which on nothing is refra
 def caustic_refraction(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
-    """Pictures refracted and lit by a surface of caustics, which is drawn for each image.
+    """Images refracted and lit by a surface of caustics, which is drawn for each image.
 
     The surface is N, a pattern of iterated sines (below) smoothed by a Gaussian of sigma 1. With
     its differences between the next and the previous row and column (N is 0 outside), the normal is
@@ -36,7 +36,7 @@ def caustic_refraction(
     horizontal part times `(s / 10) 0.5 side`, rounded to 0.001, is how far from a pixel its value
     is taken (bilinear, black outside). Where the normal's upward part is at least 0.999, that is 0.
     Then `(s / 10) 2` times the difference of rows minus that of columns is added, in units of 255
-    grey levels.
+    gray levels.
 
     The pattern: `p = (y / z, x / z) mod 1` times 2 pi minus 250, with z uniform in 0.75 to 1.25
     sides; from i = p, five times with `t = T (1 - 3.5 / k)`, T uniform in 0.5 to 2 and k = 1 ... 5:
@@ -97,7 +97,7 @@ def _smoothing(length: int, device: torch.device) -> Tensor:
 
 
 def _refract(images: Tensor, severity: float, surface: Tensor) -> Tensor:
-    """The pictures under the given surface."""
+    """The images under the given surface."""
     height, width = images.shape[2:]
     around = pad(surface, (1, 1, 1, 1))
     down = around[:, 2:, 1:-1] - around[:, :-2, 1:-1]

@@ -1,4 +1,4 @@
-"""Patterns of C-bar: a plane wave, wavy rings, plasma, grey squares.
+"""Patterns of C-bar: a plane wave, wavy rings, plasma, gray squares.
 
 Definitions are those of the published generators (Mintun et al. 2021), in which a parameter of
 maximum `m` is `severity * m / 10`. Where they have one side length, here it is the shorter side, so
@@ -16,7 +16,7 @@ from torch import Tensor
 from killick.corruptions.corruption import corruption
 from killick.corruptions.pixels import to_bytes, to_floats
 
-_GREY = 128
+_GRAY = 128
 _PLASMA_STEPS = (4, 5, 6)
 
 
@@ -48,7 +48,7 @@ class _PlaneWave(NamedTuple):
 def single_frequency_greyscale(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
-    """The images plus one grey plane wave of random direction, `severity * 196 / 10` levels high.
+    """The images plus one gray plane wave of random direction, `severity * 196 / 10` levels high.
 
     The wave is `sin(x * across + y * down + phase)`. One of the two frequencies, either with equal
     chance, is uniform between -pi and pi, the other uniform between minus and plus that; the phase
@@ -74,9 +74,9 @@ def _apply_plane_wave(images: Tensor, severity: float, draw: _PlaneWave) -> Tens
 
 
 class _Rings(NamedTuple):
-    column: Tensor  # of the centre
+    column: Tensor  # of the center
     row: Tensor
-    frequency: Tensor  # bumps around the centre
+    frequency: Tensor  # bumps around the center
     amplitude: Tensor  # of the bumps, in pixels
     breadth: Tensor  # of a ring, in pixels
 
@@ -87,10 +87,10 @@ class _Rings(NamedTuple):
 def cocentric_sine_waves(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
-    """The images plus a grey sawtooth of wavy rings, `severity * 128 / 10` levels from low to high.
+    """The images plus a gray sawtooth of wavy rings, `severity * 128 / 10` levels from low to high.
 
-    At distance `r` and angle `a` from the centre the sawtooth is the fractional part of
-    `(r + amplitude * sin(frequency * a)) / breadth`, minus a half. The centre is uniform over the
+    At distance `r` and angle `a` from the center the sawtooth is the fractional part of
+    `(r + amplitude * sin(frequency * a)) / breadth`, minus a half. The center is uniform over the
     image, the frequency uniform to 10 (seldom whole: the rings break where the angle jumps),
     amplitude and breadth uniform to a tenth of the side. All channels get the same, as in the
     published generator.
@@ -130,7 +130,7 @@ class _Plasma(NamedTuple):
     imagenet=(4.75, 7, 8.5, 9.25, 10),
 )
 def plasma_noise(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
-    """The images, faded, plus coloured plasma of `severity * 64 / 10` levels.
+    """The images, faded, plus colored plasma of `severity * 64 / 10` levels.
 
     What is left of the image is `1 - severity * 64 / 10 / 255`. Coordinates in units of `scale`
     are pushed by sines of each other, 4, 5 or 6 times with equal chance, at frequencies growing by
@@ -188,10 +188,10 @@ class _Board(NamedTuple):
 def checkerboard_cutout(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
-    """The images with part of one colour of a turned checkerboard grey, `severity / 10` of it.
+    """The images with part of one color of a turned checkerboard gray, `severity / 10` of it.
 
     The board is turned about the first pixel by a uniform angle; its squares are from 0.1 to 0.25
-    of the side, uniform, and at least one pixel. Each square of the one colour becomes grey (128)
+    of the side, uniform, and at least one pixel. Each square of the one color becomes gray (128)
     with that chance, independently.
     """
     n, _, height, width = images.shape
@@ -212,7 +212,7 @@ def _draw_board(
     square = _uniform(0.1 * side, 0.25 * side, n, device, generator).clamp_min_(1)
     chance = torch.rand(n, 2 * reach, 2 * reach, device=device, generator=generator)
     # The original rounds towards zero, so that the two squares that meet at the first pixel share
-    # a number; no others of their colour that are in one picture do.
+    # a number; no others of their color that are in one image do.
     chance[:, reach - 1, reach - 1] = chance[:, reach, reach]
     return _Board(angle, square, chance)
 
@@ -227,11 +227,11 @@ def _apply_board(images: Tensor, severity: float, draw: _Board) -> Tensor:
     second = (reach - y * sin + x * cos).long()
     cut = (draw.chance < severity / 10).logical_and_(_dark_squares(reach, images.device))
     here = cut.flatten(1).gather(1, first.mul_(2 * reach).add_(second).flatten(1))
-    return images.masked_fill(here.view(-1, 1, height, width), _GREY)
+    return images.masked_fill(here.view(-1, 1, height, width), _GRAY)
 
 
 @lru_cache(maxsize=16)
 def _dark_squares(reach: int, device: torch.device) -> Tensor:
-    """Whether each square of a board of `2 * reach` each way has the colour of the middle one."""
+    """Whether each square of a board of `2 * reach` each way has the color of the middle one."""
     place = torch.arange(-reach, reach, device=device)
     return (place[:, None] - place) % 2 == 0

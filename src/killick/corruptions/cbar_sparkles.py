@@ -1,8 +1,8 @@
-"""What C-bar draws over a picture: sparkles, a white surround with rays, and grey lines.
+"""What C-bar draws over an image: sparkles, a white surround with rays, and gray lines.
 
 Definitions by Mintun et al. (2021), from their generator of the published sets. There a severity s
 stands for a share of a largest value: a parameter is s times that value over 10, the same for every
-image. `side` is the authors' image size; here, where a picture is not square, it is the shorter
+image. `side` is the authors' image size; here, where an image is not square, it is the shorter
 side, and places are drawn along each axis by its own length. Deviations: the random numbers come
 from torch, and the arithmetic is in float32.
 """
@@ -19,7 +19,7 @@ from killick.corruptions.pixels import to_bytes, to_floats
 _SPARKLES = 5
 _FEWEST_RAYS, _MOST_RAYS = 50, 199
 _SPREAD = 0.25  # of the rays' lengths, as a share of the radius
-_GREY = 128.0
+_GRAY = 128.0
 _GUARD = 1e-3  # as in `to_bytes`
 
 
@@ -27,12 +27,12 @@ class Bursts(NamedTuple):
     """What is drawn for `k` bursts of rays in each of `n` images.
 
     Attributes:
-        centres: Row and column in pixels, `(n, k, 2)`.
+        centers: Row and column in pixels, `(n, k, 2)`.
         rays: How many, `(n, k)`.
         spread: A standard normal number for each ray there may be, `(n, k, 199)`.
     """
 
-    centres: Tensor
+    centers: Tensor
     rays: Tensor
     spread: Tensor
 
@@ -57,12 +57,12 @@ class Lines(NamedTuple):
     imagenet=(1, 2, 3, 5, 6),
 )
 def sparkles(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
-    """Pictures with five white sparkles each, larger with the severity s.
+    """Images with five white sparkles each, larger with the severity s.
 
-    A sparkle has its centre uniformly in the picture, 50 to 199 rays at even angles, and for each
+    A sparkle has its center uniformly in the image, 50 to 199 rays at even angles, and for each
     ray a length of `max(1, r + r g / 4)`, where `r = (s / 10) 0.1 side` and g is standard normal.
     Between two rays the length l is interpolated linearly in the angle. With f the place between
-    them (0 to 1) and d the distance from the centre, a pixel goes from its value v towards white by
+    them (0 to 1) and d the distance from the center, a pixel goes from its value v towards white by
     the share `(1 - (f - 1/2)^2) l^2 / (d^2 + 0.0001)`, at most 1. One sparkle follows another.
     """
     bursts = _draw_bursts(images, _SPARKLES, 0.0, 1.0, generator)
@@ -76,9 +76,9 @@ def sparkles(images: Tensor, severity: float, *, generator: torch.Generator | No
 def inverse_sparkles(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
-    """Pictures left as they are inside one large sparkle and white around it, more so with s.
+    """Images left as they are inside one large sparkle and white around it, more so with s.
 
-    The sparkle is as in `sparkles`, with its centre uniformly in the middle half of each axis,
+    The sparkle is as in `sparkles`, with its center uniformly in the middle half of each axis,
     `r = side / 4` and lengths of `r + r g / 4` without a lower limit. The distance of a pixel to
     white is multiplied by the share `(1 - (f - 1/2)^2) (l^2 / (d^2 + 0.0001))^e`, at most 1, with
     `e = (s / 10) 65 / 50`.
@@ -91,7 +91,7 @@ def inverse_sparkles(
     cifar=(0.5, 1, 1.5, 2, 2.5),
 )
 def lines(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
-    """Pictures crossed by `int((s / 10) side)` anti-aliased lines of grey 128.
+    """Images crossed by `int((s / 10) side)` anti-aliased lines of gray 128.
 
     A line goes `side` pixels to both sides of a uniformly random point, in a direction uniformly
     within half of `2 pi variation` of the image's own; that direction is uniform in 0 to 2 pi, the
@@ -107,14 +107,14 @@ def lines(images: Tensor, severity: float, *, generator: torch.Generator | None)
 def _draw_bursts(
     images: Tensor, k: int, low: float, high: float, generator: torch.Generator | None
 ) -> Bursts:
-    """Random bursts with their centres between two shares of height and width."""
+    """Random bursts with their centers between two shares of height and width."""
     n, device = len(images), images.device
-    centres = torch.rand(n, k, 2, device=device, generator=generator).mul_(high - low).add_(low)
+    centers = torch.rand(n, k, 2, device=device, generator=generator).mul_(high - low).add_(low)
     for axis, length in enumerate(images.shape[2:]):
-        centres[..., axis].mul_(length)
+        centers[..., axis].mul_(length)
     rays = torch.randint(_FEWEST_RAYS, _MOST_RAYS + 1, (n, k), device=device, generator=generator)
     spread = torch.randn(n, k, _MOST_RAYS, device=device, generator=generator)
-    return Bursts(centres, rays, spread)
+    return Bursts(centers, rays, spread)
 
 
 def _add_sparkles(images: Tensor, severity: float, bursts: Bursts) -> Tensor:
@@ -136,16 +136,16 @@ def _surround(images: Tensor, severity: float, bursts: Bursts) -> Tensor:
 
 
 def _towards_white(images: Tensor, left: Tensor) -> Tensor:
-    """Pictures with `left` of the distance to white, `(n, h, w)`."""
+    """Images with `left` of the distance to white, `(n, h, w)`."""
     return to_bytes(to_floats(images).sub_(255).mul_(left[:, None]).add_(255))
 
 
 def _shine(images: Tensor, bursts: Bursts, lengths: Tensor, number: int, exponent: float) -> Tensor:
     """How strongly one burst of each image reaches each pixel, from 0 to 1, `(n, h, w)`."""
     n, _, height, width = images.shape
-    centre, rays = bursts.centres[:, number], bursts.rays[:, number, None]
-    down = torch.arange(height, device=images.device) - centre[:, :1]
-    across = torch.arange(width, device=images.device) - centre[:, 1:]
+    center, rays = bursts.centers[:, number], bursts.rays[:, number, None]
+    down = torch.arange(height, device=images.device) - center[:, :1]
+    across = torch.arange(width, device=images.device) - center[:, 1:]
     # The angle in rays, from the one that points up.
     place = torch.atan2(across[:, None, :], down[:, :, None]).flatten(1)
     place.add_(math.pi).mul_(rays / (2 * math.pi))
@@ -196,12 +196,12 @@ def _cross_out(images: Tensor, drawn: Lines) -> Tensor:
     # The distance of a pixel from a line is the difference of its row's part and its column's.
     down = _part(height, rows, run / length, beyond=1e9)
     across = _part(width, columns, fall / length, beyond=-1e9)
-    grey = torch.full((), _GREY, device=images.device)
+    gray = torch.full((), _GRAY, device=images.device)
     levels = to_floats(images)
     for number in range(drawn.places.shape[1]):
         distance = (down[:, number, :, None] - across[:, number, None, :]).abs_()
         cover = distance.neg_().add_(1).clamp_min_(0)[:, None]
-        levels = torch.lerp(levels, grey, cover).add_(_GUARD).floor_()
+        levels = torch.lerp(levels, gray, cover).add_(_GUARD).floor_()
     return to_bytes(levels)
 
 

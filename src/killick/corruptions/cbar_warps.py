@@ -1,9 +1,9 @@
-"""C-bar corruptions that move pixels: pinch and twirl, ripple, circular blur, coloured fringes.
+"""C-bar corruptions that move pixels: pinch and twirl, ripple, circular blur, colored fringes.
 
 Definitions by Mintun et al. (2021), from their generator of the published sets. There a severity s
 stands for a share of a largest value: a parameter is s times that value over 10, the same for every
-image. What lies outside of the picture is black in all of them. `side` is the authors' image size;
-here, where a picture is not square, it is the shorter side unless said otherwise. Deviations: the
+image. What lies outside of the image is black in all of them. `side` is the authors' image size;
+here, where an image is not square, it is the shorter side unless said otherwise. Deviations: the
 random numbers come from torch, and the arithmetic is in float32.
 """
 
@@ -26,11 +26,11 @@ _ROTATIONS = 21
 def pinch_and_twirl(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
-    """Pictures pinched and twirled in discs side by side, each clockwise or not by chance.
+    """Images pinched and twirled in discs side by side, each clockwise or not by chance.
 
     The discs fill square cells of `side // 3` pixels (`side // 5` from 224 pixels up), counted from
     the top left, as many of them along a longer axis as fit in proportion. For a pixel at distance
-    d from the centre, as a share of the radius, the value comes from `sin(d pi / 2)^-m` times as
+    d from the center, as a share of the radius, the value comes from `sin(d pi / 2)^-m` times as
     far out, turned by `a (1 - d)^2`, where `m = (s / 10) 0.4 + 0.1` and `a = (s / 10) pi / 2`, with
     either sign for each disc. Interpolation is bilinear.
     """
@@ -41,7 +41,7 @@ def pinch_and_twirl(
     cifar=(5.5, 6, 6.5, 7.5, 8),
 )
 def ripple(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
-    """Pictures with rows and columns displaced by a sine each.
+    """Images with rows and columns displaced by a sine each.
 
     A value in row y comes from row `y + A sin(2 pi y / l + p)` with `A = (s / 10) 0.025 side`, a
     wavelength l uniform in 0.1 to 0.3 sides and a phase p uniform in 0 to 2 pi; columns likewise by
@@ -57,11 +57,11 @@ def ripple(images: Tensor, severity: float, *, generator: torch.Generator | None
 def circular_motion_blur(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
-    """Pictures averaged over 21 rotations about the centre; nothing is drawn.
+    """Images averaged over 21 rotations about the center; nothing is drawn.
 
     The angles are `u (s / 10) 15` degrees for 21 evenly spaced u in -1 to 1, with weights
     proportional to `exp(-2 u^2)`. Each rotation is an interpolation by cubic splines with mirrored
-    edges, and black where it looks outside of the outermost pixels' centres (scipy's `rotate`).
+    edges, and black where it looks outside of the outermost pixels' centers (scipy's `rotate`).
     """
     n, channels, height, width = images.shape
     levels = to_floats(images).reshape(n * channels, height, width)
@@ -81,12 +81,12 @@ def circular_motion_blur(
 def transverse_chromatic_abberation(
     images: Tensor, severity: float, *, generator: torch.Generator | None
 ) -> Tensor:
-    """Pictures with their three colours at three magnifications, in random order.
+    """Images with their three colors at three magnifications, in random order.
 
-    These are 1, `1 + z / 2` and `1 + z` for `z = (s / 10) 0.5`. A colour is resized to
-    `round(magnification * length)` pixels along each axis, outermost centres upon outermost, and
+    These are 1, `1 + z / 2` and `1 + z` for `z = (s / 10) 0.5`. A color is resized to
+    `round(magnification * length)` pixels along each axis, outermost centers upon outermost, and
     the middle is cut out. The interpolation is by cubic B-splines whose coefficients are the pixels
-    themselves (scipy's `zoom` without its prefilter), so that all colours are blurred, also at 1.
+    themselves (scipy's `zoom` without its prefilter), so that all colors are blurred, also at 1.
     Values are rounded to the nearest, not truncated: the authors resize in uint8.
     """
     return _magnify(images, severity, _draw_orders(images, generator))
@@ -191,12 +191,12 @@ def _ripple_matrix(length: int, severity: float, wavelength: Tensor, phase: Tens
 
 
 def _draw_orders(images: Tensor, generator: torch.Generator | None) -> Tensor:
-    """For each colour the number of its magnification, `(n, 3)`: a random permutation."""
+    """For each color the number of its magnification, `(n, 3)`: a random permutation."""
     return torch.rand(len(images), 3, device=images.device, generator=generator).argsort(1)
 
 
 def _magnify(images: Tensor, severity: float, orders: Tensor) -> Tensor:
-    """The colours at the magnifications of the given orders."""
+    """The colors at the magnifications of the given orders."""
     height, width = images.shape[2:]
     rows = _magnifications(height, severity, images.device).index_select(0, orders.flatten())
     columns = _magnifications(width, severity, images.device).index_select(0, orders.flatten())
@@ -251,7 +251,7 @@ def _rotations(
     angle = step * math.radians(severity / 10 * 15)
     size, middle_y, middle_x = height * width, (height - 1) / 2, (width - 1) / 2
     sources, weights, counts = [], [], []
-    for pixels in torch.arange(size).split(4096):  # a large picture's all at once would not fit
+    for pixels in torch.arange(size).split(4096):  # a large image's all at once would not fit
         dy, dx = pixels // width - middle_y, pixels % width - middle_x
         y = angle.cos() * dy + angle.sin() * dx + middle_y
         x = angle.cos() * dx - angle.sin() * dy + middle_x

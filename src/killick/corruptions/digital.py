@@ -1,4 +1,4 @@
-"""What cameras and software do to pictures: contrast, brightness, saturation, blocks and JPEG.
+"""What cameras and software do to images: contrast, brightness, saturation, blocks and JPEG.
 
 The operations are those of ImageNet-C and CIFAR-10-C (Hendrycks and Dietterich 2019). Nothing here
 is random; the functions take a generator because every corruption does, and leave it alone.
@@ -14,7 +14,7 @@ from killick.corruptions.corruption import corruption
 from killick.corruptions.jpeg import recode
 from killick.corruptions.pixels import to_bytes, to_floats
 
-# Pillow's own fixed point: 8 bits for the grey level, 2 to spare, 22 for the weight.
+# Pillow's own fixed point: 8 bits for the gray level, 2 to spare, 22 for the weight.
 _BITS = 22
 _UNIT = 1 << _BITS
 
@@ -24,7 +24,7 @@ _UNIT = 1 << _BITS
     imagenet=(0.4, 0.3, 0.2, 0.1, 0.05),
 )
 def contrast(images: Tensor, factor: float, *, generator: torch.Generator | None) -> Tensor:
-    """The images with every channel drawn towards its own mean over the picture.
+    """The images with every channel drawn towards its own mean over the image.
 
     Constants:
         factor: What is left of the distance to the mean.
@@ -42,7 +42,7 @@ def brightness(images: Tensor, added: float, *, generator: torch.Generator | Non
     """The images with the value of HSV raised, hue and saturation kept.
 
     The value is the largest of the three channels, and to change it scales all three; black, which
-    has no hue, becomes grey. The original goes to HSV and back, to the same effect.
+    has no hue, becomes gray. The original goes to HSV and back, to the same effect.
 
     Constants:
         added: To the value, as a share of full scale.
@@ -64,7 +64,7 @@ def saturate(
 
     The value is the largest of the three channels, and the saturation says how far the smallest
     lies below it, as a share of it: to change it stretches the distances of all three to the
-    largest. Greys have the hue of red in HSV, so that an offset turns them red, as in the original.
+    largest. Grays have the hue of red in HSV, so that an offset turns them red, as in the original.
 
     Constants:
         factor: Not negative.
@@ -88,7 +88,7 @@ def pixelate(images: Tensor, scale: float, *, generator: torch.Generator | None)
     """The images made smaller by the means of boxes, and large again by repetition.
 
     Equal to Pillow's BOX filter, down and up, which rounds the means along x, then those along y.
-    (Since version 13 it begins with y in images twice as tall as wide: a grey level there.)
+    (Since version 13 it begins with y in images twice as tall as wide: a gray level there.)
 
     Constants:
         scale: Of the small image, in (0, 1]; its sides are cut to whole pixels, at least 1.
@@ -109,7 +109,7 @@ def jpeg_compression(
 ) -> Tensor:
     """The images after they were written and read as JPEG, with the pixels that Pillow gives.
 
-    Colours have half the resolution, Pillow's default.
+    Colors have half the resolution, Pillow's default.
 
     Constants:
         quality: Of libjpeg, 1 to 100; cut to a whole number.

@@ -1,6 +1,6 @@
-"""Edges, distances to them and equalised histograms as OpenCV makes them, for the water drops.
+"""Edges, distances to them and equalized histograms as OpenCV makes them, for the water drops.
 
-OpenCV works on one picture; this works on many, `(h, w, n)`: with the pictures side by side in
+OpenCV works on one image; this works on many, `(h, w, n)`: with the images side by side in
 memory, a shift by some pixels is one long run. The arithmetic is that of integers, and the result
 equal to OpenCV's. Only the search for weak edges waits for the device.
 """
@@ -30,15 +30,15 @@ def frame(values: Tensor, dim: int, mirrored: bool) -> Tensor:
     return torch.cat((ends[0], values, ends[1]), dim)
 
 
-def add_neighbours(framed: Tensor, dim: int) -> Tensor:
-    """Each value with both its neighbours along `dim`; what `frame` added is gone."""
+def add_neighbors(framed: Tensor, dim: int) -> Tensor:
+    """Each value with both its neighbors along `dim`; what `frame` added is gone."""
     length = framed.shape[dim] - 2
     total = framed.narrow(dim, 0, length) + framed.narrow(dim, 1, length)
     return total.add_(framed.narrow(dim, 2, length))
 
 
 def differ(framed: Tensor, dim: int) -> Tensor:
-    """The neighbour after each value less the one before it; what `frame` added is gone."""
+    """The neighbor after each value less the one before it; what `frame` added is gone."""
     length = framed.shape[dim] - 2
     return framed.narrow(dim, 2, length) - framed.narrow(dim, 0, length)
 
@@ -55,8 +55,8 @@ def find_edges(levels: Tensor, low: int, high: int) -> Tensor:
         uint8 `(h, w, n)`, 255 on an edge and 0 elsewhere.
     """
     framed = frame(frame(levels, 0, mirrored=False), 1, mirrored=False)
-    across = differ(add_neighbours(framed, 0).add_(framed[1:-1]), 1)
-    down = differ(add_neighbours(framed, 1).add_(framed[:, 1:-1]), 0)
+    across = differ(add_neighbors(framed, 0).add_(framed[1:-1]), 1)
+    down = differ(add_neighbors(framed, 1).add_(framed[:, 1:-1]), 0)
     slope, crest = _find_crests(across, down)
     weak = crest.bitwise_and_(low - slope)
     strong = weak & (high - slope)
@@ -64,7 +64,7 @@ def find_edges(levels: Tensor, low: int, high: int) -> Tensor:
 
 
 def _find_crests(across: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
-    """The slope of each pixel, and a number below 0 where no neighbour up or down it is steeper.
+    """The slope of each pixel, and a number below 0 where no neighbor up or down it is steeper.
 
     The sign says what a comparison would: `a < b` where `a - b` is below 0, and bits are combined
     instead of booleans. Comparing int16 is an order slower on a CPU.
@@ -103,7 +103,7 @@ def _mask(signs: Tensor) -> Tensor:
 def _grow(seeds: Tensor, allowed: Tensor) -> Tensor:
     """The seeds and all of `allowed` that hangs together with them, over sides and corners.
 
-    In one long row, pixels that leave a picture on the right come back on the left of the next
+    In one long row, pixels that leave an image on the right come back on the left of the next
     line: there is the column of zeros, of which none is allowed.
     """
     height, columns, n = seeds.shape
@@ -159,10 +159,10 @@ def measure_distances(edges: Tensor, limit: int) -> Tensor:
     return distances[:, :width]
 
 
-def equalise(levels: Tensor, highest: int) -> Tensor:
+def equalize(levels: Tensor, highest: int) -> Tensor:
     """The levels spread over 0 to 255, so that each takes as much of that as it has pixels.
 
-    The lowest becomes 0; a picture with one level only stays as it is.
+    The lowest becomes 0; an image with one level only stays as it is.
 
     Args:
         levels: int64 `(h, w, n)`; may be overwritten.

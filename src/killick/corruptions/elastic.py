@@ -36,7 +36,7 @@ def elastic_transform(
     """The images under an affine map of their own, then displaced by a smooth random field.
 
     As in ImageNet-C and CIFAR-10-C (Hendrycks and Dietterich 2019): three points around the middle
-    are moved, and the picture with them; then every pixel is fetched from elsewhere, by smoothed
+    are moved, and the image with them; then every pixel is fetched from elsewhere, by smoothed
     uniform noise. Both steps interpolate linearly between mirrored edges, without and with the
     edge repeated. Not as there: the random numbers; the rounding to 1/32 of a
     pixel in the first step, by OpenCV before version 5; images under 3 pixels, where its three
@@ -108,13 +108,13 @@ def _displaced_grid(noise: Tensor, alpha: float, sigma: float) -> Tensor:
     shift = rows @ noise @ columns.T
     shift[:, 0] *= 2 * alpha / width
     shift[:, 1] *= 2 * alpha / height
-    shift += _centres(height, width, noise.device)
+    shift += _centers(height, width, noise.device)
     return shift.permute(0, 2, 3, 1)
 
 
 @lru_cache(maxsize=16)
-def _centres(height: int, width: int, device: torch.device) -> Tensor:
-    """The x and y of every pixel's centre, if -1 and 1 are the edges, `(2, height, width)`."""
+def _centers(height: int, width: int, device: torch.device) -> Tensor:
+    """The x and y of every pixel's center, if -1 and 1 are the edges, `(2, height, width)`."""
     y = (2 * torch.arange(height) + 1) / height - 1
     x = (2 * torch.arange(width) + 1) / width - 1
     return torch.stack(torch.meshgrid(y, x, indexing="ij")[::-1]).to(device)

@@ -1,4 +1,4 @@
-"""Frost: ice on the window through which a picture is seen."""
+"""Frost: ice on the window through which an image is seen."""
 
 import math
 import os
@@ -99,8 +99,8 @@ def _find_folder(where: str | os.PathLike[str]) -> Path:
 
 def _read(path: Path) -> Tensor:
     try:
-        with Image.open(path) as picture:
-            pixels = np.array(picture.convert("RGB"))
+        with Image.open(path) as image:
+            pixels = np.array(image.convert("RGB"))
     except OSError as error:
         raise DataError(
             f"expected a photograph in {path}, found a file that cannot be read: {error}."

@@ -23,13 +23,13 @@ def glass_blur(
     """The images blurred, their pixels shuffled locally, and blurred again.
 
     In each pass the pixels are visited from the last to the first, row by row, and each is
-    overwritten with a neighbour as that is by then (the original means to swap the two, but only
+    overwritten with a neighbor as that is by then (the original means to swap the two, but only
     copies). `reach + 1` rows and columns before the first and `reach - 1` after the last are not
     visited. The original calculates with float64, this with float32, and draws other numbers.
 
     Constants:
         sigma: Of both blurs, in pixels.
-        reach: How far off a neighbour may be: `-reach` to `reach - 1` in each direction.
+        reach: How far off a neighbor may be: `-reach` to `reach - 1` in each direction.
         passes: How often the pixels are shuffled.
     """
     n, channels, height, width = images.shape
@@ -51,7 +51,7 @@ def _draw(
     device: torch.device,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """The number of a neighbour for each visited pixel, row by row in the square of neighbours."""
+    """The number of a neighbor for each visited pixel, row by row in the square of neighbors."""
     return torch.randint(
         (2 * reach) ** 2, shape, dtype=torch.int32, device=device, generator=generator
     )
@@ -60,7 +60,7 @@ def _draw(
 def _trace(drawn: Tensor, reach: int, height: int, width: int) -> Tensor:
     """From which place before a pass the pixel at each place after it comes, `(n * h * w,)`.
 
-    A neighbour that lies ahead of its pixel has been visited, and may have been overwritten with
+    A neighbor that lies ahead of its pixel has been visited, and may have been overwritten with
     one that lies ahead of itself, and so on, until one does not. All these chains are followed at
     once, by steps that double: no pixel waits for another.
 
@@ -75,11 +75,11 @@ def _trace(drawn: Tensor, reach: int, height: int, width: int) -> Tensor:
     side = torch.arange(-reach, reach, dtype=torch.int32, device=device)
     steps = (side[:, None] * width + side).flatten()
     own = torch.arange(n * height * width, dtype=torch.int32, device=device)
-    neighbour = own.clone()
-    visited = neighbour.view(n, height, width)[:, reach + 1 : height - reach + 1]
+    neighbor = own.clone()
+    visited = neighbor.view(n, height, width)[:, reach + 1 : height - reach + 1]
     visited = visited[:, :, reach + 1 : width - reach + 1]
     visited += steps.index_select(0, drawn.flatten()).view(drawn.shape)
-    last = torch.maximum(own, neighbour)
+    last = torch.maximum(own, neighbor)
     # A chain cannot be longer than there are pixels to visit. On a CPU it is cheap to see that all
     # have ended, after a few rounds; on a GPU the question would cost more than the rounds.
     rounds = (rows * columns - 1).bit_length() if reach > 1 else 0
@@ -88,4 +88,4 @@ def _trace(drawn: Tensor, reach: int, height: int, width: int) -> Tensor:
         if device.type == "cpu" and torch.equal(further, last):
             break
         last = further
-    return neighbour.index_select(0, last)
+    return neighbor.index_select(0, last)

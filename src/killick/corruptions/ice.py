@@ -54,25 +54,25 @@ def make_ice() -> tuple[Tensor, ...]:
 
 def _freeze(pane: Pane, generator: torch.Generator) -> Tensor:
     """One texture."""
-    large, small = (standardise(grow_ferns(width, generator)) for width in pane.ferns)
+    large, small = (standardize(grow_ferns(width, generator)) for width in pane.ferns)
     ice = torch.maximum(large, small - 0.3)
-    ice = standardise(ice + pane.haze * make_haze(pane.roughness, generator))
+    ice = standardize(ice + pane.haze * make_haze(pane.roughness, generator))
     mean, std = torch.tensor(pane.mean), torch.tensor(pane.std)
     return (mean[:, None, None] + std[:, None, None] * ice).round_().clamp_(0, 255).to(torch.uint8)
 
 
-def standardise(values: Tensor) -> Tensor:
+def standardize(values: Tensor) -> Tensor:
     """The values with mean 0 and standard deviation 1."""
     return (values - values.mean()) / values.std()
 
 
 def make_haze(roughness: float, generator: torch.Generator) -> Tensor:
-    """Clouds of all sizes `(512, 512)`, standardised: noise whose power falls with frequency."""
+    """Clouds of all sizes `(512, 512)`, standardized: noise whose power falls with frequency."""
     down = torch.fft.fftfreq(_SIZE)[:, None]
     across = torch.fft.rfftfreq(_SIZE)
     frequency = torch.hypot(down, across).clamp_min_(1 / _SIZE)
     spectrum = torch.fft.rfft2(torch.randn(_SIZE, _SIZE, generator=generator))
-    return standardise(torch.fft.irfft2(spectrum * frequency ** (-roughness / 2)))
+    return standardize(torch.fft.irfft2(spectrum * frequency ** (-roughness / 2)))
 
 
 def grow_ferns(width: int, generator: torch.Generator) -> Tensor:

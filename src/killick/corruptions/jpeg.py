@@ -1,7 +1,7 @@
 """JPEG without the files: what coding and decoding does to pixels, on any device.
 
 The bits of a JPEG file give back exactly what was put into them, so only the steps before and after
-count: other colours, half of their resolution, cosine transforms, rounding to the table of the
+count: other colors, half of their resolution, cosine transforms, rounding to the table of the
 quality, and the way back. They are whole-number arithmetic in libjpeg, done here in floats that
 hold the same numbers exactly: float64 in products of matrices, which is never rounded to TF32.
 """
@@ -37,7 +37,7 @@ _LUMA_STEPS = (
     (49, 64, 78, 87, 103, 121, 120, 101),
     (72, 92, 95, 98, 112, 100, 103, 99),
 )
-_COLOUR_STEPS = (
+_COLOR_STEPS = (
     (17, 18, 24, 47, 99, 99, 99, 99),
     (18, 21, 26, 66, 99, 99, 99, 99),
     (24, 26, 56, 99, 99, 99, 99, 99),
@@ -49,41 +49,41 @@ _COLOUR_STEPS = (
 def recode(images: Tensor, quality: int) -> Tensor:
     """The images as they come back from a JPEG file of quality 1 to 100, as libjpeg gives them."""
     height, width = images.shape[2:]
-    luma, colours = _to_planes(images)
-    luma_blocks, colour_blocks = _to_blocks(luma), _to_blocks(colours)
-    frequencies = _transform(torch.cat([luma_blocks, colour_blocks], 2))
+    luma, colors = _to_planes(images)
+    luma_blocks, color_blocks = _to_blocks(luma), _to_blocks(colors)
+    frequencies = _transform(torch.cat([luma_blocks, color_blocks], 2))
     split = luma_blocks.shape[2]
-    luma_steps, colour_steps = _steps(quality, images.device)
+    luma_steps, color_steps = _steps(quality, images.device)
     _round_to(frequencies[:, :, :split], luma_steps)
-    _round_to(frequencies[:, :, split:], colour_steps)
+    _round_to(frequencies[:, :, split:], color_steps)
     blocks = _transform_back(frequencies)
     luma = _to_plane(blocks[:, :, :split], luma.shape)
-    colours = _to_plane(blocks[:, :, split:], colours.shape)
-    colours = _enlarge(colours[:, :, : (height + 1) // 2, : (width + 1) // 2])
-    return _to_pixels(luma[:, 0, :height, :width], colours[:, :, :height, :width])
+    colors = _to_plane(blocks[:, :, split:], colors.shape)
+    colors = _enlarge(colors[:, :, : (height + 1) // 2, : (width + 1) // 2])
+    return _to_pixels(luma[:, 0, :height, :width], colors[:, :, :height, :width])
 
 
 def _to_planes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Luma, `(n, 1, ...)`, and both colour differences, `(n, 2, ...)`, halved, all from -128.
+    """Luma, `(n, 1, ...)`, and both color differences, `(n, 2, ...)`, halved, all from -128.
 
-    They are filled up to whole blocks of 8 by repeating what is last. Colours are filled sideways
+    They are filled up to whole blocks of 8 by repeating what is last. Colors are filled sideways
     before they are halved, downwards afterwards.
     """
     height = images.shape[2]
     red, green, blue = to_floats(_fill(_fill(images, 3, 16), 2, 2)).unbind(1)
     luma = (red * _of(19595)).add_(green, alpha=_of(38470)).add_(blue, alpha=_of(7471))
     luma = luma.add_(0.5).floor_().sub_(128)
-    colours = torch.empty(len(red), 2, *red.shape[1:], device=red.device)
-    bluish, reddish = colours.unbind(1)
+    colors = torch.empty(len(red), 2, *red.shape[1:], device=red.device)
+    bluish, reddish = colors.unbind(1)
     torch.mul(blue, 0.5, out=bluish).sub_(green, alpha=_of(21709)).sub_(red, alpha=_of(11059))
     torch.mul(red, 0.5, out=reddish).sub_(green, alpha=_of(27439)).sub_(blue, alpha=_of(5329))
-    colours.add_(_of(2**15 - 1)).floor_()
-    colours = colours[:, :, ::2] + colours[:, :, 1::2]
-    colours = colours[..., ::2] + colours[..., 1::2]
+    colors.add_(_of(2**15 - 1)).floor_()
+    colors = colors[:, :, ::2] + colors[:, :, 1::2]
+    colors = colors[..., ::2] + colors[..., 1::2]
     # Rounded down after 1 or 2 is added, in turn, so that halves go up as often as down.
-    colours[..., ::2] += 1
-    colours[..., 1::2] += 2
-    return _fill(luma[:, None, :height], 2, 8), _fill(colours.mul_(0.25).floor_(), 2, 8)
+    colors[..., ::2] += 1
+    colors[..., 1::2] += 2
+    return _fill(luma[:, None, :height], 2, 8), _fill(colors.mul_(0.25).floor_(), 2, 8)
 
 
 def _fill(planes: Tensor, axis: int, unit: int) -> Tensor:
@@ -144,28 +144,28 @@ def _round_to(frequencies: Tensor, steps: Tensor) -> None:
 
 @lru_cache(maxsize=128)
 def _steps(quality: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The steps of luma and of colours, `(8, 8, 1)`, coarser the lower the quality."""
+    """The steps of luma and of colors, `(8, 8, 1)`, coarser the lower the quality."""
     percent = 5000 // quality if quality < 50 else 200 - 2 * quality
-    tables = torch.tensor([_LUMA_STEPS, _COLOUR_STEPS])
-    luma, colour = ((tables * percent + 50) // 100).clamp_(1, 255).double().unsqueeze(3).to(device)
-    return luma, colour
+    tables = torch.tensor([_LUMA_STEPS, _COLOR_STEPS])
+    luma, color = ((tables * percent + 50) // 100).clamp_(1, 255).double().unsqueeze(3).to(device)
+    return luma, color
 
 
-def _enlarge(colours: Tensor) -> Tensor:
-    """Colours at twice the resolution: three parts of the nearest value, one of the next, each way.
+def _enlarge(colors: Tensor) -> Tensor:
+    """Colors at twice the resolution: three parts of the nearest value, one of the next, each way.
 
     libjpeg only repeats values in images up to 4 pixels wide.
     """
-    if colours.shape[3] <= 2:
-        return colours.repeat_interleave(2, 2).repeat_interleave(2, 3)
-    n, channels, height, width = colours.shape
-    triple = colours * 3
-    tall = torch.empty(n, channels, height, 2, width, device=colours.device)
-    torch.add(triple, _shift(colours, 2, -1), out=tall[:, :, :, 0])
-    torch.add(triple, _shift(colours, 2, 1), out=tall[:, :, :, 1])
+    if colors.shape[3] <= 2:
+        return colors.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    n, channels, height, width = colors.shape
+    triple = colors * 3
+    tall = torch.empty(n, channels, height, 2, width, device=colors.device)
+    torch.add(triple, _shift(colors, 2, -1), out=tall[:, :, :, 0])
+    torch.add(triple, _shift(colors, 2, 1), out=tall[:, :, :, 1])
     tall = tall.flatten(2, 3)
     triple = tall * 3
-    wide = torch.empty(n, channels, 2 * height, 2 * width, device=colours.device)
+    wide = torch.empty(n, channels, 2 * height, 2 * width, device=colors.device)
     torch.add(triple, _shift(tall, 3, -1).add_(8), out=wide[..., ::2])
     torch.add(triple, _shift(tall, 3, 1).add_(7), out=wide[..., 1::2])
     return wide.mul_(1 / 16).floor_()
@@ -179,9 +179,9 @@ def _shift(planes: Tensor, axis: int, step: int) -> Tensor:
     return torch.cat([planes.narrow(axis, 1, size - 1), planes.narrow(axis, size - 1, 1)], axis)
 
 
-def _to_pixels(luma: Tensor, colours: Tensor) -> Tensor:
-    """RGB of luma, `(n, ...)`, and colour differences, `(n, 2, ...)`, all from -128."""
-    bluish, reddish = colours.unbind(1)
+def _to_pixels(luma: Tensor, colors: Tensor) -> Tensor:
+    """RGB of luma, `(n, ...)`, and color differences, `(n, 2, ...)`, all from -128."""
+    bluish, reddish = colors.unbind(1)
     change = torch.empty(len(luma), 3, *luma.shape[1:], device=luma.device)
     red, green, blue = change.unbind(1)
     torch.mul(reddish, _of(91881), out=red)
@@ -191,5 +191,5 @@ def _to_pixels(luma: Tensor, colours: Tensor) -> Tensor:
 
 
 def _of(units: int) -> float:
-    """A weight of libjpeg's colours, in units of 2^-16; times a byte, it is exact in float32."""
+    """A weight of libjpeg's colors, in units of 2^-16; times a byte, it is exact in float32."""
     return units / 2**16

@@ -1,4 +1,4 @@
-"""Motion blur as ImageMagick does it: a picture smeared along a line, strongest where it began."""
+"""Motion blur as ImageMagick does it: an image smeared along a line, strongest where it began."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ from killick.corruptions.pixels import to_bytes, to_floats
 
 # Numbers that are fetched at a time: longer runs need fewer fetches, but a larger table of them.
 _RUN = 12
-# Weights below this share of the whole cannot change a grey level in float32.
+# Weights below this share of the whole cannot change a gray level in float32.
 _NEGLIGIBLE = 1e-8
 
 
@@ -41,7 +41,7 @@ def smear(levels: Tensor, angles: Tensor, radius: float, sigma: float) -> Tensor
     down, right = _offsets(angles, taps)
 
     # The table holds every run of pixels that some line can meet: those that begin at each pixel
-    # of the picture widened by `reach` on both sides. One weighted sum of its rows is a run of the
+    # of the image widened by `reach` on both sides. One weighted sum of its rows is a run of the
     # result, and `embedding_bag` does all of them in one go.
     run = max(1, _RUN // channels)
     runs = -(-width // run)
@@ -92,8 +92,8 @@ def motion_blur(
 ) -> Tensor:
     """The images as if the camera had moved, each along its own line within 45 degrees of level.
 
-    The original hands the picture to ImageMagick, which calculates with 16 bits and rounds to the
-    nearest grey level; this calculates with float32 and rounds as well. The angles come from
+    The original hands the image to ImageMagick, which calculates with 16 bits and rounds to the
+    nearest gray level; this calculates with float32 and rounds as well. The angles come from
     another stream of random numbers.
 
     Constants:

@@ -54,7 +54,7 @@ def speckle_noise(images: Tensor, std: float, *, generator: torch.Generator | No
 def impulse_noise(images: Tensor, share: float, *, generator: torch.Generator | None) -> Tensor:
     """The images with some values replaced by 0 or 255, equally often: salt and pepper.
 
-    Values are hit, not pixels, so the specks are coloured.
+    Values are hit, not pixels, so the specks are colored.
 
     Constants:
         share: Of the values that are replaced.
@@ -74,8 +74,8 @@ def impulse_noise(images: Tensor, share: float, *, generator: torch.Generator | 
 def shot_noise(images: Tensor, photons: float, *, generator: torch.Generator | None) -> Tensor:
     """The images as if counted in photons: every value is a Poisson count, brought back to scale.
 
-    The grey level that comes out has at most 256 values, so it is drawn as it is, by an alias table
-    for each grey level that goes in. No probability is further than 2^-24 from that of the Poisson
+    The gray level that comes out has at most 256 values, so it is drawn as it is, by an alias table
+    for each gray level that goes in. No probability is further than 2^-24 from that of the Poisson
     distribution, and levels that it never gives are never drawn.
 
     Constants:
@@ -96,7 +96,7 @@ def _random_bits(images: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def _look_up(images: Tensor, bits: Tensor, table: Tensor) -> Tensor:
-    """For each value the grey level that its row of the table gives for its 32 random bits."""
+    """For each value the gray level that its row of the table gives for its 32 random bits."""
     slot = bits & 255
     place = images.to(torch.int32, memory_format=torch.contiguous_format).mul_(_LEVELS).add_(slot)
     entry = table.index_select(0, place.view(-1)).view(images.shape)
@@ -109,12 +109,12 @@ def _look_up(images: Tensor, bits: Tensor, table: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _shot_table(photons: float, device: torch.device) -> Tensor:
-    """256 slots for each grey level of a picture, as `pack_aliases` makes them."""
+    """256 slots for each gray level of an image, as `pack_aliases` makes them."""
     return pack_aliases(shot_probabilities(photons)).to(device)
 
 
 def shot_probabilities(photons: float) -> Tensor:
-    """The chance that shot noise turns grey level i into j, `(256, 256)` in float64.
+    """The chance that shot noise turns gray level i into j, `(256, 256)` in float64.
 
     A count of `photons` and any above it is white. Levels are truncated as in the original.
     """

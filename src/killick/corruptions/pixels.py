@@ -8,7 +8,7 @@ _GUARD = 1e-3
 
 
 def to_floats(images: Tensor) -> Tensor:
-    """The grey levels as float32, from 0 to 255."""
+    """The gray levels as float32, from 0 to 255."""
     return images.to(torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""Snow, fog and spatter: weather between the camera and the picture."""
+"""Snow, fog and spatter: weather between the camera and the image."""
 
 import math
 from functools import lru_cache
@@ -10,9 +10,9 @@ from torch.nn.functional import threshold as cut_below
 from killick.corruptions.corruption import corruption
 from killick.corruptions.edges import (
     UNIT,
-    add_neighbours,
+    add_neighbors,
     differ,
-    equalise,
+    equalize,
     find_edges,
     frame,
     measure_distances,
@@ -21,7 +21,7 @@ from killick.corruptions.filters import gaussian_matrix
 from killick.corruptions.motion import smear
 from killick.corruptions.pixels import to_bytes, to_floats
 
-_GREY = (0.299, 0.587, 0.114)
+_GRAY = (0.299, 0.587, 0.114)
 _WATER = (175.0, 238.0, 238.0)  # pale turquoise
 _MUD = (63.0, 42.0, 20.0)
 _WEAK_EDGE, _STRONG_EDGE, _FARTHEST = 50, 150, 20
@@ -191,9 +191,9 @@ def _enlarge(layers: Tensor, height: int, width: int, zoom: float) -> Tensor:
 def _let_snow(images: Tensor, streaks: Tensor, mix: float) -> Tensor:
     """The images, whitened, with the streaks and the same streaks turned upside down."""
     levels = to_floats(images)
-    grey = levels[:, 0] * _GREY[0]
-    grey.add_(levels[:, 1], alpha=_GREY[1]).add_(levels[:, 2], alpha=_GREY[2])
-    white = torch.maximum(levels, grey.mul_(1.5).add_(127.5)[:, None])
+    gray = levels[:, 0] * _GRAY[0]
+    gray.add_(levels[:, 1], alpha=_GRAY[1]).add_(levels[:, 2], alpha=_GRAY[2])
+    white = torch.maximum(levels, gray.mul_(1.5).add_(127.5)[:, None])
     levels.mul_(mix).add_(white, alpha=1 - mix)
     return to_bytes(levels.add_(streaks + streaks.flip(2, 3)))
 
@@ -250,7 +250,7 @@ def spatter(
 def _throw_mud(images: Tensor, covered: Tensor, sigma: float) -> Tensor:
     """The images with brown where, after smoothing, at least 0.8 is covered."""
     mud = cut_below(_smooth(covered, sigma), 0.8, 0)[:, None]
-    return to_bytes(to_floats(images).lerp_(_colour(_MUD, images.device), mud))
+    return to_bytes(to_floats(images).lerp_(_color(_MUD, images.device), mud))
 
 
 def _splash_water(images: Tensor, liquid: Tensor, strength: float) -> Tensor:
@@ -261,8 +261,8 @@ def _splash_water(images: Tensor, liquid: Tensor, strength: float) -> Tensor:
     drops = drops.view(n, -1).t().contiguous().view(height, width, n)
     water = _light(drops).mul_(drops).view(-1, n).t().contiguous()
     water.mul_(strength / water.amax(1, keepdim=True).clamp_(min=1))
-    colour = _colour(_WATER, images.device)
-    return to_bytes(to_floats(images).addcmul_(water.view(n, 1, height, width), colour))
+    color = _color(_WATER, images.device)
+    return to_bytes(to_floats(images).addcmul_(water.view(n, 1, height, width), color))
 
 
 def _light(drops: Tensor) -> Tensor:
@@ -272,20 +272,20 @@ def _light(drops: Tensor) -> Tensor:
     """
     edges = find_edges(drops, _WEAK_EDGE, _STRONG_EDGE)
     heights = _blur(measure_distances(edges, _FARTHEST).float()).div_(UNIT)
-    heights = equalise(heights.add_(1e-4).long(), _FARTHEST)  # whole numbers stay whole
+    heights = equalize(heights.add_(1e-4).long(), _FARTHEST)  # whole numbers stay whole
     framed = frame(frame(heights, 0, mirrored=True), 1, mirrored=True)
-    lit = differ(add_neighbours(framed, 1), 0).add_(differ(add_neighbours(framed, 0), 1))
+    lit = differ(add_neighbors(framed, 1), 0).add_(differ(add_neighbors(framed, 0), 1))
     return _blur(lit.add_(heights).clamp_(0, 255).float()).round_()
 
 
 def _blur(values: Tensor) -> Tensor:
-    """The mean of each value and its eight neighbours, mirrored at the edges."""
-    values = add_neighbours(frame(values, 0, mirrored=True), 0)
-    return add_neighbours(frame(values, 1, mirrored=True), 1).div_(9)
+    """The mean of each value and its eight neighbors, mirrored at the edges."""
+    values = add_neighbors(frame(values, 0, mirrored=True), 0)
+    return add_neighbors(frame(values, 1, mirrored=True), 1).div_(9)
 
 
 @lru_cache(maxsize=16)
-def _colour(levels: tuple[float, ...], device: torch.device) -> Tensor:
+def _color(levels: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(levels, device=device).view(1, 3, 1, 1)
 
 

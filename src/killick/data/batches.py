@@ -1,8 +1,8 @@
-"""Batches of training samples: from images kept on the device, or streamed through workers.
+"""Batches of training samples, from images on the device or streamed through workers; `read_all`.
 
-Both have one interface. `begin` says where in the run one is, `load` does what the host has to do
-before a step, and `batch` gives the samples, by operations on the device alone, so that it can be
-compiled and captured in a CUDA graph.
+Both kinds have one interface. `begin` goes to a step of the run, `load` does the host's part of a
+step, and `batch` gives the samples by operations on the device alone, so that it can be compiled and
+captured in a CUDA graph.
 """
 
 import gc
@@ -25,34 +25,21 @@ View = Callable[[Tensor, int], Tensor]
 
 
 class Batch(NamedTuple):
-    """Samples of one forward pass.
+    """Samples of one forward pass."""
 
-    Attributes:
-        images: uint8 `(n, 3, height, width)`.
-        labels: Class numbers `(n,)`.
-        keys: From which everything random about each sample is drawn.
-    """
-
-    images: Tensor
-    labels: Tensor
-    keys: Tensor
+    images: Tensor  # uint8 (n, 3, height, width)
+    labels: Tensor  # class numbers (n,)
+    keys: Tensor  # from which everything random about each sample is drawn
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How the batch of a step is cut into parts: by process, and by pass when accumulating.
+    """How the batch of a step is cut into parts: by process, and by pass when accumulating."""
 
-    Attributes:
-        batch: Samples of a step, over all processes and passes.
-        rank: Of this process.
-        processes: How many there are.
-        passes: Forward passes of a process in one step.
-    """
-
-    batch: int
+    batch: int  # samples of a step, over all processes and passes
     rank: int = 0
     processes: int = 1
-    passes: int = 1
+    passes: int = 1  # forward passes of a process in one step
 
     @property
     def size(self) -> int:
@@ -67,16 +54,12 @@ class Cut:
 def epoch_order(samples: int, seed: int, epoch: int, repeats: int = 1) -> Tensor:
     """The order of an epoch: a random permutation that depends on (seed, epoch) alone.
 
-    Args:
-        samples: In the set.
-        seed: Of the run.
-        epoch: From 0.
-        repeats: Each sample comes so many times close together, each time augmented anew, and the
-            epoch stays as long: only a part of the set is seen in it (Hoffer et al. 2020). Two take
-            turns, a b a b a b: neighbours are what mixup mixes, and are never the same.
+    With `repeats` each sample comes so many times close together, each time augmented anew, and the
+    epoch stays as long: only a part of the set is in it (Hoffer et al. 2020). Two take turns,
+    a b a b a b: neighbors are what mixup mixes, and are never the same.
 
     Returns:
-        Numbers; `number % samples` is the sample, `number // samples` tells repetitions apart.
+        Numbers; `number % samples` is the sample, `number // samples` the repetition.
     """
     generator = torch.Generator().manual_seed(key(seed, epoch, Stream.ORDER) % 2**63)
     order = torch.randperm(samples, generator=generator)
@@ -111,16 +94,7 @@ class Batches(Protocol):
 
 
 class Resident:
-    """All images on the device as uint8; batches are cut out and augmented there.
-
-    Args:
-        pixels: `(n, height, width, 3)` on the device.
-        labels: On the device.
-        shift: The augmentation.
-        cut: Which part of each step's batch is this process's.
-        seed: Of the run.
-        repeats: See `epoch_order`.
-    """
+    """All images on the device as uint8 `(n, height, width, 3)`; batches are augmented there."""
 
     def __init__(
         self,
@@ -168,11 +142,11 @@ class Streamed:
 
     Args:
         images: The set.
-        view: Makes a sample of a image and its key.
-        size: Of a sample.
+        view: Makes a sample of an image and its key.
+        size: Height and width of a sample.
         cut: Which part of each step's batch is this process's.
         seed: Of the run.
-        device: Where the batches are wanted.
+        device: Of the batches.
         workers: Processes; 0 reads in this one.
         repeats: See `epoch_order`.
     """
@@ -190,18 +164,14 @@ class Streamed:
         repeats: int = 1,
     ) -> None:
         self.samples, self.cut = len(images), cut
-        self._seed = seed
         self._places = _Places(self.samples, cut, seed, repeats)
-        self._loader = DataLoader(
+        self._loader = _loader(
             _Views(images, view),
+            workers,
             batch_sampler=self._places,
-            num_workers=workers,
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             prefetch_factor=4 if workers else None,
-            worker_init_fn=begin_worker,
-            generator=torch.Generator(),  # else the global one is drawn from
-            collate_fn=_collate,
         )
         self._iterator: Iterator[Any] | None = None
         n = cut.size
@@ -234,6 +204,25 @@ class Streamed:
 
     def advance(self) -> None:
         """Nothing: `load` goes on."""
+
+
+def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -> Iterator[Tensor]:
+    """All images of a set in batches, in order, as `view` shows them."""
+    places = [(number, 0) for number in range(len(images))]
+    loader = _loader(_Views(images, view), workers, sampler=places, batch_size=batch)
+    for values in start_workers(loader):
+        yield _checked(values)[0]
+
+
+def _loader(dataset: Dataset[Any], workers: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(
+        dataset,
+        num_workers=workers,
+        worker_init_fn=begin_worker,
+        generator=torch.Generator(),  # else the global one is drawn from
+        collate_fn=_collate,
+        **options,
+    )
 
 
 def begin_worker(worker: int) -> None:
@@ -284,9 +273,9 @@ class _Places:
 
 
 class _Views(Dataset[tuple[Tensor, int, int] | KillickError]):
-    """Samples by (number, key); or what is wrong with a image, which is told, not raised here.
+    """Samples by (number, key).
 
-    What a worker raises reaches the other side as pages of traceback.
+    What is wrong with an image is returned: raised in a worker, it would arrive as pages of traceback.
     """
 
     def __init__(self, images: ImageSet, view: View) -> None:
@@ -308,26 +297,10 @@ def _collate(samples: list[Any]) -> Any:
 
 
 def _checked(batch: Any) -> list[Tensor]:
-    """What a worker made, in the process that trains; a problem is raised here."""
+    """What a worker made; a problem is raised here, in the process that trains."""
     if isinstance(batch, DataError):
-        raise DataError(f"{batch} All that are broken: killick check DATA.") from batch
+        raise DataError(f"{batch} To find all broken images: killick check DATA.") from batch
     if isinstance(batch, KillickError):
         raise batch
     tensors: list[Tensor] = batch
     return tensors
-
-
-def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -> Iterator[Tensor]:
-    """All images of a set in batches, in order, as `view` shows them."""
-    places = [(number, 0) for number in range(len(images))]
-    loader = DataLoader(
-        _Views(images, view),
-        sampler=places,
-        batch_size=batch,
-        num_workers=workers,
-        worker_init_fn=begin_worker,
-        generator=torch.Generator(),
-        collate_fn=_collate,
-    )
-    for values in start_workers(loader):
-        yield _checked(values)[0]

@@ -27,33 +27,21 @@ Array = npt.NDArray[np.generic]
 
 
 class CorruptedFiles:
-    """The corruptions that are found in a folder.
-
-    Args:
-        path: Of the published set.
-        known: Names to look for.
-        class_names: Of the labels; needed for arrays, which carry numbers alone.
-
-    Attributes:
-        names: Those of `known` that are there, in their order.
-    """
+    """The corruptions in a folder; `names` are those of `known` that are there."""
 
     def __init__(self, path: str, known: Sequence[str], class_names: tuple[str, ...]) -> None:
         self.path = Path(os.path.abspath(os.path.expanduser(path)))
         self._class_names = class_names
         if not self.path.is_dir():
-            raise DataError(
-                f"expected a folder with corrupted images at {self.path}, found"
-                f" {'a file' if self.path.exists() else 'nothing'} there. Check the path."
-            )
+            raise DataError(f"no folder of corrupted images at {self.path}. Check the path.")
         self._arrays = {name: self.path / f"{name}.npy" for name in known}
         self._arrays = {name: file for name, file in self._arrays.items() if file.is_file()}
         self._folders = {} if self._arrays else _find_folders(self.path, known)
         self.names = tuple(name for name in known if name in self._arrays or name in self._folders)
         if not self.names:
             raise DataError(
-                f"expected files such as {known[0]}.npy, or folders such as {known[0]}/1, in"
-                f" {self.path}, found none of the {len(known)} corruptions. Check the path."
+                f"{self.path} has none of the {len(known)} corruptions: neither files such as"
+                f" {known[0]}.npy nor folders such as {known[0]}/1. Check the path."
             )
 
     def load(self, name: str, severity: int) -> ImageSet:
@@ -63,7 +51,7 @@ class CorruptedFiles:
         levels = sorted(filter(_is_number, os.listdir(self._folders[name])), key=float)
         if len(levels) != SEVERITIES:
             raise DataError(
-                f"expected {SEVERITIES} folders of rising severity in {self._folders[name]}, found"
+                f"{self._folders[name]} must have {SEVERITIES} folders of rising severity, found"
                 f" {len(levels)}."
             )
         folder = self._folders[name] / levels[severity - 1]
@@ -75,7 +63,7 @@ class CorruptedFiles:
             self._count(name, _open(self._arrays[name]))
 
     def digest(self, name: str) -> str:
-        """Letters that change when the files of a corruption do, without reading them."""
+        """A hash of the names, sizes and times of the files of a corruption."""
         places = [self._arrays[name], self.path / "labels.npy"] if self._arrays else []
         if not places:
             top = self._folders[name]
@@ -93,8 +81,8 @@ class CorruptedFiles:
         fits = images.ndim == 4 and images.shape[-1] == 3 and images.dtype == np.uint8
         if not fits or rest or not count:
             raise DataError(
-                f"expected {self._arrays[name]} to hold uint8 images of shape (5 n, height,"
-                f" width, 3), found {images.dtype} {images.shape}."
+                f"{self._arrays[name]} must hold uint8 images of shape (5 n, height, width, 3),"
+                f" found {images.dtype} {images.shape}."
             )
         return count
 
@@ -104,8 +92,8 @@ class CorruptedFiles:
         labels = _open(self.path / "labels.npy")
         if labels.shape not in ((count,), (SEVERITIES * count,)) or labels.dtype.kind not in "iu":
             raise DataError(
-                f"expected {self.path / 'labels.npy'} to hold {count} or {SEVERITIES * count} whole"
-                f" numbers, as {name}.npy has images, found {labels.dtype} {labels.shape}."
+                f"{self.path / 'labels.npy'} must hold {count} or {SEVERITIES * count} whole"
+                f" numbers for {name}.npy, found {labels.dtype} {labels.shape}."
             )
         part = slice((severity - 1) * count, severity * count)
         images = torch.from_numpy(np.array(pixels[part])).permute(0, 3, 1, 2)

@@ -11,14 +11,13 @@ class Data:
 
     name: str = setting(
         "shapes",
-        "shapes, digits, cifar10, cifar100, imagefolder:PATH, imagenet:PATH, pack:FILE.npz or"
-        " hf:NAME",
+        "the data, such as shapes, cifar10 or imagefolder:PATH; see killick list data",
     )
     root: str | None = setting(
-        None, "where cifar10 and cifar100 lie; none: $KILLICK_DATA or ./data"
+        None, "where cifar10 and cifar100 are; none: $KILLICK_DATA or ./data"
     )
-    download: bool = setting(False, "fetch cifar10 or cifar100 if they are not there")
-    size: int = setting(32, "height and width of what the network sees", least=4)
+    download: bool = setting(False, "download cifar10 or cifar100 if missing")
+    size: int = setting(32, "height and width of the network's input", least=4)
     resize: int | None = setting(
         None, "for evaluation, the shorter side before the middle is taken; none: as size", least=1
     )

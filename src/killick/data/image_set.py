@@ -1,4 +1,4 @@
-"""An image set: images with labels, in memory or read one by one."""
+"""Images with labels, in memory or read one by one."""
 
 import hashlib
 import os
@@ -17,32 +17,20 @@ _LOOKED_AT = 16
 class Reader(Protocol):
     """Images that are read one by one; sent to worker processes as it is."""
 
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int) -> Tensor:
-        """One image, uint8 `(3, height, width)`, of its own size."""
-        ...
+    def __getitem__(self, number: int) -> Tensor: ...  # uint8 (3, height, width), of any size
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images, and to which class each belongs.
+    """Images, and the class of each."""
 
-    Attributes:
-        name: What results call it.
-        source: All images as one tensor, uint8 `(n, 3, height, width)`, or a `Reader`.
-        labels: Class numbers `(n,)`, one for each of `rows`.
-        class_names: In the order of the numbers.
-        rows: Which images of `source` belong to the set, and in which order.
-    """
-
-    name: str
-    source: Tensor | Reader
-    labels: Tensor
+    name: str  # in results
+    source: Tensor | Reader  # all images as one tensor, uint8 (n, 3, height, width), or a reader
+    labels: Tensor  # class numbers (n,), one for each of `rows`
     class_names: tuple[str, ...]
-    rows: Tensor
+    rows: Tensor  # which images of `source` belong to the set, in order
 
     @classmethod
     def of(
@@ -53,19 +41,19 @@ class ImageSet:
             source.dtype != torch.uint8 or source.ndim != 4 or source.shape[1] != 3
         ):
             raise DataError(
-                f"expected the images of {name} as uint8 (n, 3, height, width), found"
-                f" {source.dtype} {tuple(source.shape)}."
+                f"the images of {name} must be uint8 (n, 3, height, width), found {source.dtype}"
+                f" {tuple(source.shape)}."
             )
         if len(source) == 0 or labels.shape != (len(source),):
             raise DataError(
-                f"expected {name} to have images and a label for each, found {len(source)}"
-                f" images and labels of shape {tuple(labels.shape)}."
+                f"{name} must have images and a label for each, found {len(source)} images and"
+                f" labels of shape {tuple(labels.shape)}."
             )
         lowest, highest = int(labels.min()), int(labels.max())
         if lowest < 0 or highest >= len(class_names):
             raise DataError(
-                f"expected the labels of {name} between 0 and {len(class_names) - 1}, one for each"
-                f" class name, found {lowest} to {highest}."
+                f"the labels of {name} must be 0 to {len(class_names) - 1}, one for each class"
+                f" name, found {lowest} to {highest}."
             )
         rows = torch.arange(len(source))
         return cls(name, source, labels.long().cpu(), tuple(class_names), rows)
@@ -99,7 +87,7 @@ class ImageSet:
     def images(self) -> Tensor:
         """All images as one tensor, where they are in memory."""
         if not isinstance(self.source, Tensor):
-            raise DataError(f"expected {self.name} in memory, but it is read from files.")
+            raise DataError(f"{self.name} is not in memory: it is read from files.")
         whole = len(self.rows) == len(self.source) and bool(
             (self.rows == torch.arange(len(self.rows))).all()
         )
@@ -107,7 +95,7 @@ class ImageSet:
 
 
 def digest(images: ImageSet) -> str:
-    """Twelve letters that stand for a set: its labels, its classes and its images.
+    """A hash of a set: its labels, classes and images.
 
     Of files it takes names, sizes and times of change; of other readers a few images.
     """
@@ -142,24 +130,18 @@ def overlap(held: ImageSet, test: ImageSet) -> bool:
 
 @dataclass(frozen=True)
 class Sets:
-    """A training set and a test set; either may be missing.
-
-    Attributes:
-        train: The training set.
-        test: The test set.
-        whole: Both together, if they were cut from one set without a split of its own.
-    """
+    """A training set and a test set; either may be missing."""
 
     train: ImageSet | None
     test: ImageSet | None
-    whole: ImageSet | None = None
+    whole: ImageSet | None = None  # both, if they were cut from a set without a split of its own
 
     def __post_init__(self) -> None:
         if self.train and self.test and self.train.class_names != self.test.class_names:
             ours, theirs = set(self.train.class_names), set(self.test.class_names)
             odd = sorted(ours ^ theirs)[:3]
             raise DataError(
-                f"expected the same classes for training and testing on {self.train.name}, found"
+                f"training and test set of {self.train.name} differ in their classes,"
                 f" {len(ours)} and {len(theirs)}"
                 + (f"; only in one of them: {', '.join(map(repr, odd))}." if odd else ".")
             )

@@ -1,7 +1,4 @@
-"""Reading every image of a set once, before a run does: what is broken, and what is there twice.
-
-A run stops at the first image that it cannot read. Here all of them are found.
-"""
+"""`killick check`: read every image of a set once; find broken ones, duplicates and leaks."""
 
 import hashlib
 from collections import Counter
@@ -20,7 +17,7 @@ BATCH = 64
 
 
 class Broken(NamedTuple):
-    """A image that cannot be read: where it is, and why."""
+    """An image that cannot be read: where it is, and why."""
 
     where: str
     problem: str
@@ -28,19 +25,12 @@ class Broken(NamedTuple):
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found in a set.
-
-    Attributes:
-        images: The set.
-        sizes: How many images have which height and width.
-        broken: Those that cannot be read.
-        digests: Of the pixels of those that can, by number.
-    """
+    """What was found in a set."""
 
     images: ImageSet
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # images by height and width
     broken: list[Broken] = field(default_factory=list)
-    digests: dict[int, bytes] = field(default_factory=dict)
+    digests: dict[int, bytes] = field(default_factory=dict)  # of the pixels, by number
 
     @property
     def by_class(self) -> Counter[str]:
@@ -49,7 +39,7 @@ class Checked:
         return Counter(dict(zip(self.images.class_names, counts, strict=True)))
 
     def contradictions(self) -> list[tuple[str, str]]:
-        """Images that are there twice, pixel by pixel, as different classes."""
+        """Pairs of images with the same pixels and different labels."""
         first: dict[bytes, int] = {}
         found = []
         for number, digest in self.digests.items():
@@ -59,9 +49,9 @@ class Checked:
         return found
 
     def shared(self, other: "Checked") -> list[tuple[str, str, bool]]:
-        """Images of this set that are also in another one: where here, where there.
+        """Images that are in both sets: where here, where there, and whether the labels agree.
 
-        And whether they are of one class; if there are several there, one of the same comes first.
+        Of several copies there, one with the same label is named.
         """
         there: dict[bytes, dict[int, int]] = {}
         for number, digest in other.digests.items():
@@ -79,13 +69,7 @@ class Checked:
 def check_set(
     images: ImageSet, *, workers: int = 0, tick: Callable[[int], None] | None = None
 ) -> Checked:
-    """Read all images of a set.
-
-    Args:
-        images: The set.
-        workers: Processes that read; 0 reads in this one.
-        tick: Told after every batch how many were read.
-    """
+    """Read all images of a set; `tick` gets the number read so far after every batch."""
     checked = Checked(images)
     for number, look in enumerate(_look_at(images, 0 if images.in_memory else workers)):
         if isinstance(look, str):
@@ -99,7 +83,7 @@ def check_set(
 
 
 def describe(images: ImageSet, number: int) -> str:
-    """Where a image of a set is: its file, or its place in what it was read from."""
+    """Where an image is: its file, or its place in what it was read from."""
     row = int(images.rows[number])
     path = getattr(images.source, "path", None)
     return str(path(row)) if callable(path) else f"{images.name}[{row}]"
@@ -111,7 +95,7 @@ class _Look(NamedTuple):
 
 
 class _Looks(Dataset[_Look | str]):
-    """What is seen of each image; or why it is not, which is told, not raised in a worker."""
+    """Size and digest of each image; or why it cannot be read."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images

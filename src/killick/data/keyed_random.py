@@ -1,10 +1,8 @@
-"""Chance that depends on where, not on when: numbers drawn by hashing what they belong to.
+"""Random numbers from keys: hashes of (seed, epoch, sample) or (seed, step), with no state.
 
-What is random about a training sample is a function of (seed, epoch, number of the sample), and
-what is random about a step of (seed, step). So it does not matter which process draws it, in which
-order, or what was drawn before: a run can be cut into processes, killed and taken up again, and
-every sample is treated as it would have been. It is integer arithmetic on tensors, the same bits on
-every device, and it works inside compiled functions and captured CUDA graphs.
+It does not matter which process draws them, in which order, or what was drawn before: a run can be
+split over processes, killed and resumed, and every sample is augmented as it would have been. It is
+integer arithmetic on tensors: the same bits on every device, in compiled functions and CUDA graphs.
 """
 
 from enum import IntEnum

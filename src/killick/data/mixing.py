@@ -1,4 +1,4 @@
-"""Mixup and CutMix: each image is mixed with its neighbour in the batch, and so are the labels.
+"""Mixup and CutMix: each image is mixed with its neighbor in the batch, and so are the labels.
 
 Positions 0 and 1 mix with each other, 2 and 3, and so on; the order of an epoch is random, so the
 partners are. Each image draws its own share from its own key, so nothing depends on how a batch
@@ -19,11 +19,7 @@ _KNOTS = 4097
 class Mixing:
     """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019), one or the other for each image.
 
-    Args:
-        mixup: Alpha of the Beta distribution of shares; 0 is no mixup.
-        cutmix: The same for CutMix. With both, each image draws which.
-        classes: For the labels.
-        device: Of the batches.
+    `mixup` and `cutmix` are the alphas of the Beta distributions of shares; 0 is none.
     """
 
     def __init__(
@@ -38,7 +34,7 @@ class Mixing:
         soft = one_hot(labels, self.classes).float()
         if not (self.mixup or self.cutmix):
             return images, soft
-        partner = neighbours(len(images), images.device)
+        partner = neighbors(len(images), images.device)
         cut = self._which(keys)
         draw = uniform(keys, Stream.MIX_SHARE)
         share = torch.where(
@@ -64,27 +60,20 @@ class Mixing:
         return torch.full(keys.shape, bool(self.cutmix), device=keys.device)
 
 
-def neighbours(n: int, device: torch.device) -> Tensor:
+def neighbors(n: int, device: torch.device) -> Tensor:
     """1 0 3 2 5 4 …; the last of an odd batch is its own."""
     return (torch.arange(n, device=device) ^ 1).clamp_max(n - 1)
 
 
 def boxes(share: Tensor, place: Tensor, height: int, width: int) -> Tensor:
-    """Where a image is replaced: a box with `1 - share` of the area, cut off at the edges.
+    """Where an image is replaced, `(n, height, width)`: a box of `1 - share` of its area.
 
-    Args:
-        share: What is to stay of each image.
-        place: Of the centre, `(n, 2)`, in [0, 1).
-        height: In pixels.
-        width: In pixels.
-
-    Returns:
-        True inside, `(n, height, width)`.
+    `place` is its center, `(n, 2)` in [0, 1); it is cut off at the edges.
     """
     half = 0.5 * (1 - share).sqrt()
     masks = []
-    for side, centre in ((height, place[:, 0]), (width, place[:, 1])):
-        middle = (centre * side).long()
+    for side, center in ((height, place[:, 0]), (width, place[:, 1])):
+        middle = (center * side).long()
         reach = (half * side).long()
         along = torch.arange(side, device=share.device)
         masks.append((along >= (middle - reach)[:, None]) & (along < (middle + reach)[:, None]))

@@ -44,20 +44,12 @@ class Round:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is drawn for one image.
+    """All that is drawn for one image."""
 
-    Attributes:
-        start: The change made to the image at the beginning, or None.
-        rounds: The mixings, in their order.
-        mixing_image: The number of the mixing image, the same in all rounds.
-        top: Where its crop lies, from 0 to 1 of the room there is.
-        left: Likewise.
-    """
-
-    start: Change | None
-    rounds: tuple[Round, ...]
-    mixing_image: int
-    top: float
+    start: Change | None  # the change made to the image at the beginning
+    rounds: tuple[Round, ...]  # the mixings, in order
+    mixing_image: int  # its number, the same in all rounds
+    top: float  # where its crop is, from 0 to 1 of the room there is
     left: float
 
 

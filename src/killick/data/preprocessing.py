@@ -1,7 +1,7 @@
-"""What a network is shown of a image: of any size, one at a time, made in worker processes.
+"""Views: an image of any size to what a network takes, one at a time, in worker processes.
 
-All of it is torchvision's. Its transforms draw from torch's global state, so each image seeds
-that from its own key, and puts it back.
+All transforms are torchvision's. They draw from torch's global state, so each image seeds that from
+its own key, and restores it.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
 
 
 class TrainView:
-    """A random view of a image, for training.
+    """A random view of an image, for training.
 
     Args:
         size: Height and width of the view.
@@ -107,7 +107,7 @@ def _policy(
 
 
 class PlainView:
-    """The middle of a image, for evaluation and clean references.
+    """The middle of an image, for evaluation and clean references.
 
     Args:
         size: Height and width of the view.
@@ -128,10 +128,10 @@ class PlainView:
 
 
 def view_for(model: ImageModel) -> PlainView:
-    """The view that `model` was trained to be tested on; the shape of its images if that is all.
+    """The test view of the recipe that `model` was trained with; else of its image size.
 
     Raises:
-        StorageError: If its recipe, which may have come from anywhere, says what cannot be.
+        StorageError: If the recipe, which may come from anywhere, has impossible settings.
     """
     recipe = (model.provenance or {}).get("recipe")
     data = recipe.get("data") if isinstance(recipe, dict) else None
@@ -157,8 +157,8 @@ def is_known(interpolation: object) -> bool:
 def _check_setting(key: str, value: object, expected: str, fits: bool) -> None:
     if value is not None and not fits:
         raise StorageError(
-            f"expected data.{key} in the recipe that is stored with the model to be {expected},"
-            f" found {show(value)}. Correct it in its provenance, and save it again."
+            f"data.{key} in the recipe of the model must be {expected}, found {show(value)}. Correct"
+            " its provenance, and save it again."
         )
 
 
@@ -186,7 +186,7 @@ class Square:
         if image.shape[-2:] == (self.size, self.size) and self.resize == self.size:
             return image
         height, width = image.shape[-2:]
-        check_length(height, width, self.resize, "a image")
+        check_length(height, width, self.resize, "an image")
         view: Tensor = self._steps(image)
         return view
 

@@ -1,4 +1,4 @@
-"""Cutting a set in two, class by class, and giving some of its labels wrong on purpose."""
+"""Stratified splits, and label noise."""
 
 import heapq
 
@@ -9,7 +9,7 @@ from killick.errors import OptionError
 
 
 def stratified(labels: Tensor, share_or_count: float | int, seed: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the images that are kept and of those cut off, each in ascending order.
+    """The numbers of the kept images and of those cut off, each in ascending order.
 
     Every class is cut in proportion, to within one image, and the total is exact. A class loses
     its last image only if there is no other way to that total.
@@ -82,15 +82,11 @@ def _count_of(share_or_count: float | int, n: int) -> int:
     """How many of `n` images to cut off; refuses to cut off all of them."""
     if isinstance(share_or_count, float):
         if not 0 <= share_or_count < 1:
-            raise OptionError(
-                f"expected a share in [0, 1) to cut off, found {share_or_count!r}. A number of"
-                " images is written without a point."
-            )
+            raise OptionError(f"a share to cut off must be in [0, 1), found {share_or_count!r}.")
         return max(0, min(round(share_or_count * n), n - 1))
     if isinstance(share_or_count, bool) or not 0 <= share_or_count < n:
         raise OptionError(
-            f"expected to cut off fewer images than the {n} there are, found {share_or_count!r}."
-            " A share is written with a point, as in 0.2."
+            f"cannot cut {share_or_count!r} of {n} images off. A share has a point, as in 0.2."
         )
     return share_or_count
 
@@ -102,7 +98,7 @@ def _apportion(sizes: list[int], count: int, generator: torch.Generator) -> list
     ties = torch.randperm(len(sizes), generator=generator).tolist()
 
     def turn(kind: int) -> tuple[bool, int, int, int]:
-        emptied = parts[kind] + 1 >= sizes[kind]  # last, as a class should keep a image
+        emptied = parts[kind] + 1 >= sizes[kind]  # last, as a class should keep an image
         return emptied, parts[kind] * total - sizes[kind] * count, ties[kind], kind
 
     queue = [turn(kind) for kind in range(len(sizes))]

@@ -1,6 +1,6 @@
-"""Images of nothing: made from noise, or from real ones, to be told apart from real ones.
+"""Synthetic OOD images: noise, blobs, and real images with scrambled phases.
 
-Each takes a batch of images, for their number, size and device, and a generator.
+Each function takes a batch of images, for their number, size and device, and a generator.
 """
 
 import torch
@@ -30,7 +30,7 @@ def make_blobs(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def scramble_phase(images: Tensor, generator: torch.Generator) -> Tensor:
-    """The images with the same spectrum and random phases: right frequencies, no things.
+    """The images with their spectrum and random phases: right frequencies, no objects.
 
     One phase for each frequency is added to all channels, so that colors stay related.
     """

@@ -1,4 +1,4 @@
-"""The sets of a training run: how training, validation and test set are cut."""
+"""The training, validation and test sets of a run."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,22 +19,18 @@ from killick.settings import read_settings
 
 @dataclass(frozen=True)
 class Parts:
-    """The sets of a run: what is trained on, watched meanwhile, and tested on at the end."""
+    """The sets of a run."""
 
     train: ImageSet
     validation: ImageSet | None
     test: ImageSet | None
-    flipped: Tensor | None = None  # which training labels are wrong on purpose
+    flipped: Tensor | None = None  # which training labels are noise
 
 
 def read_data_settings(recipe: Mapping[str, Any], root: str | None = None) -> tuple[Data, int]:
-    """The data settings and the seed of a recipe as a model or run folder keeps it.
+    """The data settings and the seed of the recipe in a model or run folder.
 
-    Whoever wrote it may be a stranger: nothing is downloaded because it says so.
-
-    Args:
-        recipe: All its settings, nested.
-        root: Where cifar10 and cifar100 lie, instead of where the recipe says.
+    It may come from a stranger, so nothing is downloaded because it says so.
     """
     problems: list[str] = []
     found = read_settings(Data, recipe.get("data"), "data.", problems)
@@ -46,29 +42,25 @@ def read_data_settings(recipe: Mapping[str, Any], root: str | None = None) -> tu
 
 
 def cut_sets(settings: Data, seed: int) -> Parts:
-    """The sets of a training run, with the validation set cut off and labels flipped where asked for.
-
-    Labels are flipped in what is trained on alone: validation and test keep the true ones.
-    """
+    """The sets of a training run; label noise is in the training set alone."""
     sets = load_sets(settings.name, root=settings.root, download=settings.download)
     train, validation = sets.train, None
     if train is None:
         raise DataError(
-            f"expected a set to train on in {settings.name}, found only one to test on. Name the"
-            " set without a split."
+            f"{settings.name} has no training set, only a test set. Name the data without a split."
         )
     if train.classes < 2:
         raise DataError(
-            f"expected at least 2 classes to tell apart in {settings.name}, found only"
-            f" {train.class_names[0]!r}. A folder needs one folder for each class."
+            f"{settings.name} has only one class, {train.class_names[0]!r}, and training needs 2. A"
+            " folder needs one folder for each class."
         )
     if settings.validation:
         amount = settings.validation if settings.validation < 1 else int(settings.validation)
         count = round(amount * len(train)) if amount < 1 else int(amount)
         if count >= len(train):
             raise OptionError(
-                f"expected data.validation to leave some of the {len(train)} training images,"
-                f" found {settings.validation:g}. Give a share: --data.validation 0.1."
+                f"data.validation {settings.validation:g} leaves none of the {len(train)} training"
+                " images. Give a share: --data.validation 0.1."
             )
         if settings.validation_from == "last":
             kept, cut = torch.arange(len(train)).split([len(train) - count, count])
@@ -88,7 +80,7 @@ def cut_sets(settings: Data, seed: int) -> Parts:
 
 
 def fingerprint(images: ImageSet) -> str:
-    """By which a training set is known again: how many, their labels, and the names of files."""
+    """To recognize a training set: the number of images, and a hash of labels and file names."""
     digest = hashlib.sha256(images.labels.numpy().tobytes())
     digest.update("\n".join(images.class_names).encode())
     if isinstance(images.source, FileReader):

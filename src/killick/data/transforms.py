@@ -1,6 +1,6 @@
 """Crops, flips and erasing for a whole batch at once, on its device.
 
-What is drawn comes from the samples' keys (see `chance`), so nothing depends on the batch.
+Random numbers come from the samples' keys (see `keyed_random`), so nothing depends on the batch.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,12 @@ from killick.data.keyed_random import Stream, uniform, whole
 
 @dataclass(frozen=True)
 class Shift:
-    """Random crops of a padded image, and flips: what CIFAR is trained with.
+    """Random crops of a padded image, and flips, as CIFAR is trained with."""
 
-    Attributes:
-        padding: Black pixels on each side before the crop.
-        flip: Left and right are exchanged in half of the images.
-        flip_vertically: Top and bottom likewise.
-        reference: Draws of their own, for references that are augmented beside the images.
-    """
-
-    padding: int = 0
-    flip: bool = False
+    padding: int = 0  # black pixels on each side before the crop
+    flip: bool = False  # left and right are exchanged in half of the images
     flip_vertically: bool = False
-    reference: bool = False
+    reference: bool = False  # other random numbers, for references augmented beside the images
 
     def draw(self, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Top and left of each crop, and whether it is flipped, and vertically."""
@@ -56,18 +49,10 @@ def gather(
     flip: Tensor,
     flip_vertically: Tensor,
 ) -> Tensor:
-    """Images `numbers` of `pixels`, moved and flipped in the one copy that takes them out.
+    """Images `numbers` of `pixels` `(n, height, width, channels)`, cropped and flipped in one copy.
 
-    Args:
-        pixels: All images, `(n, height, width, channels)`.
-        numbers: Those wanted.
-        top: First row of each crop; rows and columns outside the image are black.
-        left: First column of each crop.
-        flip: Whether left and right are exchanged.
-        flip_vertically: Whether top and bottom are.
-
-    Returns:
-        `(n, channels, height, width)`, in the channels_last layout.
+    `top` and `left` are the first row and column of each crop; outside the image it is black. The
+    result is `(n, channels, height, width)` in the channels_last layout.
     """
     _, height, width, channels = pixels.shape
     y, inside_y = _places(height, top, flip_vertically)
@@ -89,16 +74,12 @@ def _places(side: int, start: Tensor, flip: Tensor) -> tuple[Tensor, Tensor]:
 def erase(
     images: Tensor, keys: Tensor, probability: float, fill: Sequence[float] | Tensor
 ) -> Tensor:
-    """A rectangle of each image is painted over, with that probability (Zhong et al. 2020).
+    """Images `(n, channels, height, width)` with a rectangle erased (Zhong et al. 2020).
 
     As torchvision's RandomErasing: an area of 2 to 33 % and an aspect ratio of 0.3 to 3.3, drawn
     again up to ten times until it fits, else nothing is erased.
-
-    Args:
-        images: uint8 `(n, channels, height, width)`.
-        keys: Of the samples.
-        probability: For each image.
-        fill: The color, 0 to 255 for each channel. The mean color becomes zero when normalized.
+    `fill` is the color, 0 to 255 for each
+    channel; the mean color becomes zero when normalized.
     """
     height, width = images.shape[2:]
     draws = uniform(keys, Stream.ERASE_SHAPE, 20)  # ten tries of area and ratio

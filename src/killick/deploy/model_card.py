@@ -15,7 +15,7 @@ from killick.corruptions.corruption import CORRUPTIONS
 from killick.data.preprocessing import view_for
 from killick.deploy.private_references import COST, format_cost
 from killick.metrics.metric_registry import METRICS, SCORES
-from killick.nets.custom import TAKEN
+from killick.nets.custom import LIBRARIES
 from killick.results.rows import Row, members_of
 from killick.storage.hub import import_client
 from killick.storage.model_folder import note_on_references
@@ -343,7 +343,7 @@ def _limits(card: CardContents) -> Iterable[str]:
     made = card.config["architecture"]
     if made is None:
         yield "The network was not made by name: pass it to `killick.load` as `net=`."
-    elif (library := str(made["name"]).partition(":")[0]) not in TAKEN:
+    elif (library := str(made["name"]).partition(":")[0]) not in LIBRARIES:
         file = library if "." in library else f"{library}.py"  # modules are listed as they are
         yield f"The network needs the author's code: set {code(f'KILLICK_NETWORKS={file}')}."
     if card.license is None:

@@ -39,7 +39,7 @@ from killick.evaluation.other_networks import (
     wrap_network,
 )
 from killick.nets import remembered
-from killick.nets.custom import TAKEN, own_libraries
+from killick.nets.custom import LIBRARIES, own_libraries
 from killick.runtime.processes import choose_device
 from killick.storage.exported_file import FILES, Exported, is_export, open_export
 from killick.storage.model_folder import digest_weights, load
@@ -240,7 +240,7 @@ def open_classifier(
                     )
             must = isinstance(device, str) and device != "auto"
             return _open_exported(Path(given), references, place, trust, name, must)
-        if given.split(":")[0] in (*TAKEN, *own_libraries()) and ":" in given:
+        if given.split(":")[0] in (*LIBRARIES, *own_libraries()) and ":" in given:
             model, name = make_by_name(given, checkpoint, normalize, size, classes), name or given
             view = usual_view(model, given, size, resize)
         else:

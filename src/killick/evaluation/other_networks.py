@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from killick.core.standard import Standard, standard
 from killick.errors import OptionError
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD, create
-from killick.nets.custom import TAKEN
+from killick.nets.custom import LIBRARIES
 from killick.storage.weights import fill, read_weights
 
 Normalization = tuple[Sequence[float], Sequence[float]]
@@ -68,7 +68,7 @@ def make_by_name(
     which = "Name the network that it is of: timm:resnet50, for example."
     weights = read_weights(checkpoint)
     fill(net, weights, checkpoint, name, new_head=False, hint=hint, which=which)
-    if name.partition(":")[0] not in TAKEN and (normalize is None or size is None):
+    if name.partition(":")[0] not in LIBRARIES and (normalize is None or size is None):
         raise OptionError(f"{name}, a network of your own, requires --mean, --std and --size.")
     config = getattr(net, "pretrained_cfg", None) or {}
     mean, std = config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD)

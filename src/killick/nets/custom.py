@@ -1,13 +1,13 @@
-"""Networks of one's own, by name: Python files and modules that `KILLICK_NETWORKS` lists.
+"""Networks of your own, by name: from Python files and modules that `KILLICK_NETWORKS` lists.
 
     KILLICK_NETWORKS=nets.py killick train --network nets:SmallNet
 
-`nets:SmallNet` is then the class or function `SmallNet` in `nets.py`, called with `num_classes=`
-and the arguments of the recipe. A module that Python finds is listed by its name, and called that:
+`nets:SmallNet` is the class or function `SmallNet` in `nets.py`, called with `num_classes=` and the
+arguments of the recipe. A module that Python finds is listed and named by its name:
 `mine.nets:SmallNet`. Several are separated like the entries of `PATH`.
 
-Making a network runs its code. So names alone are never enough: a model or a recipe from elsewhere
-can name a network, and what that name stands for, if anything, only whoever sets the variable says.
+Making a network runs its code. A model or recipe from elsewhere can name any network, so a file is
+imported only if the variable lists it.
 """
 
 import contextlib
@@ -24,25 +24,22 @@ from typing import Any
 from killick.errors import OptionError, check_option
 
 VARIABLE = "KILLICK_NETWORKS"
-TAKEN = ("killick", "timm", "torchvision")
+LIBRARIES = ("killick", "timm", "torchvision")
 
 
 def own_libraries() -> dict[str, str]:
-    """What is listed: the name of each library, and its file or module. No code is run."""
+    """The name of each listed library, and its file or module. No code is run."""
     found: dict[str, str] = {}
     for entry in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         name = entry
         if entry.endswith(".py"):
             entry = os.path.abspath(os.path.expanduser(entry))
             name = os.path.basename(entry)[: -len(".py")]
-        if name in TAKEN:
-            raise OptionError(
-                f"expected files in {VARIABLE} with other names than {', '.join(TAKEN)}, which are"
-                f" taken, found {entry}. Rename it."
-            )
+        if name in LIBRARIES:
+            raise OptionError(f"{VARIABLE} lists {entry}, but {name!r} is taken. Rename the file.")
         if found.setdefault(name, entry) != entry:
             raise OptionError(
-                f"expected one file of each name in {VARIABLE}, found {found[name]} and {entry}."
+                f"{VARIABLE} lists two files of one name, {found[name]} and {entry}. Rename one."
             )
     return found
 
@@ -58,27 +55,27 @@ def find_own(library: str, name: str) -> Callable[..., Any]:
     }
     if not makers:
         raise OptionError(
-            f"expected networks in {source} ({VARIABLE}), found neither a class of torch.nn.Module"
-            " nor a function of its own."
+            f"{source} ({VARIABLE}) has no networks: neither a class of torch.nn.Module nor a"
+            " function of its own."
         )
     check_option(f"the network of {source}", name, makers)
     return makers[name]
 
 
 def read_source(library: str) -> bytes | None:
-    """What a listed file says; None for a module that Python finds, and for what is not listed."""
+    """The text of a listed file; None for a module, and for what is not listed."""
     source = own_libraries().get(library, "")
     if not source.endswith(".py"):
         return None
     try:
         with open(source, "rb") as file:
             return file.read()
-    except OSError:  # who makes the network is told
+    except OSError:  # an error comes when the network is made
         return None
 
 
 def describe_unknown(name: str) -> str:
-    """How a network of a file becomes known, for whoever named one that is not."""
+    """How to list the file of a network that is not known."""
     library, _, model = name.rpartition(":")
     file = library if library.endswith(".py") else f"{library}.py"
     if not library or not os.path.isfile(os.path.expanduser(file)):
@@ -88,10 +85,10 @@ def describe_unknown(name: str) -> str:
 
 
 def _may_make_a_network(value: Any, module: ModuleType) -> bool:
-    """A network's class, or a function of this module or of its package.
+    """Whether it is a network's class, or a function of this module or its package.
 
-    Whatever else a module imports is none of its networks: a model that names `system`, where the
-    file has a line `from os import system`, is refused.
+    What else a module imports is refused: a model must not name `system` where a file has a line
+    `from os import system`.
     """
     from torch import nn
 
@@ -109,23 +106,22 @@ def _import(library: str, source: str) -> ModuleType:
         if not source.endswith(".py"):
             return importlib.import_module(source)
         return _run_file(f"killick_networks_{library}", source)
-    except Exception as problem:  # whatever is wrong with somebody's code
+    except Exception as problem:  # whatever is wrong with a user's code
         reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300].rstrip(".")
         line = _line_in(problem, source)
         raise OptionError(
-            f"expected networks in {source} ({VARIABLE}), and cannot import it: {reason}"
-            + (f" (line {line})." if line else ".")
+            f"cannot import {source} ({VARIABLE}): {reason}" + (f" (line {line})." if line else ".")
         ) from problem
 
 
 def _run_file(name: str, source: str) -> ModuleType:
-    """A file as a module of that name; what lies beside it can be imported, as by a script."""
+    """A file as a module of that name; it can import its neighbors, as a script can."""
     spec = importlib.util.spec_from_file_location(name, source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     folder = os.path.dirname(source)
-    sys.modules[name] = module  # while it is made already: dataclasses look for it there
+    sys.modules[name] = module  # before it is made: dataclasses look for it there
     sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
@@ -139,7 +135,7 @@ def _run_file(name: str, source: str) -> ModuleType:
 
 
 def _line_in(problem: BaseException, source: str) -> int | None:
-    """Where in a file something was raised, if it was."""
+    """The line of a file that raised something, if it did."""
     if isinstance(problem, SyntaxError):
         return problem.lineno if problem.filename == source else None
     frames = traceback.extract_tb(problem.__traceback__)

@@ -8,6 +8,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from killick.nets.architecture import network
+
 
 class Block(nn.Module):
     """Two 3x3 convolutions beside a short cut (He et al. 2016, the basic block)."""
@@ -61,11 +63,13 @@ class ResNet(nn.Module):
         return cast(Tensor, self.fc(self.pool(x).flatten(1)))
 
 
+@network
 def resnet18(num_classes: int = 10, in_chans: int = 3) -> ResNet:
     """ResNet-18 for 32 px images, as in the paper: 11,173,962 parameters for ten classes."""
     return ResNet((64, 128, 256, 512), 2, num_classes, in_chans)
 
 
+@network
 def resnet_small(
     num_classes: int = 10, in_chans: int = 3, width: int = 16, stride: int = 1
 ) -> ResNet:

@@ -8,6 +8,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from killick.nets.architecture import network
+
 
 class PreactivatedBlock(nn.Module):
     """Two 3x3 convolutions, each after BatchNorm and ReLU, beside a shortcut; dropout between."""
@@ -78,6 +80,7 @@ class WideResNet(nn.Module):
         return cast(Tensor, self.fc(self.pool(x).flatten(1)))
 
 
+@network
 def wrn40_2(num_classes: int = 10, in_chans: int = 3, dropout: float = 0.0) -> WideResNet:
     """WideResNet-40-2 for 32 px images: 2,243,546 parameters for ten classes."""
     return WideResNet(6, 2, num_classes, in_chans, dropout)

@@ -22,13 +22,7 @@ logger = logging.getLogger("killick")
 
 
 class RowReader:
-    """Images in the rows of a set, decoded here and not by the library, to the same pixels.
-
-    Args:
-        name: What an error calls the set.
-        rows: With the one column `image`, its bytes not decoded.
-        image: The name of the column.
-    """
+    """Images in one column of a set, decoded here, not by the library, to the same pixels."""
 
     def __init__(self, name: str, rows: "Dataset", image: str) -> None:
         self.name = name
@@ -42,7 +36,7 @@ class RowReader:
         cell = self.rows[number][self.image]
         name = f"image {number} of {self.name}"
         if cell is None:
-            raise DataError(f"expected {name} in its row, found none. Leave out such rows.")
+            raise DataError(f"{name} is missing. Leave out such rows.")
         if cell["bytes"] is not None:
             return decode(cell["bytes"], name)
         return decode(cell["path"], f"{name}, {cell['path']}")
@@ -58,8 +52,8 @@ def load_hub(name: str, options: LoadOptions | None = None) -> Sets:
     present = [split for split in ("train", *TEST_SPLITS) if split in splits]
     if not present:
         raise DataError(
-            f"expected a split 'train' or 'test' in hf:{name}, found"
-            f" {', '.join(map(repr, splits))}. Rename one and save the set with save_to_disk."
+            f"hf:{name} has no split 'train' or 'test', found {', '.join(map(repr, splits))}. Rename"
+            " one and save the set with save_to_disk."
         )
     columns = {split: _find_columns(f"{split!r} of hf:{name}", splits[split]) for split in present}
     labels = {split: _read_labels(splits[split], columns[split][1]) for split in present}
@@ -86,8 +80,7 @@ def _open(name: str) -> "dict[str, Dataset]":
         import datasets
     except ImportError as error:
         raise InstallError(
-            f"expected the datasets library to read hf:{name}, but it is not installed. Install"
-            " it: pip install 'killick[hf]'."
+            f"hf:{name} needs the datasets library. Install it: pip install 'killick[hf]'."
         ) from error
     folder = Path(os.path.expanduser(name))
     saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
@@ -115,9 +108,9 @@ def _find_columns(where: str, split: "Dataset") -> tuple[str, str]:
     if not images or not labels:
         listed = ", ".join(f"{key} ({_kind(kind)})" for key, kind in features.items())
         raise DataError(
-            "expected a column of images (Image) and one of labels (ClassLabel, or whole numbers"
-            f" called 'label') in {where}, found {listed}. Cast and rename the columns, then save"
-            " the set with save_to_disk."
+            f"{where} needs a column of images (Image) and one of labels (ClassLabel, or whole"
+            f" numbers called 'label'), found {listed}. Cast and rename the columns, then save the"
+            " set with save_to_disk."
         )
     return images[0], labels[0]
 

@@ -1,7 +1,7 @@
-"""Folders of image files, one folder for each class, read when a image is asked for.
+"""Folders of image files, one folder for each class; an image is read when it is needed.
 
-`FOLDER#without=FILE` leaves out the images that a text file lists, one path in a line, such as
-those that `killick check --list FILE` could not read.
+`FOLDER#without=FILE` leaves out the images that a text file lists, one path in a line, such as those
+that `killick check --list FILE` could not read.
 """
 
 import codecs
@@ -21,23 +21,18 @@ from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.data.splits import stratified
 from killick.errors import DataError
 
-TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that is there
+TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that exists
 SPLIT_SEED = 0
 WITHOUT = "#without="
 _log = logging.getLogger("killick")
 
 
 class FileReader:
-    """Images in files below one folder.
-
-    Args:
-        folder: Where the files are.
-        names: Their paths within it.
-    """
+    """Images in files below one folder, by their paths within it."""
 
     def __init__(self, folder: str | os.PathLike[str], names: list[str]) -> None:
         self.folder = os.fspath(folder)
-        # One array: a million strings would be copied into every worker as they are counted.
+        # One array: every worker would copy a million strings as it counts references to them.
         self._names = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
 
     def __len__(self) -> int:
@@ -48,31 +43,25 @@ class FileReader:
         return decode(path, path)
 
     def digest(self, numbers: Tensor) -> str:
-        """What stands for the names of some images, wherever the folder lies."""
+        """A hash of the names of some images, wherever the folder is."""
         names: list[bytes] = self._names[numbers.numpy()].tolist()
         return hashlib.sha256(b"\0".join(names)).hexdigest()
 
     def path(self, number: int) -> str:
-        """Where that image is."""
+        """The file of an image."""
         return os.path.join(self.folder, os.fsdecode(bytes(self._names[number])))
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Images that a list leaves out.
-
-    Attributes:
-        listed: Their paths.
-        file: That lists them; "" if there is none.
-        met: Those that were come across.
-    """
+    """Images that a list leaves out: their paths, the list, and those that were found."""
 
     listed: frozenset[str] = frozenset()
     file: str = ""
     met: set[str] = field(default_factory=set)
 
     def remove(self, images: ImageSet, *, training: bool = False) -> ImageSet:
-        """Those images of a set of files that are not left out; to train on, of every class."""
+        """The images that are not left out; a training set must keep some of every class."""
         if not self.listed:
             return images
         assert isinstance(images.source, FileReader)
@@ -82,32 +71,30 @@ class LeftOut:
         found = images.part(kept.nonzero().squeeze(1))
         gone = set(images.labels.tolist()) - set(found.labels.tolist())
         if gone and (training or not len(found)):
-            kind = f"of {images.class_names[min(gone)]!r} " if training else ""
+            kind = f" of {images.class_names[min(gone)]!r}" if training else ""
             raise DataError(
-                f"expected some images {kind}to be left in {images.source.folder}, found that"
-                f" {self.file} leaves out all. Replace some, or remove the folder."
+                f"{self.file} leaves out all images{kind} in {images.source.folder}. Replace some,"
+                " or remove the folder."
             )
         return found
 
     def check(self, top: Path) -> None:
-        """Refuse a list of which nothing was come across, and tell of lines that name nothing."""
+        """Refuse a list that names no image of the folder; warn of lines that name none."""
         missed = sorted(self.listed - self.met)
-        if not missed:
-            return
-        if not self.met:
+        if missed and not self.met:
             raise DataError(
-                f"expected {self.file} to list images of {top}, found none of them among its"
-                f" {len(self.listed)} lines, such as {missed[0][:200]!r}."
+                f"{self.file} names no image of {top} in its {len(self.listed)} lines, such as"
+                f" {missed[0][:200]!r}."
             )
-        told = "%s: %d of its %d lines name no image of %s, such as %r"
-        _log.warning(told, self.file, len(missed), len(self.listed), top, missed[0][:200])
+        if missed:
+            told = "%s: %d of its %d lines name no image of %s, such as %r"
+            _log.warning(told, self.file, len(missed), len(self.listed), top, missed[0][:200])
 
 
 def split_off(path: str) -> tuple[str, LeftOut]:
-    """A folder, and what is left out of it: `FOLDER#without=FILE`.
+    """The parts of `FOLDER#without=FILE`.
 
-    The file has a path in each line, from the folder on or from the root; what begins with # is
-    passed over.
+    The file has a path in each line, relative to the folder or absolute; # begins a comment.
     """
     folder, marked, file = path.partition(WITHOUT)
     if not marked:
@@ -118,8 +105,8 @@ def split_off(path: str) -> tuple[str, LeftOut]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(
-            f"expected a list of images to leave out at {os.path.abspath(file)}, and cannot read"
-            f" it: {reason}. killick check DATA --list FILE writes one."
+            f"cannot read the list of images to leave out, {os.path.abspath(file)}: {reason}."
+            " killick check DATA --list FILE writes one."
         ) from error
     lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
     names = [os.fsdecode(line.rstrip(b"\r")) for line in lines]
@@ -128,11 +115,10 @@ def split_off(path: str) -> tuple[str, LeftOut]:
 
 
 def load_folder(path: str, options: LoadOptions | None = None) -> Sets:
-    """The sets of a folder: `train` and `test` in it, or its classes less a fifth to test on.
+    """The sets of a folder: its `train` and `test`, or its classes less a fifth to test on.
 
-    A fixed fifth of the images, of every class in proportion, is cut off where the folder has no
-    `train`. Each class keeps at least one image for training. What a list leaves out is left out
-    after that, so that the others stay on the side where they were.
+    The fifth is fixed, and of every class in proportion; each class keeps at least one image for
+    training. A list leaves out images after that, so that the others stay on their side.
     """
     path, left_out = split_off(path)
     top = _check_folder(path)
@@ -142,8 +128,8 @@ def load_folder(path: str, options: LoadOptions | None = None) -> Sets:
         return _pair(top, tests[0] if tests else None, left_out)
     if folders and set(folders) <= set(TEST_FOLDERS):
         raise DataError(
-            f"expected a folder 'train' beside {_quoted(folders)} in {top}, found none. Add it, or"
-            f" name the folder that has the class folders: imagefolder:{top / folders[0]}."
+            f"{top} has {_quoted(folders)} but no folder 'train'. Add it, or name the folder that"
+            f" has the class folders: imagefolder:{top / folders[0]}."
         )
     whole = _read_split(top, top.name, None)
     room = len(whole) - len(set(whole.labels.tolist()))  # so that every class keeps one
@@ -165,38 +151,35 @@ def _join(train: ImageSet, test: ImageSet) -> ImageSet:
 
 
 def load_imagenet(path: str, options: LoadOptions | None = None) -> Sets:
-    """The sets of a folder laid out as ImageNet is: `train` and `val`, both with class folders."""
+    """The sets of a folder with `train` and `val`, both with class folders."""
     path, left_out = split_off(path)
     top = _check_folder(path)
     missing = [name for name in ("train", "val") if not (top / name).is_dir()]
     if missing:
         raise DataError(
-            f"expected folders 'train' and 'val' in {top}, found no {_quoted(missing)}. Folders"
-            f" laid out in another way may be read by imagefolder:{top}."
+            f"{top} has no {_quoted(missing)}; imagenet: needs 'train' and 'val'. For another"
+            f" layout: imagefolder:{top}."
         )
     return _pair(top, "val", left_out)
-
-
-def read_classes(folder: Path, name: str) -> ImageSet:
-    """All images of a folder that has a folder for each class."""
-    return _read_split(_check_folder(str(folder)), name, None)
 
 
 def load_images(path: str, options: LoadOptions | None = None) -> Sets:
     """All images below a folder, in any layout; they have no classes, all labels are 0."""
     path, left_out = split_off(path)
-    top = Path(os.path.abspath(os.path.expanduser(path)))
-    if not top.is_dir():
-        found = "a file" if top.exists() else "nothing"
-        raise DataError(f"expected a folder of images at {top}, found {found} there.")
+    top = _check_folder(path)
     names = list_images(top)
     if not names:
-        raise DataError(f"expected images in {top}, found none (known are {' '.join(EXTENSIONS)}).")
+        raise DataError(f"no images in {top} (known are {' '.join(EXTENSIONS)}).")
     labels = torch.zeros(len(names), dtype=torch.long)
     images = ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",))
     images = left_out.remove(images)
     left_out.check(top)
     return Sets(None, images)
+
+
+def read_classes(folder: Path, name: str) -> ImageSet:
+    """All images of a folder that has a folder for each class."""
+    return _read_split(_check_folder(str(folder)), name, None)
 
 
 def _pair(top: Path, test_name: str | None, left_out: LeftOut) -> Sets:
@@ -209,15 +192,15 @@ def _pair(top: Path, test_name: str | None, left_out: LeftOut) -> Sets:
 
 
 def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> ImageSet:
-    """The images of the class folders in `folder`, labelled by `known` classes if given."""
+    """The images of the class folders in `folder`, with the labels of the `known` classes."""
     classes = _list_folders(folder)
     _check_layout(folder, classes)
     known = known or tuple(classes)
-    strange = [kind for kind in classes if kind not in known]
-    if strange:
+    unknown = [kind for kind in classes if kind not in known]
+    if unknown:
         raise DataError(
-            f"expected the classes of {folder} among the {len(known)} of training, found"
-            f" {_quoted(strange)} beside. Remove the folder, or add one to train on."
+            f"{folder} has classes that are not trained on: {_quoted(unknown)}. Remove them, or"
+            " add them to the training set."
         )
     numbers = {kind: number for number, kind in enumerate(known)}
     names: list[str] = []
@@ -226,8 +209,8 @@ def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> Image
         files = list_images(folder / kind)
         if not files:
             raise DataError(
-                f"expected images in every class folder, found none in {folder / kind} (known"
-                f" are {' '.join(EXTENSIONS)}). Add some or remove the folder."
+                f"no images in the class folder {folder / kind} (known are {' '.join(EXTENSIONS)})."
+                " Add some or remove the folder."
             )
         names += [os.path.join(kind, file) for file in files]
         labels += [numbers[kind]] * len(files)
@@ -237,9 +220,8 @@ def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> Image
 def _check_folder(path: str) -> Path:
     top = Path(os.path.abspath(os.path.expanduser(path)))
     if not top.is_dir():
-        found = "a file" if top.exists() else "nothing"
         raise DataError(
-            f"expected a folder with class folders at {top}, found {found} there. Check the path,"
+            f"{top} is {'a file, not a folder' if top.exists() else 'not there'}. Check the path,"
             " or download and unpack the data first."
         )
     return top
@@ -249,14 +231,12 @@ def _check_layout(folder: Path, classes: list[str]) -> None:
     loose = [name for name in _list(folder) if _is_image(name) and (folder / name).is_file()]
     if loose:
         raise DataError(
-            f"expected nothing but class folders in {folder}, found {len(loose)} images directly"
-            f" in it, such as {loose[0]!r}. Sort them into class folders:"
-            f" {folder / 'CLASS' / loose[0]}."
+            f"{folder} has {len(loose)} images outside of class folders, such as {loose[0]!r}. Move"
+            f" them: {folder / 'CLASS' / loose[0]}."
         )
     if not classes:
         raise DataError(
-            f"expected a folder for each class in {folder}, found no folders. Put the images"
-            f" into class folders: {folder / 'CLASS' / 'FILE.jpg'}."
+            f"no class folders in {folder}. Move the images: {folder / 'CLASS' / 'FILE.jpg'}."
         )
 
 
@@ -266,7 +246,7 @@ def _list(folder: Path) -> list[str]:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
         raise DataError(
-            f"cannot list {folder}: {error.strerror}. Check who may read it."
+            f"cannot list {folder}: {error.strerror}. Check its permissions."
         ) from error
 
 
@@ -279,7 +259,7 @@ def list_images(folder: Path) -> list[str]:
 
     def refuse(error: OSError) -> None:
         raise DataError(
-            f"cannot list {error.filename}: {error.strerror}. Check who may read it."
+            f"cannot list {error.filename}: {error.strerror}. Check its permissions."
         ) from error
 
     found: list[str] = []

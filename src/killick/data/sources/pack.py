@@ -21,8 +21,8 @@ from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.errors import DataError, OptionError
 
 MEMORY_LIMIT = 4 * 2**30  # bytes of decoded images; larger packs are decoded when read
-HEADERS = 500  # looked at, spread over the pack, before the decoding of all is begun
-KEPT_BYTES = 2**30  # of decoded images that stay in memory, for who asks for the same pack again
+HEADERS = 500  # sizes that are compared, spread over the pack, before all images are decoded
+KEPT_BYTES = 2**30  # of decoded images that stay in memory for the next call
 
 _DEFAULTS = LoadOptions()
 Key = tuple[str, int, int, str]  # a file as it is now, and a split
@@ -30,18 +30,11 @@ _kept: dict[Key, ImageSet] = {}  # the oldest first
 
 
 class PackReader:
-    """Encoded images, end to end in memory.
-
-    Args:
-        name: What an error calls the pack.
-        contents: The encoded images, uint8.
-        offsets: Where each begins, and the last ends.
-    """
+    """Encoded images, end to end in memory; image i is `contents[offsets[i] : offsets[i + 1]]`."""
 
     def __init__(self, name: str, contents: Tensor, offsets: Tensor) -> None:
-        self.name = name
-        # Tensors, as worker processes share them instead of copying.
-        self.contents = contents
+        self.name = name  # what an error calls the pack
+        self.contents = contents  # tensors, which worker processes share instead of copying
         self.offsets = offsets
 
     def __len__(self) -> int:
@@ -58,21 +51,18 @@ class PackReader:
 
 
 def load_pack(where: str, options: LoadOptions = _DEFAULTS) -> Sets:
-    """The sets of a pack: its splits `train` and `test`, or of `FILE.npz#SPLIT` that, to test on.
+    """The sets of a pack: its splits `train` and `test`, or with `FILE.npz#SPLIT` that as test set.
 
-    Images that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`. A run asks
-    for its data several times, to train, to test, for references: what was decoded is kept.
+    Images that all have one size are decoded at once, if they fit into `MEMORY_LIMIT`. A run loads
+    its data several times, so what was decoded is kept.
     """
     file, split = _parse(where)
     if not file.is_file():
-        raise DataError(f"expected a pack at {file}, found no such file. Check the path.")
+        raise DataError(f"no pack at {file}. Check the path.")
     state = file.stat()
     known = (str(file.resolve()), state.st_mtime_ns, state.st_size)
     if not zipfile.is_zipfile(file):
-        raise DataError(
-            f"expected a .npz file of plain arrays, found {file}, which is none, or only a part of"
-            " one. Make or copy it again."
-        )
+        raise DataError(f"{file} is not a .npz file, or only a part of one. Make or copy it again.")
     try:
         # Opened here: numpy leaves the files of broken archives open.
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as pack:
@@ -105,20 +95,20 @@ def _wanted(
 
 
 def _load_once(key: Key, file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
-    """A split, kept; where that gets too much, what was kept first is forgotten."""
+    """A split, kept for the next call; beyond `KEPT_BYTES` the oldest is forgotten."""
     if key not in _kept:
-        found = _load_split(file, pack, split)
-        if _decoded_bytes(found) > KEPT_BYTES:
+        found = _open_split(file, pack, split)
+        assert isinstance(found.source, PackReader)
+        images = decode_all(found.source)
+        if images is None:  # it was quick to open
+            return found
+        found = replace(found, source=images)
+        if images.nbytes > KEPT_BYTES:
             return found
         _kept[key] = found
-        while sum(map(_decoded_bytes, _kept.values())) > KEPT_BYTES:
+        while sum(each.images().nbytes for each in _kept.values()) > KEPT_BYTES:
             del _kept[next(iter(_kept))]
     return _kept[key]
-
-
-def _decoded_bytes(images: ImageSet) -> int:
-    # What is decoded when it is read is not kept: it was quick to open.
-    return images.source.nbytes if isinstance(images.source, Tensor) else KEPT_BYTES + 1
 
 
 def _parse(where: str) -> tuple[Path, str | None]:
@@ -127,18 +117,8 @@ def _parse(where: str) -> tuple[Path, str | None]:
     if not mark or whole.exists():
         return whole, None
     if not path or not split:
-        raise OptionError(
-            f"expected 'pack:FILE.npz' or 'pack:FILE.npz#SPLIT', found {'pack:' + where!r}."
-        )
+        raise OptionError(f"write 'pack:FILE.npz' or 'pack:FILE.npz#SPLIT', found 'pack:{where}'.")
     return Path(os.path.expanduser(path)), split
-
-
-def _load_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
-    # What is wrong is refused before images are decoded.
-    found = _open_split(file, pack, split)
-    assert isinstance(found.source, PackReader)
-    images = decode_all(found.source)
-    return found if images is None else replace(found, source=images)
 
 
 def _open_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
@@ -160,24 +140,22 @@ def _open_split(file: Path, pack: np.lib.npyio.NpzFile, split: str) -> ImageSet:
 def _array(file: Path, pack: np.lib.npyio.NpzFile, key: str, kinds: str) -> npt.NDArray[np.generic]:
     """A one-dimensional array of the pack, of one of the kinds of numbers."""
     if key not in pack:
-        raise DataError(
-            f"expected an array {key!r} in {file}, found {', '.join(pack.files)}. Add it."
-        )
+        raise DataError(f"{file} has no array {key!r}, only {', '.join(pack.files)}. Add it.")
     try:
         array: npt.NDArray[np.generic] = pack[key]
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
         raise DataError(
-            f"expected {key!r} in {file} as a row of plain values, found Python objects, which are"
-            " not read from files. Write it again as np.array(values, dtype=str) or whole numbers."
+            f"{key!r} in {file} holds Python objects, which are not loaded. Write it again as"
+            " np.array(values, dtype=str) or whole numbers."
         ) from None
     fits = array.dtype == np.uint8 if kinds == "u1" else array.dtype.kind in kinds
     if array.ndim != 1 or not fits:
         what = {"u1": "uint8", "iu": "whole numbers", "U": "unicode strings"}[kinds]
         raise DataError(
-            f"expected {key!r} in {file} as a row of {what}, found {array.dtype} of shape"
-            f" {array.shape}. Write it again so."
+            f"{key!r} in {file} must be a row of {what}, found {array.dtype} of shape"
+            f" {array.shape}."
         )
     return array
 
@@ -187,35 +165,29 @@ def _check_offsets(
 ) -> None:
     if len(offsets) != labels + 1 or labels == 0:
         raise DataError(
-            f"expected one more offset than labels for {split!r} in {file}, and at least one"
-            f" label, found {len(offsets)} offsets and {labels} labels."
+            f"{split!r} in {file} must have labels, and one more offset than labels, found"
+            f" {len(offsets)} offsets and {labels} labels."
         )
     if offsets[0] < 0 or offsets[-1] > size or (np.diff(offsets) < 0).any():
         raise DataError(
-            f"expected the offsets of {split!r} in {file} to ascend from 0 to at most the {size}"
-            f" bytes there are, found {offsets.min()} to {offsets.max()}"
+            f"the offsets of {split!r} in {file} must ascend from 0 to at most {size}, the bytes"
+            f" there are, found {offsets.min()} to {offsets.max()}"
             + (", not ascending." if (np.diff(offsets) < 0).any() else ".")
         )
 
 
 def _no_split(file: Path, pack: np.lib.npyio.NpzFile, wanted: str) -> DataError:
     splits = [key.removesuffix("_bytes") for key in pack.files if key.endswith("_bytes")]
-    if not splits:
-        return DataError(
-            f"expected a split {wanted} in {file}, but it has none at all: no array's name ends in"
-            " '_bytes'. Its layout is another; make a pack of it."
-        )
+    hint = f" Name one of them: pack:{file}#{splits[0]}." if splits else " It is not a pack."
     return DataError(
-        f"expected a split {wanted} in {file}, found {', '.join(map(repr, splits))}. Name one of"
-        f" them, as in pack:{file}#{splits[0]}."
+        f"{file} has no split {wanted}, found {', '.join(map(repr, splits)) or 'none'}.{hint}"
     )
 
 
 def decode_all(reader: PackReader) -> Tensor | None:
     """All images as one tensor, or None if they differ in size or need too much memory."""
     n = len(reader)
-    looked_at = range(0, n, max(1, n // HEADERS))
-    sizes = {measure(*reader.encoded(number)) for number in looked_at}
+    sizes = {measure(*reader.encoded(number)) for number in range(0, n, max(1, n // HEADERS))}
     if len(sizes) > 1:
         return None
     height, width = sizes.pop()
@@ -224,8 +196,7 @@ def decode_all(reader: PackReader) -> Tensor | None:
     images = torch.empty(n, 3, height, width, dtype=torch.uint8)
     for number in range(n):  # threads were measured to be no faster, at any size of image
         image = reader[number]
-        # One whose header was not read, or that was turned upright.
-        if image.shape != images.shape[1:]:
+        if image.shape != images.shape[1:]:  # its header was not read, or it was turned upright
             return None
         images[number] = image
     return images

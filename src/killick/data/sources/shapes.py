@@ -62,7 +62,7 @@ def _make_part(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _draw_images(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """A image for each label, uint8."""
+    """An image for each label, uint8."""
     n = len(labels)
     dark = _between((n, 3, 1, 1), 0.05, 0.35, generator)
     lift = _between((n, 3, 1, 1), 0.3, 1, generator)  # its direction is the shape's own color

@@ -1,0 +1,38 @@
+"""The registry of networks, and how a network remembers by which name it was made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from killick.registry import Registry
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+# `killick:NAME`: a function or class that makes the network from `num_classes=` and plain arguments.
+NETWORKS: Registry[Callable[..., nn.Module]] = Registry("networks", "network", "killick.nets")
+
+
+def network(make: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Register a function as the network `killick:` plus its name."""
+    return NETWORKS.register(make.__name__, make)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How to make a network again: `library:name` and the arguments, plain values."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def remember(net: nn.Module, architecture: Architecture) -> None:
+    """Note on `net` how it was made."""
+    net.killick_architecture = architecture  # type: ignore[assignment]
+
+
+def remembered(net: nn.Module) -> Architecture | None:
+    """How `net` was made, if it was made by `create`."""
+    found = getattr(net, "killick_architecture", None)
+    return found if isinstance(found, Architecture) else None
