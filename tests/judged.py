@@ -15,7 +15,7 @@ MEAN_STD = ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 NAMES = ("red", "green", "blue", "grey")
 
 
-def make_set(count: int = 600, size: int = 16, seed: int = 0) -> ImageSet:
+def make_set(count: int = 300, size: int = 16, seed: int = 0) -> ImageSet:
     """Coloured noise: the class is the channel that is brightest, or none."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 4
@@ -85,7 +85,7 @@ def evaluate_all(folder: str | Path) -> None:
     """All suites, with rows in a folder."""
     torch.manual_seed(0)
     suites = ("clean", "corruptions", "calibration", "ood")
-    options = {"corruptions": ["gaussian_noise"], "validation": make_set(300, seed=9)}
+    options = {"corruptions": ["gaussian_noise"], "validation": make_set(260, seed=9)}
     killick.evaluate(
         make_anchored(), make_set(), suites, folder=folder, quiet=True, device="cpu", **options
     )

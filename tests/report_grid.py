@@ -8,7 +8,12 @@ import numpy as np
 import yaml
 from report_runs import ANCHORED, LABEL, STANDARD, make_run
 
-from killick.results.predictions import encode, files_in, read_answers, write_answers
+from killick.results.predictions import (
+    encode,
+    prediction_files,
+    read_predictions,
+    write_predictions,
+)
 from killick.results.run_folder import Run, find_runs
 
 NAMES = ("disc", "ring", "square", "star", "cross")
@@ -46,8 +51,8 @@ def grid_runs(folder: Path) -> list[Run]:
 
 
 def _add_pictures_and_spread(folder: Path) -> None:
-    for path in files_in(folder):
-        answers = read_answers(path)
+    for path in prediction_files(folder):
+        answers = read_predictions(path)
         marginal = answers.marginal
         if marginal:
             chance = np.random.default_rng(answers.count + len(path.name))
@@ -56,7 +61,7 @@ def _add_pictures_and_spread(folder: Path) -> None:
         kept = [number for number in (3, 7, 13, 17, 31, 45) if number < answers.count]
         kept = kept[-4:] if "correct" in answers.single else []
         pictures = {number: encode(_picture(number)) for number in kept}
-        write_answers(
+        write_predictions(
             folder, replace(answers, marginal=marginal, thumbnails=pictures, class_names=NAMES)
         )
 

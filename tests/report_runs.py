@@ -8,8 +8,8 @@ import torch
 import yaml
 
 from killick import metrics
-from killick.evaluation.corruption_means import summarise
-from killick.results.predictions import Answers, write_answers
+from killick.evaluation.corruption_means import summarize_corruptions
+from killick.results.predictions import Predictions, write_predictions
 from killick.results.rows import make_row, merge, write_rows
 from killick.results.run_folder import Run, read_run
 
@@ -68,7 +68,7 @@ def make_run(
     common = {
         **make_row(model=name, network="killick:resnet_small", data="shapes", epochs=12),
         **dict(weights=f"weights of {name}", precision="float32", evaluation_seed=0),
-        **dict(seed=seed, limit=limit, view="32 px", pictures=pictures),
+        **dict(seed=seed, limit=limit, view="32 px", images=pictures),
         **({"references": "clean", "reference_policy": f"random, seed {seed}"} if anchored else {}),
         **facts,
         **columns,
@@ -83,12 +83,14 @@ def make_run(
         ]
     shown += [{"suite": "ood", "set": each, "source": "generated"} for each in ood_sets]
     where = folder / name
-    (where / "answers").mkdir(parents=True, exist_ok=True)
+    (where / "predictions").mkdir(parents=True, exist_ok=True)
     kept = [_answer({**common, **each}, skill, n, labels, k if anchored else "") for each in shown]
     rows = [row for each in kept for row in _rows(each, kept[0])]
-    write_rows(where, merge(read_run(where).rows if add else [], [*rows, *summarise(rows)]))
+    write_rows(
+        where, merge(read_run(where).rows if add else [], [*rows, *summarize_corruptions(rows)])
+    )
     for each in kept if answers else ():
-        write_answers(where, each)
+        write_predictions(where, each)
     if job is not None:
         (where / "job.json").write_text(json.dumps(job))
     if recipe is not None:
@@ -96,7 +98,7 @@ def make_run(
     return read_run(where)
 
 
-def _answer(about: dict, skill: float, n: int, labels: int, k: int | str) -> Answers:
+def _answer(about: dict, skill: float, n: int, labels: int, k: int | str) -> Predictions:
     """Images are as hard for one model as for the other; each model has luck of its own."""
     ood = about["suite"] == "ood"
     hardness = np.random.default_rng(0).normal(size=n)
@@ -119,10 +121,10 @@ def _answer(about: dict, skill: float, n: int, labels: int, k: int | str) -> Ans
         return values
 
     single = ask()
-    return Answers({**about, "k": k, "count": n}, single, ask() if k not in ("", 1) else {})
+    return Predictions({**about, "k": k, "count": n}, single, ask() if k not in ("", 1) else {})
 
 
-def _rows(answers: Answers, clean: Answers) -> list[dict]:
+def _rows(answers: Predictions, clean: Predictions) -> list[dict]:
     """The rows of one set, with some that no report is about."""
     asked = [("single", 1 if answers.about["k"] else "", answers.single, clean.single)]
     if answers.marginal:

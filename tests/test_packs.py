@@ -15,7 +15,7 @@ from killick.data.sources import LoadOptions, load_whole
 from killick.data.sources import pack as packs
 from killick.data.sources.pack import load_pack
 from killick.errors import DataError, OptionError
-from killick.evaluation.test_sets import load_test
+from killick.evaluation.evaluation_data import load_test
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,7 @@ def predictions_by(scene, suite: str):
     """All predictions of a suite: arm, seed, predictions."""
     for arm in scene.comparison.arms:
         for run in arm.runs:
-            for answers in run.answers:
+            for answers in run.predictions:
                 if answers.about["suite"] == suite:
                     yield arm.name, int(run.job["seed"]), answers
 

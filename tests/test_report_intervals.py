@@ -23,7 +23,7 @@ from killick.report.bootstrap import (
 )
 from killick.report.conditions import Condition
 from killick.report.intervals import bootstrap_interval, no_interval, t_interval
-from killick.results.predictions import Answers
+from killick.results.predictions import Predictions
 
 CLEAN = {"suite": "clean", "set": "shapes", "pictures": "abc", "corruption": "", "severity": ""}
 FOG = {**CLEAN, "suite": "corruptions", "corruption": "fog", "severity": 3}
@@ -45,7 +45,7 @@ def make_predictions(about, n=40, seed=0, labels=True, marginal=False):
             values["nll"] = chance.exponential(1, n).astype(np.float32)
         return values
 
-    return Answers(about, one(), one() if marginal else {})
+    return Predictions(about, one(), one() if marginal else {})
 
 
 def reflected_error(confidence, residuals, weights, bandwidth, points=4001):
@@ -164,13 +164,13 @@ def test_a_known_calibration_error_only_saves_time():
 
 def test_all_sets_of_the_same_labels_share_their_draws_whatever_the_files_digest():
     clean, draws = make_predictions(CLEAN), BootstrapDraws(30)
-    fog = Answers({**FOG, "pictures": "of a file"}, clean.single)
+    fog = Predictions({**FOG, "pictures": "of a file"}, clean.single)
     found = resample([clean, fog], draws).values
     key = Condition("single", "top1", "clean")
     assert torch.equal(found[key], found[Condition("single", "top1", "corruptions", "", "fog", 3)])
     # Other labels, other images.
     moved = {**clean.single, "label": np.roll(clean.single["label"], 1)}
-    other = resample([Answers(CLEAN, moved)], draws).values
+    other = resample([Predictions(CLEAN, moved)], draws).values
     assert not torch.equal(found[key], other[key])
 
 
@@ -210,7 +210,7 @@ def test_a_false_rate_is_that_of_the_drawn_images(seed, n, m):
 def test_the_clean_and_the_ood_images_are_drawn_independently():
     """Also where the OOD ones were made from the test images, so that digests are equal."""
     clean = make_predictions(CLEAN, n=300)
-    noise = Answers(NOISE, {name: clean.single[name] for name in ("confidence", "energy")})
+    noise = Predictions(NOISE, {name: clean.single[name] for name in ("confidence", "energy")})
     found = resample([clean, noise], BootstrapDraws(400))
     area = found.values[Condition("single", "auroc", "ood", "noise")]
     assert area.mean().item() == pytest.approx(0.5, abs=0.005)
@@ -275,7 +275,7 @@ def as_predictions(confidence, correct):
     values = {"confidence": confidence.astype(np.float32), "correct": correct}
     values["label"] = np.arange(len(correct)) % 7
     values["nll"] = np.zeros(len(correct), dtype=np.float32)
-    return Answers(CLEAN, values)
+    return Predictions(CLEAN, values)
 
 
 def share_covered(metric, truth, measure, n=300, trials=120):

@@ -21,7 +21,7 @@ from killick.report.report_data import make_report_data
 from killick.report.sections import SECTIONS, Content, Section, provenance
 from killick.report.tables import TextTable
 from killick.report.writer import headline, write_report
-from killick.results.predictions import files_in, read_answers, write_answers
+from killick.results.predictions import prediction_files, read_predictions, write_predictions
 from killick.results.run_folder import find_runs
 
 ORDER = [
@@ -228,9 +228,9 @@ def test_everything_from_files_is_escaped(tmp_path):
     arms = {"standard": STANDARD, NASTY: {**LABEL, "network": NASTY}}
     folder = make_grid(tmp_path / "grid", arms, (0,), n=20, limit=20)
     for run in folder.iterdir():
-        for path in files_in(run):
-            answers = read_answers(path)
-            write_answers(run, replace(answers, class_names=(NASTY,) * 5))
+        for path in prediction_files(run):
+            answers = read_predictions(path)
+            write_predictions(run, replace(answers, class_names=(NASTY,) * 5))
         recipe = yaml.safe_load((run / "recipe.yaml").read_text())
         (run / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "about": NASTY}))
         environment = json.loads((run / "environment.json").read_text())

@@ -54,9 +54,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise OptionError("killick corrupt requires --sheet FILE.png or --output FOLDER.")
     if options.output is not None and not options.images and options.data is None:
         raise OptionError("--output requires images or --data, such as --data shapes.")
-    from killick.evaluation.corrupted_copies import Copies
+    from killick.evaluation.corrupted_copies import CorruptedCopies
 
-    copies = Copies(
+    copies = CorruptedCopies(
         options.images,
         options.data,
         corruptions=options.corruptions,

@@ -147,12 +147,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.cli.summaries import show_summary
     from killick.data.synthetic_ood import SYNTHETIC
     from killick.evaluation.class_mapping import read_class_map
+    from killick.evaluation.evaluation_settings import DEFAULT_SUITES, EVALUATION_SUITES
     from killick.evaluation.evaluator import evaluate
-    from killick.evaluation.plan import DEFAULT_SUITES, SUITES
 
     suites = options.suite or DEFAULT_SUITES
     if suites == ("all",):
-        suites = tuple(s for s in SUITES if s != "shift" or options.shift)
+        suites = tuple(s for s in EVALUATION_SUITES if s != "shift" or options.shift)
     if (options.mean is None) != (options.std is None):
         raise OptionError("--mean and --std require each other.")
     synthetic = tuple(SYNTHETIC) if options.synthetic is None else options.synthetic
@@ -192,7 +192,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             device=options.device,
             folder=folder,
             again=options.again,
-            answers=not options.no_predictions,
+            predictions=not options.no_predictions,
             trust=options.trust,
             quiet=options.quiet,
         )
@@ -246,12 +246,10 @@ def _store_threshold(
     folder = Path(model)
     folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
     loaded = load(folder)
-    rule = str(row["estimator"])
-    fitted_on = rule.split(" % of ", 1)[1]
-    loaded.threshold = Threshold(float(row["value"]), acceptance, 1, fitted_on)
+    loaded.threshold = Threshold(float(row["value"]), acceptance, 1, str(row["fitted_on"]))
     save(loaded, folder)
     if not quiet:
-        print(f"{rule}, energy {row['value']:.4f}, is stored in {folder}")
+        print(f"{row['estimator']}, energy {row['value']:.4f}, is stored in {folder}")
 
 
 def _is_first() -> bool:

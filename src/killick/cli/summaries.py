@@ -104,14 +104,13 @@ def _table(first: str, cells: list[Cell]) -> Table:
 
 
 def _is_mean(row: Row) -> bool:
-    return str(row["corruption"]).startswith("mean of")
+    return bool(row["mean_of"])
 
 
 def _title(row: Row) -> str:
     if not row["corruption"]:
         return str(row["set"])
-    which = str(row["corruption"]).removeprefix("mean of ")
-    return f"{'C-bar' if row['suite'] == 'cbar' else 'corrupted'} ({which})"
+    return f"{'C-bar' if row['suite'] == 'cbar' else 'corrupted'} ({row['corruption']})"
 
 
 def show_comparison(folder: Path, console: Console | None = None) -> None:

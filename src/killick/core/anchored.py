@@ -19,7 +19,7 @@ from killick.core.image_model import (
     Normalize,
     image_model_in,
     make_normalizer,
-    takes_normalise,
+    old_keywords,
 )
 from killick.core.inspection import logits_of
 from killick.core.references import check_finite, check_tensor, random_cycle, take
@@ -377,7 +377,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-@takes_normalise
+@old_keywords(normalise="normalize")
 def anchor(
     net: nn.Module,
     stem: str | Sequence[str] | None = None,

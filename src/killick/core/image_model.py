@@ -135,16 +135,19 @@ def check_dtype(images: Tensor, normalizes: bool, what: str = "images") -> None:
         raise DtypeError(f"expected {what} as floats, found dtype {images.dtype}.")
 
 
-def takes_normalise(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function take `normalise=`, the British spelling of `normalize=`, too."""
+def old_keywords(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function take keyword arguments also by their old names: `@old_keywords(old="new")`."""
 
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if "normalise" in kwargs:
-            kwargs["normalize"] = kwargs.pop("normalise")
-        return function(*args, **kwargs)
+    def wrap(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for old in names.keys() & kwargs.keys():
+                kwargs[names[old]] = kwargs.pop(old)
+            return function(*args, **kwargs)
 
-    return call
+        return call
+
+    return wrap
 
 
 def image_model_in(model: nn.Module) -> ImageModel | None:

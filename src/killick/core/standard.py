@@ -13,7 +13,7 @@ from killick.core.image_model import (
     Normalize,
     image_model_in,
     make_normalizer,
-    takes_normalise,
+    old_keywords,
 )
 from killick.core.inspection import logits_of
 from killick.errors import OptionError, ShapeError
@@ -52,7 +52,7 @@ class Standard(ImageModel):
         return f"images {self.image_shape}, no references"
 
 
-@takes_normalise
+@old_keywords(normalise="normalize")
 def standard(
     net: nn.Module,
     normalize: tuple[Sequence[float], Sequence[float]] | None = None,

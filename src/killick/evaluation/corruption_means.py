@@ -1,9 +1,8 @@
-"""Summaries over corruptions, each under a name that says which mean it is.
+"""Means over the corruptions of a suite, and the mean corruption error relative to a baseline.
 
-- `mean of 19`: all common corruptions (the paper's choice); `mean of 15`: without the four extra
-  ones (the benchmark's own); `mean of 10`: C-bar's list. For each severity, and over `all`.
-- `mean of N chosen`: where others were asked for.
-- `mce`: the mean over the 15 of the errors relative to those of a named baseline.
+A mean is a row of its own, with the suite in its column `mean_of`: "c" (the 19 of ImageNet-C),
+"c15" (the 15 of its published mean), "cbar-cifar", "cbar-imagenet", or "chosen" if the corruptions
+that were evaluated are no such suite. Means are taken at each severity, and over "all" of them.
 """
 
 from collections import defaultdict
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from killick import metrics
-from killick.corruptions.suites import PUBLISHED, SEVERITIES, list_corruptions
+from killick.corruptions.suites import SEVERITIES, SUITES
 from killick.errors import DataError, OptionError
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.metric_values import MetricValue
-from killick.evaluation.plan import Unit
+from killick.evaluation.test_sets import TestSet
 from killick.results.rows import Row, identify, make_row, members_of, read_rows
 
 # Mean error over the five severities of ImageNet-C, as its authors published it for AlexNet.
@@ -41,149 +40,125 @@ Errors = dict[tuple[str, int], float]
 
 
 def read_baseline(
-    where: str, common: Mapping[str, Any], units: Iterable[Unit], classifier: Classifier
+    where: str, common: Mapping[str, Any], sets: Iterable[TestSet], classifier: Classifier
 ) -> tuple[str, Errors]:
-    """The errors that mCE is relative to, and their name.
+    """The errors that mCE is relative to, and the name of the baseline.
 
     Args:
         where: "alexnet", for ImageNet; or a folder or file with the rows of another model.
-        common: Columns of the evaluation that it is for; the baseline's must be like them.
-        units: Of that evaluation.
-        classifier: Who is evaluated.
+        common: Columns of the evaluation, which the baseline must share.
+        sets: Of the evaluation.
+        classifier: That is evaluated.
     """
-    shown = [unit for unit in units if unit.suite == "corruptions"]
-    if not shown:
-        raise OptionError("expected the suite corruptions with --baseline, found others alone.")
+    first = next((each for each in sets if each.suite == "corruptions"), None)
+    if first is None:
+        raise OptionError("--baseline requires --suite corruptions.")
     if where == "alexnet":
-        if classifier.classes != 1000 or shown[0].table == "cifar":
+        if classifier.classes != 1000 or first.table == "cifar":
             raise OptionError(
-                "expected ImageNet-C (1000 classes, constants of imagenet) for --baseline alexnet,"
-                f" found {classifier.classes} classes. Name an evaluated run."
+                f"--baseline alexnet is for ImageNet-C, 1000 classes; {classifier.name} has"
+                f" {classifier.classes}. Name an evaluated run."
             )
         return where, {(name, s): error for name, error in ALEXNET.items() for s in SEVERITIES}
-    alike = {
-        **{name: common[name] for name in ("data", "limit", "evaluation_seed")},
-        "table": shown[0].table,
-        "view": shown[0].view,
-    }
-    alike = {name: "" if value is None else str(value) for name, value in alike.items()}
+    same = {name: common[name] for name in ("data", "limit", "evaluation_seed")}
+    same |= {"table": first.table, "view": first.view, "source": first.source}
+    expected = {name: "" if value is None else str(value) for name, value in same.items()}
     rows = [
         row
         for row in read_rows(Path(where))
-        if _is_plain_accuracy(row)
-        and all(str(row[name]) == value for name, value in alike.items())
-        and str(row["source"]).split(",")[0] == shown[0].source.split(",")[0]
+        if _is_accuracy(row) and all(str(row[name]) == text for name, text in expected.items())
     ]
     if not rows:
-        words = ", ".join(f"{name} {value}" for name, value in alike.items() if value)
+        words = ", ".join(f"{name} {value}" for name, value in expected.items() if value)
         raise DataError(
-            f"expected rows of the suite corruptions with {words} in {where}, found none. Evaluate"
-            " the baseline alike first."
+            f"{where} has no rows of the suite corruptions with {words}. Evaluate the baseline"
+            " with the same settings first."
         )
     models = sorted({str(row["model"]) for row in rows})
     if len(models) > 1:
         raise DataError(
-            f"expected the rows of one model in {where}, found {', '.join(models)}. Evaluate the"
-            " baseline into a folder of its own."
+            f"{where} has rows of several models: {', '.join(models)}. Evaluate the baseline into a"
+            " folder of its own."
         )
     errors = {
         (str(row["corruption"]), int(row["severity"])): 1 - float(row["value"]) for row in rows
     }
-    for name in list_corruptions("c15", "cifar"):
+    for name in SUITES["c15"]:
         for severity in SEVERITIES:
             if (name, severity) not in errors:
                 raise DataError(
-                    f"expected the 15 corruptions at five severities in {where}, found no {name}"
-                    f" {severity}. Evaluate the baseline on all of them."
+                    f"{where} has no row of {name} {severity}. Evaluate the baseline on all 15"
+                    " corruptions at five severities."
                 )
-    return str(rows[0]["model"]), errors
+    return models[0], errors
 
 
-def _is_plain_accuracy(row: Row) -> bool:
-    single = row["suite"] == "corruptions" and row["metric"] == "top1"
-    return single and row["inference"] == "single" and row["corruption"] in PUBLISHED
+def _is_accuracy(row: Row) -> bool:
+    about = (row["suite"], row["metric"], row["inference"], row["mean_of"])
+    return about == ("corruptions", "top1", "single", "")
 
 
-def summarise(rows: Iterable[Row], baseline: tuple[str, Errors] | None = None) -> list[Row]:
-    """The summary rows of one evaluation, from its rows about single corruptions."""
+def summarize_corruptions(
+    rows: Iterable[Row], baseline: tuple[str, Errors] | None = None
+) -> list[Row]:
+    """The means of one evaluation, from its rows of single corruptions."""
     groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        if row["suite"] in ("corruptions", "cbar") and row["corruption"] in PUBLISHED:
-            alike = {**row, "corruption": "", "severity": "", "source": "", "estimator": ""}
+        if row["suite"] in ("corruptions", "cbar") and not row["mean_of"]:
+            alike = {**row, "corruption": "", "severity": "", "frost": "", "table": ""}
             groups[identify(alike)].append(row)
-    found: list[Row] = []
-    for alike_rows in groups.values():
-        found += _summarise_group(alike_rows, baseline)
-    return found
+    return [mean for group in groups.values() for mean in _summarize(group, baseline)]
 
 
-def _summarise_group(rows: list[Row], baseline: tuple[str, Errors] | None) -> list[Row]:
-    cells = {(str(row["corruption"]), int(row["severity"])): row for row in rows}
-    names = list(dict.fromkeys(name for name, _ in cells))
-    severities = sorted({severity for _, severity in cells})
-    complete = [name for name in names if all((name, s) in cells for s in severities)]
+def _summarize(rows: list[Row], baseline: tuple[str, Errors] | None) -> list[Row]:
+    table = {(str(row["corruption"]), int(row["severity"])): row for row in rows}
+    names = list(dict.fromkeys(name for name, _ in table))
+    severities = sorted({severity for _, severity in table})
+    complete = [name for name in names if all((name, s) in table for s in severities)]
     found = []
-    for title, members in _means(str(rows[0]["suite"]), complete):
-        for severity in severities:
-            found.append(_mean([cells[name, severity] for name in members], title, severity))
+    for suite, members in _suites(str(rows[0]["suite"]), complete).items():
+        for severity in severities if len(members) > 1 else ():
+            found.append(_mean([table[name, severity] for name in members], suite, severity))
         if severities == list(SEVERITIES):
-            whole = [cells[name, severity] for name in members for severity in severities]
-            found.append(_mean(whole, title, "all"))
-    if baseline is not None and _is_plain_accuracy(rows[0]):
-        found += _relative(cells, baseline)
+            whole = [table[name, severity] for name in members for severity in severities]
+            found.append(_mean(whole, suite, "all"))
+    if baseline is not None and _is_accuracy(rows[0]):
+        found += _relative(table, baseline)
     return found
 
 
-def _means(suite: str, names: list[str]) -> list[tuple[str, list[str]]]:
-    """Which means can be taken over the corruptions that are there."""
-    if suite == "cbar":
-        lists = [list_corruptions("cbar", table) for table in ("cifar", "imagenet")]
-    else:
-        lists = [list_corruptions(kind, "cifar") for kind in ("c", "c15")]
-    means = [
-        (f"mean of {len(wanted)}", list(wanted)) for wanted in lists if set(wanted) <= set(names)
-    ]
-    if not means and len(names) > 1:
-        means = [(f"mean of {len(names)} chosen", names)]
-    return means
+def _suites(suite: str, names: list[str]) -> dict[str, list[str]]:
+    """The suites that means can be taken over, with their corruptions."""
+    known = ("cbar-cifar", "cbar-imagenet") if suite == "cbar" else ("c", "c15")
+    found = {each: list(SUITES[each]) for each in known if set(SUITES[each]) <= set(names)}
+    return found or ({"chosen": names} if names else {})
 
 
-def _mean(rows: list[Row], title: str, severity: "int | str") -> Row:
-    """The mean over rows, for each reference apart."""
-    members = [sum(column) / len(column) for column in _columns(rows)]
-    measure = MetricValue(
-        rows[0]["metric"],
-        members,
-        rows[0]["estimator"],
-        rows[0]["scaling"],
-        rows[0]["score"],
-    )
-    sources = {str(row["source"]).split(",")[0] for row in rows}
-    about = {
-        **rows[0],
-        "corruption": title,
-        "severity": severity,
-        "source": " and ".join(sorted(sources)),
-        "count": int(rows[0]["count"]),
-    }
-    return make_row(**{**about, **measure.columns()})
+def _mean(rows: list[Row], suite: str, severity: "int | str") -> Row:
+    """The mean over rows, for each reference separately."""
+    names = {str(row["corruption"]) for row in rows}
+    first = rows[0]
+    about = (first["estimator"], first["scaling"], first["fitted_on"], first["score"])
+    mean = MetricValue(first["metric"], [sum(c) / len(c) for c in _columns(rows)], *about)
+    label = f"mean of {len(names)}{' chosen' if suite == 'chosen' else ''}"
+    place = {"corruption": label, "mean_of": suite, "severity": severity, "frost": ""}
+    return make_row(**{**first, **place, **mean.columns()})
 
 
 def _columns(rows: Iterable[Row]) -> list[tuple[float, ...]]:
-    """The values of all rows from each reference that every one of them was asked from."""
+    """The values of all rows, for each reference that all of them have."""
     return list(zip(*map(members_of, rows), strict=False))
 
 
-def _relative(cells: Mapping[tuple[str, int], Row], baseline: tuple[str, Errors]) -> list[Row]:
-    names = list_corruptions("c15", "cifar")
-    wanted = [(name, severity) for name in names for severity in SEVERITIES]
-    if not all(cell in cells for cell in wanted):
+def _relative(table: Mapping[tuple[str, int], Row], baseline: tuple[str, Errors]) -> list[Row]:
+    wanted = [(name, severity) for name in SUITES["c15"] for severity in SEVERITIES]
+    if not all(place in table for place in wanted):
         return []
     name, theirs = baseline
     members = []
-    for column in _columns([cells[cell] for cell in wanted]):
-        ours = {cell: 1 - value for cell, value in zip(wanted, column, strict=True)}
-        members.append(float(metrics.mce(ours, {cell: theirs[cell] for cell in wanted})))
-    measure = MetricValue("mce", members, f"15 corruptions, relative to {name}")
-    about = {**cells[wanted[0]], "corruption": "mean of 15", "severity": "all"}
-    return [make_row(**{**about, **measure.columns()})]
+    for column in _columns([table[place] for place in wanted]):
+        ours = {place: 1 - value for place, value in zip(wanted, column, strict=True)}
+        members.append(float(metrics.mce(ours, {place: theirs[place] for place in wanted})))
+    mce = MetricValue("mce", members, f"15 corruptions, relative to {name}")
+    place = {"corruption": "mean of 15", "mean_of": "c15", "severity": "all", "frost": ""}
+    return [make_row(**{**table[wanted[0]], **place, **mce.columns()})]

@@ -1,4 +1,4 @@
-"""A set in blocks of 250: on the device, those of this process, as a network is shown them."""
+"""The images of a set in blocks of 250, on the device: those of this process, read once if they fit."""
 
 import hashlib
 import os
@@ -14,103 +14,86 @@ from killick.data.keyed_random import key
 from killick.data.preprocessing import PlainView
 from killick.runtime.processes import Processes
 
-# What is random about a block is drawn for it alone, so neither the batch size nor the number of
+# Random numbers are drawn for each block alone, so neither the batch size nor the number of
 # processes changes a pixel.
 BLOCK = 250
 
 
 class Block(NamedTuple):
-    """Consecutive pictures of a set.
-
-    Attributes:
-        number: Of the block in the set.
-        images: uint8 `(n, 3, height, width)` on the device.
-        labels: On the device.
-    """
+    """Consecutive images of a set, uint8 `(n, 3, height, width)`, on the device."""
 
     number: int
     images: Tensor
     labels: Tensor
 
 
-class Pictures:
-    """The blocks of a set that are this process's: kept on the device if there is room.
+class ImageBlocks:
+    """The blocks of a set that are this process's.
 
     Args:
         images: The set.
-        view: What is shown of a picture.
-        size: Of what is shown.
+        view: How images are resized and cropped.
         processes: This one and the others.
         workers: Processes that read files; by default one for each core.
-        keep: Whether they will be asked for again: then they stay on the device, if there is room.
+        keep: Keep the images on the device, if there is room.
     """
 
     def __init__(
         self,
         images: ImageSet,
         view: PlainView,
-        size: int,
         processes: Processes,
         workers: int | None = None,
         *,
         keep: bool = False,
     ) -> None:
-        self.name, self.count = images.name, len(images)
-        self._processes, self._view, self._size = processes, view, size
+        self.count = len(images)
+        self._device, self._view = processes.device, view
         blocks = range(processes.rank, -(-self.count // BLOCK), processes.count)
-        self._blocks = [
-            torch.arange(number * BLOCK, min((number + 1) * BLOCK, self.count)) for number in blocks
-        ]
-        self.numbers = torch.cat([torch.arange(0), *self._blocks])
+        places = [torch.arange(n * BLOCK, min((n + 1) * BLOCK, self.count)) for n in blocks]
+        self._blocks, self._sizes = list(blocks), [len(place) for place in places]
+        self.numbers = torch.cat([torch.arange(0), *places])
         self._images = images.part(self.numbers)
-        self._workers = 0 if images.in_memory else workers if workers is not None else _cores()
-        self._keep = keep and len(self._images) * 3 * size * size <= _room(processes.device)
+        self._workers = 0 if images.in_memory else _cores() if workers is None else workers
+        room = _room(self._device) if keep else 0
+        self._keep = keep and len(self._images) * 3 * view.size**2 <= room
         self._kept: Tensor | None = None
 
     @property
     def labels(self) -> Tensor:
-        """Of this process's pictures, in the order of `numbers`."""
+        """Of this process's images, in the order of `numbers`."""
         return self._images.labels
 
     def __iter__(self) -> Iterator[Block]:
         """The blocks, in order."""
-        device = self._processes.device
-        labels = self._images.labels.to(
-            device
-        )  # at once: a copy for each block would be waited for
-        parts = labels.split([len(place) for place in self._blocks]) if self._blocks else ()
-        for place, images, part in zip(self._blocks, self._read(), parts, strict=True):
-            yield Block(int(place[0]) // BLOCK, images.to(device), part)
-
-    def _read(self) -> Iterator[Tensor]:
         if not self._blocks:
             return
+        # At once: a copy for each block would be waited for.
+        labels = self._images.labels.to(self._device).split(self._sizes)
+        for number, images, part in zip(self._blocks, self._read(), labels, strict=True):
+            yield Block(number, images.to(self._device), part)
+
+    def _read(self) -> Iterator[Tensor]:
         if self._kept is None and self._keep:
-            device, size = self._processes.device, self._size
-            kept = torch.empty(len(self._images), 3, size, size, dtype=torch.uint8, device=device)
-            parts = kept.split([len(place) for place in self._blocks])
-            for part, images in zip(parts, self._read_all(), strict=True):
+            shape = (len(self._images), 3, self._view.size, self._view.size)
+            kept = torch.empty(shape, dtype=torch.uint8, device=self._device)
+            for part, images in zip(kept.split(self._sizes), self._read_files(), strict=True):
                 part.copy_(images)
             self._kept = kept
-        if self._kept is not None:
-            yield from self._kept.split([len(place) for place in self._blocks])
-        else:
-            yield from self._read_all()
+        yield from self._read_files() if self._kept is None else self._kept.split(self._sizes)
 
-    def _read_all(self) -> Iterator[Tensor]:
-        source = self._images.source
-        shown_whole = isinstance(source, Tensor) and self._view.whole
-        if shown_whole and source.shape[-2:] == (self._size, self._size):  # type: ignore[union-attr]
-            for rows in self._images.rows.split(BLOCK):
-                yield source[rows]
-            return
-        yield from read_all(self._images, self._view, self._workers, BLOCK)
+    def _read_files(self) -> Iterator[Tensor]:
+        source, size = self._images.source, self._view.size
+        whole = isinstance(source, Tensor) and self._view.whole
+        if whole and source.shape[-2:] == (size, size):  # type: ignore[union-attr]
+            return (source[rows] for rows in self._images.rows.split(BLOCK))
+        return read_all(self._images, self._view, self._workers, BLOCK)
 
 
 def block_generator(
     seed: int, what: str, severity: int, block: int, device: torch.device
 ) -> torch.Generator:
-    """For all that is random about a block: whatever the batch size, order and processes are."""
+    """For all that is random about a block, whatever the batch size, order and processes are."""
     name = int.from_bytes(hashlib.sha256(what.encode()).digest()[:8])
     return torch.Generator(device).manual_seed(key(seed, name, severity, block) % 2**63)
 

@@ -1,5 +1,6 @@
 """From per-image values to metrics: every registered metric, one value for each reference."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ class MetricValue:
         members: Its value for each reference; the first is the one that counts.
         estimator: How it was computed, where there are several ways.
         scaling: "temperature" if logits were divided by one.
+        fitted_on: The set that the temperature or threshold was fitted on.
         score: The OOD score, for detection.
         interval: Of the first value, if there is one.
         reference: Which one, where the number is about a single reference.
@@ -31,6 +33,7 @@ class MetricValue:
     members: list[float]
     estimator: str = ""
     scaling: str = ""
+    fitted_on: str = ""
     score: str = ""
     interval: tuple[float, float] | None = None
     reference: int | None = None
@@ -42,6 +45,7 @@ class MetricValue:
             "metric": self.metric,
             "estimator": self.estimator,
             "scaling": self.scaling,
+            "fitted_on": self.fitted_on,
             "score": self.score,
             "reference": self.reference,
             "value": self.members[0],
@@ -72,7 +76,10 @@ def metrics_for(suites: Iterable[str], classes: int, *, scaled: bool = False) ->
 
 
 def compute_metrics(
-    values: Values, metrics: Iterable[Metric], interval: torch.Generator | None = None
+    values: Values,
+    metrics: Iterable[Metric],
+    interval: torch.Generator | None = None,
+    fitted_on: str = "",
 ) -> Iterator[MetricValue]:
     """Metrics of labeled images.
 
@@ -80,43 +87,24 @@ def compute_metrics(
         values: Per-image values, `(references, n)` each.
         metrics: Which.
         interval: A generator, for bootstrap intervals.
+        fitted_on: Compute them of logits divided by the temperature that was fitted on this set.
     """
-    yield from _compute(values, metrics, "", interval)
-
-
-def compute_scaled(
-    values: Values, metrics: Iterable[Metric], fitted_on: str
-) -> Iterator[MetricValue]:
-    """The same of logits divided by the temperature that was fitted on a named set."""
-    for value in _compute(values, metrics, "@temperature"):
-        yield MetricValue(
-            value.metric,
-            value.members,
-            "; ".join(filter(None, (value.estimator, f"fitted on {fitted_on}"))),
-            "temperature",
-        )
-
-
-def _compute(
-    values: Values,
-    metrics: Iterable[Metric],
-    suffix: str,
-    interval: torch.Generator | None = None,
-) -> Iterator[MetricValue]:
+    suffix, scaling = ("@temperature", "temperature") if fitted_on else ("", "")
     confidence, correct = values[f"confidence{suffix}"], values["top1"].bool()
     for metric in metrics:
+        bounds = None
         if metric.input == "logits":
             members = values[f"{metric.key}{suffix}"].double().mean(1).tolist()
-            yield MetricValue(metric.key, members, metric.estimator)
-            continue
-        assert metric.compute is not None
-        pairs = zip(confidence, correct, strict=True)
-        bounds = None
-        if interval is not None and metric.interval is not None:
-            low, high = metric.interval(confidence[0], correct[0], generator=interval)
-            bounds = (float(low), float(high))
-        members = [float(metric.compute(*pair)) for pair in pairs]
-        yield MetricValue(metric.key, members, metric.estimator, interval=bounds)
+        else:
+            assert metric.compute is not None
+            pairs = zip(confidence, correct, strict=True)
+            members = [float(metric.compute(*pair)) for pair in pairs]
+            if interval is not None and metric.interval is not None:
+                low, high = metric.interval(confidence[0], correct[0], generator=interval)
+                bounds = (float(low), float(high))
+        if all(map(math.isfinite, members)):  # a metric can be undefined for a set
+            about = (metric.estimator, scaling, fitted_on)
+            yield MetricValue(metric.key, members, *about, interval=bounds)
 
 
 def compute_detection(

@@ -1,4 +1,4 @@
-"""What is kept of a model's answer to an image: a few numbers, from which all metrics follow."""
+"""Per-image values of a classifier's outputs: predictions, confidences, metrics and OOD scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,43 +11,49 @@ from killick.metrics import METRICS, SCORES
 from killick.runtime.processes import Processes
 
 Values = dict[str, Tensor]
+Part = tuple[Values, Values | None]
 
 
 @dataclass(frozen=True)
-class Outcomes:
-    """The answers to all images of a set, in their order.
+class Outputs:
+    """The values of all images of a set, in their order.
 
     Attributes:
-        single: From each reference on its own: each value `(references, n)`.
-        marginal: From the mean of the logits over all references, `(1, n)`; None with one.
-        pictures: Some of the images as they were shown, uint8, by number.
+        single: For each reference alone: each value `(references, n)`.
+        marginal: For the mean of the logits over all references, `(1, n)`; None with one.
+        images: Some of the images as they were shown, uint8, by number.
     """
 
     single: Values
     marginal: Values | None
-    pictures: dict[int, Tensor] = field(default_factory=dict)
+    images: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """Images."""
+        """Number of images."""
         return self.single["confidence"].shape[1]
 
+    def values(self, inference: str) -> Values:
+        """Those of "single" or "marginal" inference."""
+        found = self.single if inference == "single" else self.marginal
+        assert found is not None
+        return found
 
-def observe(
+
+def summarize_logits(
     members: Tensor,
     labels: Tensor | None = None,
     temperatures: tuple[float, float] | None = None,
     aligned: Tensor | None = None,
-) -> tuple[Values, Values | None]:
-    """The numbers to keep, from logits `(references, n, classes)`; on their device.
+) -> Part:
+    """The values of some images, from logits `(references, n, classes)`, on their device.
 
     Args:
-        members: Logits from each reference. Scores are of all of them, so that they are the same
-            for a set with some of the classes, with others or with none.
-        labels: None where the images belong to no class.
-        temperatures: To divide logits by, for single references and for their mean; adds the values
-            of scaled predictions under names that end in `@temperature`.
-        aligned: The logits of the set's own classes, where these are others; answers are of these.
+        members: The logits for each reference. OOD scores are computed of all of them.
+        labels: None for OOD images.
+        temperatures: For single references and for their mean; adds the values of scaled logits
+            under names that end in `@temperature`.
+        aligned: The logits of the set's own classes, if these are others than the model's.
     """
     own = members if aligned is None else aligned
     first, second = (None, None) if temperatures is None else temperatures
@@ -63,7 +69,6 @@ def observe(
 
 
 def _scores(logits: Tensor) -> Values:
-    """The OOD scores of each image."""
     return {
         key: score.compute(logits)
         for key, score in SCORES.items()
@@ -74,14 +79,14 @@ def _scores(logits: Tensor) -> Values:
 def _predictions(logits: Tensor, labels: Tensor | None, temperature: float | None) -> Values:
     """Predicted class and confidence; with labels, also the per-image metrics."""
     values = {"prediction": logits.argmax(-1), "confidence": _confidence(logits)}
-    if labels is not None:
-        values["label"] = labels.expand(len(logits), -1)
-        scaled = None if temperature is None else logits / temperature
-        if scaled is not None:
-            values["confidence@temperature"] = _confidence(scaled)
-        for key, metric in METRICS.items():
-            if metric.input != "logits" or metric.compute is None:
-                continue
+    if labels is None:
+        return values
+    values["label"] = labels.expand(len(logits), -1)
+    scaled = None if temperature is None else logits / temperature
+    if scaled is not None:
+        values["confidence@temperature"] = _confidence(scaled)
+    for key, metric in METRICS.items():
+        if metric.input == "logits" and metric.compute is not None:
             values[key] = metric.compute(logits, labels)
             if scaled is not None and metric.scaled:
                 values[f"{key}@temperature"] = metric.compute(scaled, labels)
@@ -92,47 +97,43 @@ def _confidence(logits: Tensor) -> Tensor:
     return logits.log_softmax(-1).exp().amax(-1).clamp_max(1)
 
 
-def collect(
-    parts: Sequence[tuple[Values, Values | None]],
+def collect_outputs(
+    parts: Sequence[Part],
     numbers: Tensor,
     count: int,
     processes: Processes,
-    what: str,
-    pictures: dict[int, Tensor] | None = None,
-) -> Outcomes:
-    """The outcomes of a whole set from those of batches, of every process.
+    title: str,
+    images: dict[int, Tensor] | None = None,
+) -> Outputs:
+    """The outputs of a whole set from those of batches, of every process.
 
     Args:
         parts: In the order of `numbers`.
         numbers: Which images of the set this process had.
         count: Images of the set.
         processes: This one and the others.
-        what: The set, for messages.
-        pictures: Some of this process's images, by number.
+        title: Of the set, for messages.
+        images: Some of this process's images, by number.
 
     Raises:
         OutputError: If any logit was NaN or infinite.
     """
-    single = {name: torch.cat([part[0][name] for part in parts], 1).cpu() for name in _names(parts)}
-    marginal = None
-    if parts and parts[0][1] is not None:
-        names = list(parts[0][1])
-        marginal = {name: torch.cat([p[1][name] for p in parts], 1).cpu() for name in names}  # type: ignore[index]
+    single = _joined([{k: v.cpu() for k, v in part[0].items()} for part in parts])
+    marginal = _joined([{k: v.cpu() for k, v in (part[1] or {}).items()} for part in parts])
+    images = images or {}
     if processes.count > 1:
-        gathered: list[tuple[Tensor, Values, Values | None, dict[int, Tensor]]]
+        gathered: list[tuple[Tensor, Values, Values, dict[int, Tensor]]]
         gathered = [None] * processes.count  # type: ignore[list-item]
-        distributed.all_gather_object(gathered, (numbers, single, marginal, pictures or {}))
+        distributed.all_gather_object(gathered, (numbers, single, marginal, images))
         held = [part for part in gathered if len(part[0])]
-        pictures = {number: image for part in held for number, image in part[3].items()}
+        images = {number: image for part in held for number, image in part[3].items()}
         numbers = torch.cat([part[0] for part in held])
-        single = {name: torch.cat([p[1][name] for p in held], 1) for name in held[0][1]}
-        if held[0][2] is not None:
-            marginal = {name: torch.cat([p[2][name] for p in held], 1) for name in held[0][2]}  # type: ignore[index]
+        single = _joined([part[1] for part in held])
+        marginal = _joined([part[2] for part in held])
     order = numbers.argsort()
     assert len(order) == count
     single = {name: value[:, order] for name, value in single.items()}
-    if marginal is not None:
-        marginal = {name: value[:, order] for name, value in marginal.items()}
+    marginal = {name: value[:, order] for name, value in marginal.items()}
     bad = ~single["energy"].isfinite()
     if "nll" in single:
         bad |= ~single["nll"].isfinite()
@@ -140,11 +141,13 @@ def collect(
         place = int(bad.any(0).nonzero()[0, 0])
         raise OutputError(
             f"expected finite logits, found NaN or infinity for {int(bad.any(0).sum())} of"
-            f" {count} images of {what}, first for number {place}. Check the weights, and"
+            f" {count} images of {title}, first for number {place}. Check the weights, and"
             " --precision float32."
         )
-    return Outcomes(single, marginal, pictures or {})
+    return Outputs(single, marginal or None, images)
 
 
-def _names(parts: Sequence[tuple[Values, Values | None]]) -> list[str]:
-    return list(parts[0][0]) if parts else []
+def _joined(parts: Sequence[Values]) -> Values:
+    return (
+        {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]} if parts else {}
+    )

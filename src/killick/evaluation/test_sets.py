@@ -1,136 +1,302 @@
-"""The sets that a model is tested and fitted on."""
+"""The test sets of an evaluation: clean, corrupted, shifted and OOD images.
 
-import logging
+All data are opened and checked here, so that a mistake is reported before anything is computed.
+"""
+
 import os
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from killick.data.image_set import ImageSet, Sets, overlap
-from killick.data.sources import Given, as_set, load_sets, load_whole
-from killick.data.sources.imagefolder import WITHOUT
-from killick.data.training_sets import cut_sets, fingerprint, read_data_settings
+from killick.corruptions.corruption import Corruption, apply_corruption, choose_table
+from killick.data.corrupted_files import CorruptedFiles
+from killick.data.image_set import ImageSet, digest
+from killick.data.preprocessing import PlainView
+from killick.data.sources import load_whole
+from killick.data.splits import stratified
+from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, OptionError
+from killick.evaluation.class_mapping import Alignment
 from killick.evaluation.classifier import Classifier
+from killick.evaluation.evaluation_settings import EvaluationSettings
+from killick.evaluation.image_blocks import ImageBlocks, block_generator
+from killick.results.predictions import sample
+from killick.runtime.processes import Processes
 
-_log = logging.getLogger("killick")
-Data = str | ImageSet | Sets | tuple[Tensor, Tensor]
+Transform = Callable[[Tensor, torch.Generator], Tensor]
+COLUMNS = (
+    *("suite", "set", "source", "frost", "class_map", "table", "corruption", "severity", "view"),
+    "images",
+)
 
 
-def load_test(data: Data, root: str | None = None, trained_on: str | None = None) -> ImageSet:
-    """The set to test on that a user means.
+@dataclass(frozen=True)
+class TestSet:
+    """Images that a classifier is evaluated on.
+
+    Attributes:
+        open: Gives the images.
+        count: Number of images.
+        alignment: From the model's classes to the set's; None for OOD images.
+        transform: Applied to each block of images, as a corruption.
+        suite, set, source, frost, class_map, table, corruption, severity, view, images: See
+            `killick.results.rows`.
+    """
+
+    __test__ = False  # for pytest
+
+    suite: str
+    set: str
+    open: Callable[[], ImageBlocks]
+    count: int
+    alignment: Alignment | None = None
+    transform: Transform | None = None
+    corruption: str = ""
+    severity: int | str = ""
+    source: str = ""
+    frost: str = ""
+    class_map: str = ""
+    table: str = ""
+    view: str = ""
+    images: str = ""
+
+    @property
+    def title(self) -> str:
+        """For messages."""
+        return f"{self.corruption} {self.severity}" if self.corruption else self.set
+
+    @property
+    def samples(self) -> Sequence[int]:
+        """The numbers of images that are kept as examples."""
+        return sample(self.count, 24) if self.severity in ("", 3, 5) else ()
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of its rows."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    def generator(self, seed: int, block: int, device: torch.device) -> torch.Generator:
+        """For a block; see `block_generator`."""
+        severity = self.severity if isinstance(self.severity, int) else 0
+        return block_generator(seed, self.corruption or self.set, severity, block, device)
+
+
+def plan_test_sets(
+    classifier: Classifier,
+    test: ImageSet,
+    settings: EvaluationSettings,
+    processes: Processes,
+    notes: list[str],
+) -> list[TestSet]:
+    """The test sets of an evaluation, in their order; the first is the clean one.
 
     Args:
-        data: A name, whose test set is used: all of it if it is a folder without a split of its
-            own, and the model was not trained on it.
-        root: Where CIFAR is.
-        trained_on: What the model was trained on, if known.
+        classifier: To evaluate.
+        test: The clean images.
+        settings: Of the evaluation.
+        processes: This one and the others.
+        notes: Messages for the user are added here.
     """
-    if isinstance(data, ImageSet):
-        return data
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
-        return as_set("images", data)
-    if isinstance(data, str):
-        if not _are_same(data, trained_on):
-            return replace(load_whole(data, root=root), name=data)
-        data_name, sets = data, load_sets(data, root=root, test_only=True)
-    elif isinstance(data, Sets):
-        data_name, sets = "the data", data
-    else:
-        raise OptionError(
-            "expected data by name, an ImageSet, or uint8 images and labels as (images, labels),"
-            f" found {type(data).__name__}. Of a loader: images, labels = map(torch.cat,"
-            " zip(*loader))."
-        )
-    if sets.test is None:
-        raise DataError(
-            f"expected a set to test on in {data_name}, found only one to train on."
-            f" {_say_where_to_add(data_name)}"
-        )
-    return replace(sets.test, name=data_name) if isinstance(data, str) else sets.test
-
-
-def _say_where_to_add(data: str) -> str:
-    if data.startswith("pack:"):
-        return "Add the arrays test_bytes, test_offsets and test_labels to it."
-    return "Put pictures to test on into a folder 'test' beside 'train'."
-
-
-def _are_same(data: str, other: str | None) -> bool:
-    """Whether two names stand for the same data, however their path is written."""
-    if other is None:
-        return False
-    data, other = (name.partition(WITHOUT)[0] for name in (data, other))
-    (kind, _, path), (other_kind, _, other_path) = data.partition(":"), other.partition(":")
-    if not path or kind != other_kind:
-        return data == other
-    return _real(path) == _real(other_path)
-
-
-def _real(path: str) -> str:
-    return os.path.realpath(os.path.expanduser(path))
-
-
-def number_classes(images: ImageSet, classifier: Classifier) -> ImageSet:
-    """Images with labels that are numbers alone have all the model's classes."""
-    numbers = tuple(str(number) for number in range(images.classes))
-    if images.class_names != numbers or images.classes > classifier.classes:
-        return images
-    ours = classifier.class_names or tuple(str(number) for number in range(classifier.classes))
-    return replace(images, class_names=ours)
-
-
-def own_test(classifier: Classifier, root: str | None = None) -> ImageSet:
-    """The test set of the data that a model was trained on."""
-    settings = classifier.recipe.get("data")
-    if not settings:
-        raise OptionError(
-            f"expected data to evaluate {classifier.name} on, since it does not say what it was"
-            " trained on: --data shapes, for example."
-        )
-    return load_test(settings["name"], root or settings.get("root"), settings["name"])
-
-
-def load_train(
-    data: Data | None, classifier: Classifier, root: str | None = None
-) -> ImageSet | None:
-    """The set a model was trained on, by its own word; else that of the data, if they have one."""
-    settings = classifier.recipe.get("data")
-    if settings:
-        data, root = str(settings["name"]), root or settings.get("root")
-    if isinstance(data, str):
-        data = load_sets(data, root=root)
-    return data.train if isinstance(data, Sets) else None
-
-
-def load_validation(
-    given: Given | None, classifier: Classifier, test: ImageSet, root: str | None = None
-) -> ImageSet | None:
-    """The set to fit on: the one asked for, or that of the model's own training, if it had one.
-
-    It is never the test set.
-    """
-    if given is not None:
-        whole = load_whole(given, root=root) if isinstance(given, str) else None
-        held = whole or number_classes(as_set("validation", given), classifier)
-        if overlap(held, test):
-            raise DataError(
-                f"expected validation pictures that are not tested on, found those of {test.name}"
-                " among them. Name others, such as pack:FILE.npz#SPLIT or imagefolder:FOLDER."
+    if "references" in settings.suites and classifier.outputs == 1:
+        if settings.suites == ("references",):
+            raise OptionError(
+                "--suite references requires an anchored model with several references;"
+                f" {classifier.name} has {classifier.references or 'none'}."
             )
-        return held
-    if not classifier.recipe or not _are_same(test.name, classifier.recipe["data"]["name"]):
-        return None
-    settings, seed = read_data_settings(classifier.recipe, root)
-    cut_by_us = settings.name.startswith("imagefolder:")  # perhaps
-    if not settings.validation and not cut_by_us:
-        return None  # and the images it was trained on need not be read
-    parts = cut_sets(settings, seed)
-    now, then = fingerprint(parts.train), classifier.trained_on
-    if then not in (None, now):
-        _log.warning(
-            "%s is not what %s was trained on (%s, now %s): some of what it is tested or fitted on"
-            " may be among what it was trained on",
-            *(settings.name, classifier.name, then, now),
+        notes.append("one reference or none: the suite references is left out")
+    planner = _Planner(classifier, settings, processes)
+    clean = planner.limited(test)
+    alignment = planner.align(test.name, clean)
+    clean = alignment.restrict(clean)
+    blocks: list[ImageBlocks] = []  # read once, for all sets made from them
+
+    def open_clean() -> ImageBlocks:
+        if not blocks:
+            blocks.append(planner.open(clean, keep=True))
+        return blocks[0]
+
+    view, images = planner.view().described, digest(clean)
+    same = partial(TestSet, open=open_clean, count=len(clean), view=view, images=images)
+    sets = [same("clean", test.name, alignment=alignment)]
+    table = choose_table((classifier.size, classifier.size), settings.table)
+    for suite, files in (
+        ("corruptions", settings.corruption_files),
+        ("cbar", settings.cbar_files),
+    ):
+        if suite not in settings.suites:
+            continue
+        chosen = settings.choose_corruptions(suite, table)
+        if files is not None:
+            sets += planner.read_corrupted(files, chosen, suite, test.name, clean, notes)
+            continue
+        for name in chosen:
+            corruption = settings.find_corruption(name)
+            for severity in settings.severities:
+                corrupted = same(
+                    suite,
+                    test.name,
+                    alignment=alignment,
+                    transform=planner.corrupt(corruption, severity, table),
+                    corruption=name,
+                    severity=severity,
+                    source="generated",
+                    frost=planner.describe_frost() if name == "frost" else "",
+                    table="" if name in settings.own_corruptions else table,
+                )
+                sets.append(corrupted)
+    if "shift" in settings.suites:
+        sets += [planner.shifted(name, given) for name, given in settings.shift.items()]
+    if "ood" in settings.suites:
+        sets += [planner.ood(name, given) for name, given in settings.ood.items()]
+        for name in settings.synthetic:
+            sets.append(same("ood", name, transform=SYNTHETIC[name], source="generated"))
+    return sets
+
+
+def plan_validation(
+    classifier: Classifier, images: ImageSet, settings: EvaluationSettings, processes: Processes
+) -> TestSet:
+    """The set that temperature and threshold are fitted on."""
+    planner = _Planner(classifier, settings, processes)
+    images = planner.limited(images)
+    alignment = planner.align(images.name, images)
+    images = alignment.restrict(images)
+    opened = partial(planner.open, images)
+    return TestSet("validation", images.name, opened, len(images), alignment, images=digest(images))
+
+
+class _Planner:
+    """Makes test sets of images for one classifier."""
+
+    def __init__(
+        self, classifier: Classifier, settings: EvaluationSettings, processes: Processes
+    ) -> None:
+        self._classifier, self._settings, self._processes = classifier, settings, processes
+
+    def limited(self, images: ImageSet) -> ImageSet:
+        """At most `limit` images, of every class in proportion, the same for the same seed."""
+        limit, seed = self._settings.limit, self._settings.seed
+        if limit is None or limit >= len(images):
+            return images
+        _, kept = stratified(images.labels, limit, seed)
+        return images.part(kept.sort().values)
+
+    def open(self, images: ImageSet, *, keep: bool = False, cropped: bool = False) -> ImageBlocks:
+        view, workers = self.view(cropped), self._settings.workers
+        return ImageBlocks(images, view, self._processes, workers, keep=keep)
+
+    def view(self, cropped: bool = False) -> PlainView:
+        """How images are resized and cropped; not at all if they were before."""
+        view = self._classifier.view
+        return PlainView(view.size, None, self._classifier.interpolation) if cropped else view
+
+    def align(self, name: str, images: ImageSet, *, mapped: bool = False) -> Alignment:
+        """From the model's classes to those of a set."""
+        classifier = self._classifier
+        given = self._settings.class_map if mapped else None
+        if given is not None and not set(given) & set(images.class_names):
+            given = None  # it is about another set
+        if mapped and images.class_names == ("unknown",):
+            raise DataError(
+                f"the images of --shift {name} have no classes. Name class folders,"
+                " imagefolder:PATH, or use them as --ood."
+            )
+        ours, classes = classifier.class_names, classifier.classes
+        return Alignment(name, images.class_names, ours, classes, given)
+
+    def corrupt(self, corruption: Corruption, severity: int, table: str) -> Transform:
+        frost = self._settings.frost
+
+        def transform(images: Tensor, generator: torch.Generator) -> Tensor:
+            return apply_corruption(
+                images, corruption, severity, table=table, generator=generator, frost=frost
+            )
+
+        return transform
+
+    def describe_frost(self) -> str:
+        """The textures of the corruption frost."""
+        frost = self._settings.frost
+        if frost is None:
+            return "procedural"
+        return os.fspath(frost) if isinstance(frost, str | os.PathLike) else "given"
+
+    def read_corrupted(
+        self,
+        path: str,
+        chosen: tuple[str, ...],
+        suite: str,
+        name: str,
+        clean: ImageSet,
+        notes: list[str],
+    ) -> Iterable[TestSet]:
+        """Published corrupted images."""
+        files = CorruptedFiles(path, chosen, clean.class_names)
+        files.check()
+        missing = [corruption for corruption in chosen if corruption not in files.names]
+        if missing:
+            notes.append(f"{len(missing)} not in {files.path}, left out: {', '.join(missing)}")
+        first = files.load(files.names[0], self._settings.severities[0])
+        alignment = self.align(files.path.name, first)
+
+        def open_files(corruption: str, severity: int) -> ImageBlocks:
+            images = self.limited(files.load(corruption, severity))
+            if images.class_names != first.class_names:
+                raise DataError(
+                    f"{corruption} {severity} in {files.path} has {images.classes} classes, the"
+                    f" first set {first.classes}. They must be the same."
+                )
+            return self.open(alignment.restrict(images), cropped=True)
+
+        for corruption in files.names:
+            for severity in self._settings.severities:
+                yield TestSet(
+                    suite,
+                    name,
+                    partial(open_files, corruption, severity),
+                    len(self.limited(first)),
+                    alignment,
+                    corruption=corruption,
+                    severity=severity,
+                    source="files",
+                    table=files.path.name,
+                    view=self.view(cropped=True).described,
+                    images=files.digest(corruption),
+                )
+
+    def shifted(self, name: str, given: "str | ImageSet") -> TestSet:
+        """A set with the model's classes, from another source."""
+        images = self.limited(_load(given))
+        alignment = self.align(name, images, mapped=True)
+        return self._other("shift", name, given, alignment.restrict(images), alignment)
+
+    def ood(self, name: str, given: "str | ImageSet") -> TestSet:
+        """OOD images."""
+        return self._other("ood", name, given, self.limited(_load(given)))
+
+    def _other(
+        self,
+        suite: str,
+        name: str,
+        given: "str | ImageSet",
+        images: ImageSet,
+        alignment: Alignment | None = None,
+    ) -> TestSet:
+        return TestSet(
+            suite,
+            name,
+            partial(self.open, images),
+            len(images),
+            alignment,
+            source="files" if isinstance(given, str) else "given",
+            class_map="" if alignment is None else alignment.map_digest or "",
+            view=self.view().described,
+            images=digest(images),
         )
-    return parts.validation
+
+
+def _load(given: "str | ImageSet") -> ImageSet:
+    return given if isinstance(given, ImageSet) else load_whole(given)

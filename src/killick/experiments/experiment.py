@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from killick.errors import DataError, OptionError, check_option
-from killick.evaluation.plan import Choices
+from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.experiments.arms import Arm, parse_arms
 from killick.experiments.job_runner import rename_job
 from killick.experiments.jobs import Job, make_jobs
@@ -117,13 +117,13 @@ def check_jobs(jobs: Sequence[Job]) -> None:
     references = evaluation.get("references", 1)
     if type(references) is not int or references < 1:
         raise OptionError(f"references must be at least 1, found {references!r}.")
-    names = {each.name for each in fields(Choices)}
+    names = {each.name for each in fields(EvaluationSettings)}
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in evaluation.items()
         if name in names
     }
-    Choices(**options).check()
+    EvaluationSettings(**options).check()
     used = {phase.recipe.data.name for job in jobs for phase in job.phases}
     used |= {*dict(evaluation.get("ood", {})).values(), *dict(evaluation.get("shift", {})).values()}
     check_places(sorted(used))

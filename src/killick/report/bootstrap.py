@@ -23,7 +23,7 @@ from torch import Tensor
 from killick import metrics
 from killick.metrics import cosine_series as cosines
 from killick.report.conditions import LABELED, MARGINAL, OOD, SINGLE, Condition, Place
-from killick.results.predictions import Answers, Array
+from killick.results.predictions import Array, Predictions
 
 RESAMPLES = 1000
 _ENTRIES = 1 << 23  # of a matrix of draws that are worked on at a time: 32 MB
@@ -75,7 +75,7 @@ class Resampled:
 
 
 def resample(
-    predictions: Sequence[Answers],
+    predictions: Sequence[Predictions],
     draws: BootstrapDraws,
     errors: Mapping[Condition, float] | None = None,
 ) -> Resampled:
@@ -88,7 +88,7 @@ def resample(
             Test sets that are not in it have no resampled calibration error.
     """
     found = Resampled()
-    groups: dict[tuple[str, int], list[Answers]] = {}
+    groups: dict[tuple[str, int], list[Predictions]] = {}
     for each in predictions:
         if each.about.get("suite") in LABELED and "correct" in each.single:
             groups.setdefault((_label_digest(each), each.count), []).append(each)
@@ -102,12 +102,12 @@ def resample(
     return found
 
 
-def images_of(predictions: Answers) -> tuple[str, ...]:
+def images_of(predictions: Predictions) -> tuple[str, ...]:
     """Which images a test set holds, with their labels and how they were preprocessed."""
     return (*predictions.place, _label_digest(predictions))
 
 
-def _label_digest(predictions: Answers) -> str:
+def _label_digest(predictions: Predictions) -> str:
     """A name for the images that a test set was made of.
 
     Equal labels in equal order mean the same images, corrupted or not, also where published files
@@ -119,14 +119,14 @@ def _label_digest(predictions: Answers) -> str:
     return hashlib.sha256(labels.astype(np.int64).tobytes()).hexdigest()[:16]
 
 
-def _place_of(predictions: Answers) -> Place:
+def _place_of(predictions: Predictions) -> Place:
     about = predictions.about
     suite = str(about["suite"])
     corruption, severity = str(about.get("corruption") or ""), about.get("severity") or 0
     return suite, str(about["set"]) if suite == OOD else "", corruption, int(severity)
 
 
-def _by_inference(predictions: Answers) -> Iterator[tuple[str, dict[str, Array]]]:
+def _by_inference(predictions: Predictions) -> Iterator[tuple[str, dict[str, Array]]]:
     yield SINGLE, predictions.single
     if predictions.marginal:
         yield MARGINAL, predictions.marginal
@@ -134,7 +134,7 @@ def _by_inference(predictions: Answers) -> Iterator[tuple[str, dict[str, Array]]
 
 def _resample_labeled(
     found: Resampled,
-    sets: Sequence[Answers],
+    sets: Sequence[Predictions],
     draws: BootstrapDraws,
     name: str,
     errors: Mapping[Condition, float] | None,
@@ -191,7 +191,7 @@ def smooth_errors(
 
 
 def _resample_detection(
-    found: Resampled, clean: Answers, other: Answers, draws: BootstrapDraws
+    found: Resampled, clean: Predictions, other: Predictions, draws: BootstrapDraws
 ) -> None:
     """How well the energy separates an OOD set from the clean test set.
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from killick.report.conditions import condition_of
-from killick.results.predictions import Answers
+from killick.results.predictions import Predictions
 from killick.results.rows import Row
 from killick.results.run_folder import Run
 
@@ -23,7 +23,7 @@ _CONDITION = (
     "metric",
 )
 _TEST_SET = ("suite", "set", "corruption", "severity")
-_IMAGES = ("source", "table", "view", "pictures", *EVALUATION)
+_IMAGES = ("source", "table", "view", "images", *EVALUATION)
 Key = tuple[str, ...]
 
 
@@ -65,15 +65,15 @@ def describe_evaluation(key: Key) -> str:
     return f"{data}, {limit or 'all'} images, seed {seed or 0}, {precision or 'float32'}"
 
 
-def predictions_of(run: Run) -> list[Answers]:
+def predictions_of(run: Run) -> list[Predictions]:
     """The predictions that belong to the rows of a run with one evaluation."""
     shown: dict[Key, set[Key]] = {}
     references = {str(row["k"]) for row in run.rows if row["inference"] == "marginal"}
     for row in run.rows:
         if condition_of(row) is not None:
             shown.setdefault(_columns(row, _TEST_SET), set()).add(_columns(row, _IMAGES))
-    found: dict[Key, Answers] = {}
-    for each in run.answers:
+    found: dict[Key, Predictions] = {}
+    for each in run.predictions:
         place, k = _columns(each.about, _TEST_SET), str(each.about.get("k", ""))
         known = _columns(each.about, _IMAGES) in shown.get(place, ())
         if known and (not references or k in references):
@@ -100,7 +100,7 @@ def _choose_rows(rows: Iterable[Row], sizes: Counter[Key], variants: Counter[Key
 
 
 def _variant_of(row: Row) -> Key:
-    source = str(row["source"]).split(",")[0]  # what follows is not the same for all corruptions
+    source = str(row["source"])
     return (source, *_columns(row, _VARIANT))
 
 

@@ -1,15 +1,15 @@
-"""What a model answered to each image of a set, kept beside the rows.
+"""The prediction of a model for each image of a set, kept beside the rows.
 
 A row is a mean; intervals of differences, curves, histograms and examples need the images one by
-one. Each set has a file of its own in `answers/`, a few bytes an image, with some of its pictures.
-Arrays alone: nothing in such a file can run code.
+one. Each set has a file of its own in `predictions/`, a few bytes an image, with some thumbnails.
+The files hold arrays alone: nothing in them can run code.
 """
 
 import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,21 +21,21 @@ from PIL import Image
 from killick.errors import DataError
 from killick.runtime.atomic_files import write_atomic
 
-FOLDER = "answers"
-# What a set is and how it was asked about; with `weights`, all that the answers depend on.
+FOLDER = "predictions"
+# With `weights`, all that predictions depend on.
 IDENTITY = (
-    *("data", "suite", "set", "source", "table", "corruption", "severity", "view", "limit"),
-    *("evaluation_seed", "precision", "k", "pictures"),
+    *("data", "suite", "set", "source", "frost", "class_map", "table", "corruption", "severity"),
+    *("view", "limit", "evaluation_seed", "precision", "k", "images"),
 )
-LARGEST = 96  # px; larger pictures are kept smaller than they were
+LARGEST = 96  # px; larger images are kept smaller than they were
 _LOSSLESS = 64
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What one model said to all images of one set, in their order.
+class Predictions:
+    """The predictions of one model for all images of one set, in their order.
 
     Attributes:
         about: Columns as in a row: `suite`, `set`, `corruption`, `severity`, `weights`, ...
@@ -43,7 +43,7 @@ class Answers:
             labels `label`, `correct` and `nll`; each `(n,)`.
         marginal: The same from the mean over `k` references, and `spread`: the standard deviation
             of the probabilities over references, mean over the classes. Empty with one reference.
-        thumbnails: Some of the pictures, encoded, by their number in the set.
+        thumbnails: Some of the images, encoded, by their number in the set.
         class_names: What the numbers stand for; empty if unknown.
     """
 
@@ -55,42 +55,42 @@ class Answers:
 
     @property
     def count(self) -> int:
-        """Images."""
+        """Number of images."""
         return len(self.single["confidence"])
 
     @cached_property
     def place(self) -> tuple[str, ...]:
-        """By which the same images, asked about alike, are known in another model's answers."""
+        """The test set: equal in the predictions of another model for the same images."""
         return tuple(str(self.about.get(name, "")) for name in IDENTITY if name != "k")
 
 
-def write_answers(folder: Path, answers: Answers) -> Path:
-    """A file in `folder/answers`, whole or as it was."""
-    arrays: dict[str, Any] = {"about": np.array(json.dumps(answers.about))}
-    arrays |= {f"single_{name}": _small(value) for name, value in answers.single.items()}
-    arrays |= {f"marginal_{name}": _small(value) for name, value in answers.marginal.items()}
-    numbers = sorted(answers.thumbnails)
-    parts = [answers.thumbnails[number] for number in numbers]
+def write_predictions(folder: Path, predictions: Predictions) -> Path:
+    """Write a file into `folder/predictions`."""
+    arrays: dict[str, Any] = {"about": np.array(json.dumps(predictions.about))}
+    arrays |= {f"single_{name}": _small(value) for name, value in predictions.single.items()}
+    arrays |= {f"marginal_{name}": _small(value) for name, value in predictions.marginal.items()}
+    numbers = sorted(predictions.thumbnails)
+    parts = [predictions.thumbnails[number] for number in numbers]
     arrays["thumbnail_numbers"] = np.array(numbers, dtype=np.int64)
     arrays["thumbnail_ends"] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
     arrays["thumbnail_bytes"] = np.frombuffer(b"".join(parts), dtype=np.uint8)
-    arrays["class_names"] = np.array(answers.class_names, dtype=np.str_)
+    arrays["class_names"] = np.array(predictions.class_names, dtype=np.str_)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    path = file_of(folder, answers.about)
+    path = file_of(folder, predictions.about)
     write_atomic(path, buffer.getvalue())
     return path
 
 
-def read_answers(path: Path) -> Answers:
-    """The answers in a file."""
+def read_predictions(path: Path) -> Predictions:
+    """The predictions in a file."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         about = json.loads(str(arrays["about"]))
         ends, data = arrays["thumbnail_ends"], arrays["thumbnail_bytes"].tobytes()
         numbers = arrays["thumbnail_numbers"].tolist()
-        return Answers(
+        return Predictions(
             about=about,
             single=_named(arrays, "single_"),
             marginal=_named(arrays, "marginal_"),
@@ -102,13 +102,13 @@ def read_answers(path: Path) -> Answers:
         )
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as problem:
         raise DataError(
-            f"cannot read the answers in {path}: it is damaged ({type(problem).__name__})."
+            f"cannot read the predictions in {path}: it is damaged ({type(problem).__name__})."
             " Remove the file, and evaluate again."
         ) from None
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What the answers in a file are about, without reading them; empty if it cannot be read."""
+    """`Predictions.about` of a file; empty if it cannot be read."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
@@ -117,14 +117,14 @@ def read_about(path: Path) -> dict[str, Any]:
     return about if isinstance(about, dict) else {}
 
 
-def files_in(folder: Path) -> list[Path]:
-    """The files with answers in a run folder."""
+def prediction_files(folder: Path) -> list[Path]:
+    """The files with predictions in a run folder."""
     return sorted((folder / FOLDER).glob("*.npz"))
 
 
 def file_of(folder: Path, about: Mapping[str, Any]) -> Path:
-    """Where the answers about a set are kept."""
-    names = ("model", *IDENTITY)  # a folder may hold the answers of several models
+    """The file of the predictions for a set."""
+    names = ("model", *IDENTITY)  # a folder may hold the predictions of several models
     identity = [str("" if about.get(name) is None else about[name]) for name in names]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
     words = [str(about[name]) for name in ("suite", "set", "corruption", "severity")]
@@ -133,9 +133,9 @@ def file_of(folder: Path, about: Mapping[str, Any]) -> Path:
     return folder / FOLDER / f"{safe}-{digest}.npz"
 
 
-def encode(picture: Array) -> bytes:
-    """A picture `(3, height, width)`, uint8, as a PNG file; a large one as a small JPEG file."""
-    image = Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
+def encode(pixels: Array) -> bytes:
+    """An image `(3, height, width)`, uint8, as a PNG file; a large one as a small JPEG file."""
+    image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
     buffer = io.BytesIO()
     if max(image.size) <= _LOSSLESS:
         image.save(buffer, "PNG", optimize=True)
@@ -146,26 +146,17 @@ def encode(picture: Array) -> bytes:
 
 
 def sample(count: int, wanted: int) -> Sequence[int]:
-    """Numbers of pictures to keep: evenly over the set, the same for every model."""
+    """Numbers of images to keep: evenly over the set, the same for every model."""
     return sorted({count * (2 * i + 1) // (2 * wanted) for i in range(wanted)}) if count else ()
 
 
 def _small(value: Array) -> Array:
     """The same numbers in fewer bytes."""
-    if value.dtype == np.bool_ or value.dtype.kind == "f":
+    if value.dtype.kind in "bf":
         return value.astype(np.float32) if value.dtype.kind == "f" else value
-    return value.astype(np.int16) if _fits(value) else value.astype(np.int32)
-
-
-def _fits(value: Array) -> bool:
-    return not value.size or bool(abs(value.astype(np.int64)).max() < 2**15)
+    small = not value.size or abs(value.astype(np.int64)).max() < 2**15
+    return value.astype(np.int16 if small else np.int32)
 
 
 def _named(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-
-
-def current(answers: Iterable[Answers], weights: Iterable[str]) -> list[Answers]:
-    """Those of the models whose rows there are, not of weights that are gone."""
-    known = set(weights)
-    return [each for each in answers if str(each.about.get("weights")) in known]

@@ -1,8 +1,8 @@
 """Rows: every result is one line of one table, with all that it depends on.
 
-`rows.jsonl` is what is read again, `rows.csv` the same for people and spreadsheets. A row is known
-by what was measured: measured again it replaces the old one. Rows of other weights under the same
-name are dropped, so that no table mixes two runs.
+`rows.jsonl` is what is read again, `rows.csv` the same for spreadsheets. A row that is measured
+again replaces the old one. Rows of other weights under the same name are dropped, so that no table
+mixes two runs.
 """
 
 import csv
@@ -23,19 +23,22 @@ MODEL = (
     *("model", "network", "data", "protocol", "target", "alpha", "scope", "references"),
     *("batchnorm", "components", "reference_policy", "start", "epochs", "seed"),
 )
-# What it was shown: a suite's set, corrupted or not, made here ("generated") or read ("files").
+# The test set: its suite and name; whether its images were made here ("generated") or read
+# ("files"); textures of frost; digest of a class map; constants of the corruption; the corruption,
+# or the suite that a mean is over (`mean_of`).
 SHOWN = (
-    *("suite", "set", "source", "table", "corruption", "severity", "view", "limit"),
-    "evaluation_seed",
+    *("suite", "set", "source", "frost", "class_map", "table", "corruption", "mean_of"),
+    *("severity", "view", "limit", "evaluation_seed"),
 )
-# How it was asked: inference protocol, number of references, which one, temperature, OOD score.
-ASKED = ("inference", "k", "reference", "scaling", "score", "precision")
+# Inference protocol, number of references, which one, temperature scaling, the set that temperature
+# or threshold was fitted on, OOD score.
+INFERENCE = ("inference", "k", "reference", "scaling", "fitted_on", "score", "precision")
 # The number: of the first reference; its spread over them; an interval where there is one.
-FOUND = ("count", "metric", "estimator", "value", "std", "members", "low", "high")
-# Digests of the weights and of the pictures: by these it is known that a row still holds.
-HOLDS = ("weights", "pictures")
-COLUMNS = (*MODEL, *SHOWN, *ASKED, *FOUND, *HOLDS)
-_IDENTITY = (*MODEL[:3], *SHOWN, *ASKED, "metric", "estimator")
+NUMBER = ("count", "metric", "estimator", "value", "std", "members", "low", "high")
+# Digests of the weights and of the images: a row holds as long as they are the same.
+DIGESTS = ("weights", "images")
+COLUMNS = (*MODEL, *SHOWN, *INFERENCE, *NUMBER, *DIGESTS)
+_IDENTITY = (*MODEL[:3], *SHOWN, *INFERENCE, "metric", "estimator")
 _NUMBERS = (
     *("alpha", "epochs", "seed", "severity", "limit", "evaluation_seed", "k", "reference"),
     *("count", "value", "std", "low", "high"),
@@ -50,12 +53,12 @@ def make_row(**values: Any) -> Row:
 
 
 def identify(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a row is about: rows of equal identity are measurements of the same thing."""
+    """What was measured: rows of equal identity are measurements of the same thing."""
     return tuple(str(row.get(name, "")) for name in _IDENTITY)
 
 
 def merge(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """`old` rows with `new` ones added or put in their place, and none of other weights."""
+    """`old` rows, added to or replaced by `new` ones, without rows of other weights."""
     new = list(new)
     weights = {str(row["model"]): str(row["weights"]) for row in new}
     kept = {
@@ -87,18 +90,12 @@ def read_rows(where: Path) -> list[Row]:
     except (OSError, ValueError, AttributeError, TypeError, csv.Error, RecursionError) as problem:
         reason = " ".join(str(problem).split())[:200]
         raise DataError(
-            f"cannot read the rows in {where}: {reason}. Remove the file to begin anew."
+            f"cannot read the rows in {where}: {reason}. Remove the file to start again."
         ) from None
 
 
 def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None:
-    """`rows.jsonl` and `rows.csv` in `folder`, each whole or as it was.
-
-    Args:
-        folder: That is there.
-        rows: All of them.
-        table: Without it, `rows.csv` is left as it is.
-    """
+    """Write `rows.jsonl`, and with `table` also `rows.csv`, into a folder that exists."""
     rows = list(rows)
     write_atomic(folder / "rows.jsonl", "".join(json.dumps(_plain(row)) + "\n" for row in rows))
     if not table:
@@ -132,7 +129,7 @@ def _typed(row: Mapping[str, str]) -> Row:
 
 
 def _plain(row: Row) -> Row:
-    """JSON has no NaN; a value that is none is left out by its maker, so this must not happen."""
+    """Check that no value is NaN, which JSON has not."""
     for name, value in row.items():
         assert not (isinstance(value, float) and not math.isfinite(value)), (name, row)
     return row

@@ -1,4 +1,4 @@
-"""A run folder as it is found: rows, answers, curves and provenance, without model or data.
+"""A run folder as it is read: rows, predictions, curves and provenance, without model or data.
 
 All files are text and plain arrays, so a folder can be read on another machine, by another version.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from killick.errors import DataError
-from killick.results.predictions import Answers, current, files_in, read_answers
+from killick.results.predictions import Predictions, prediction_files, read_predictions
 from killick.results.rows import Row, read_rows
 
 JOB = "job.json"  # the arm and seed of a run in a comparison
@@ -55,10 +55,11 @@ class Run:
         return round(float(epochs * begin / (end - begin)))
 
     @cached_property
-    def answers(self) -> list[Answers]:
-        """What its model answered to each image, of the sets for which it was kept."""
-        found = [read_answers(path) for path in files_in(self.folder)]
-        return current(found, {str(row["weights"]) for row in self.rows})
+    def predictions(self) -> list[Predictions]:
+        """Those that were kept, of the weights that its rows are about."""
+        weights = {str(row["weights"]) for row in self.rows}
+        found = [read_predictions(path) for path in prediction_files(self.folder)]
+        return [each for each in found if str(each.about.get("weights")) in weights]
 
 
 def read_run(where: Path) -> Run:

@@ -118,7 +118,7 @@ def _planned_rows(run: Run, evaluation: Mapping[str, Any]) -> Run:
     def is_planned(row: Row) -> bool:
         if str(row["limit"]) != limit:
             return False
-        if row["suite"] not in files or str(row["corruption"]).startswith("mean of"):
+        if row["suite"] not in files or bool(row["mean_of"]):
             return True
         if row["source"] and (row["source"] == "files") != bool(files[row["suite"]]):
             return False

@@ -18,7 +18,7 @@ from killick.data.preprocessing import PlainView
 from killick.data.splits import stratified
 from killick.data.training_sets import Parts
 from killick.errors import DataError, check_option
-from killick.evaluation.image_blocks import BLOCK, Pictures, block_generator
+from killick.evaluation.image_blocks import BLOCK, ImageBlocks, block_generator
 from killick.runtime.processes import Processes
 from killick.storage.model_folder import load
 from killick.training.recipe import Recipe
@@ -63,7 +63,7 @@ class TrainedJob:
         """The images of a set block by block, on the device, and their places in the set."""
         data, processes = self.recipe.data, Processes(0, 1, self.device)
         begin = 0
-        for block in Pictures(images, self.view, data.size, processes, data.workers):
+        for block in ImageBlocks(images, self.view, processes, data.workers):
             yield slice(begin, begin + len(block.images)), block.images
             begin += len(block.images)
 

@@ -11,7 +11,7 @@ from killick.report.figures import Missing
 from killick.report.formatting import count_words, spell_corruption
 from killick.report.run_groups import ArmRuns, seed_of
 from killick.report.sections import SECTIONS, Content, ReportData, Section, render
-from killick.results.predictions import Answers
+from killick.results.predictions import Predictions
 
 KEY = "examples"
 PER_GROUP = 6
@@ -43,10 +43,10 @@ class ExampleImage:
 
     place: tuple[str, ...]  # the test set
     number: int  # of the image in it
-    predictions_by_arm: dict[str, Answers]  # of that test set
+    predictions_by_arm: dict[str, Predictions]  # of that test set
 
     @property
-    def first(self) -> Answers:
+    def first(self) -> Predictions:
         """The predictions of the first arm; its image and label are those of all."""
         return next(iter(self.predictions_by_arm.values()))
 
@@ -134,7 +134,7 @@ def _stored_images(arms: Sequence[ArmRuns]) -> list[ExampleImage]:
     seed = min(set.intersection(*(set(arm.seeds) for arm in arms)), default=None)
     if seed is None:
         return []
-    sets: dict[tuple[str, ...], dict[str, Answers]] = defaultdict(dict)
+    sets: dict[tuple[str, ...], dict[str, Predictions]] = defaultdict(dict)
     for arm in arms:
         run = next(run for run in arm.runs if seed_of(run) == seed)
         for each in predictions_of(run):
@@ -164,7 +164,7 @@ def _varied(images: Sequence[ExampleImage], wanted: int) -> list[ExampleImage]:
     return chosen
 
 
-def _class_name(predictions: Answers, number: int) -> str:
+def _class_name(predictions: Predictions, number: int) -> str:
     known = 0 <= number < len(predictions.class_names)
     return predictions.class_names[number] if known else f"class {number}"
 

@@ -53,10 +53,10 @@ class Options:
 
 def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
     """The protocols themselves; only inference is varied."""
-    from killick.evaluation.plan import Choices
+    from killick.evaluation.evaluation_settings import EvaluationSettings
 
     names, severities = options.corruptions, tuple(options.severities)
-    Choices(
+    EvaluationSettings(
         suites=("corruptions",),
         corruptions=None if names is None else tuple(names),
         severities=severities,

@@ -5,22 +5,22 @@ from hypothesis import strategies as st
 
 from killick.errors import DataError
 from killick.results.predictions import (
-    Answers,
+    Predictions,
     encode,
     file_of,
-    files_in,
+    prediction_files,
     read_about,
-    read_answers,
+    read_predictions,
     sample,
-    write_answers,
+    write_predictions,
 )
 from killick.results.run_folder import read_run
 
 
-def make(count: int = 5, model: str = "a", **about) -> Answers:
+def make(count: int = 5, model: str = "a", **about) -> Predictions:
     generator = np.random.default_rng(0)
     columns = {"model": model, "suite": "clean", "set": "x", "corruption": "", "severity": ""}
-    return Answers(
+    return Predictions(
         about={**columns, "weights": "w1", **about},
         single={
             "prediction": generator.integers(0, 3, count),
@@ -34,9 +34,9 @@ def make(count: int = 5, model: str = "a", **about) -> Answers:
 
 
 def test_what_is_written_is_read(tmp_path):
-    (tmp_path / "answers").mkdir()
+    (tmp_path / "predictions").mkdir()
     wanted = make()
-    found = read_answers(write_answers(tmp_path, wanted))
+    found = read_predictions(write_predictions(tmp_path, wanted))
     assert found.about == wanted.about
     assert found.thumbnails == wanted.thumbnails
     assert found.class_names == wanted.class_names
@@ -48,36 +48,40 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_many_classes_keep_their_numbers(tmp_path):
-    (tmp_path / "answers").mkdir()
-    wanted = Answers(make().about, {"confidence": np.ones(2), "prediction": np.array([7, 40_000])})
-    assert read_answers(write_answers(tmp_path, wanted)).single["prediction"].tolist() == [
+    (tmp_path / "predictions").mkdir()
+    wanted = Predictions(
+        make().about, {"confidence": np.ones(2), "prediction": np.array([7, 40_000])}
+    )
+    assert read_predictions(write_predictions(tmp_path, wanted)).single["prediction"].tolist() == [
         7,
         40_000,
     ]
 
 
 def test_each_set_option_and_model_has_a_file_of_its_own(tmp_path):
-    (tmp_path / "answers").mkdir()
-    kinds = [{}, {"limit": 3}, {"severity": 2}, {"k": 5}, {"model": "b"}, {"pictures": "other"}]
+    (tmp_path / "predictions").mkdir()
+    kinds = [{}, {"limit": 3}, {"severity": 2}, {"k": 5}, {"model": "b"}, {"images": "other"}]
     for kind in kinds:
-        write_answers(tmp_path, make(**kind))
-    write_answers(tmp_path, make(weights="w2"))  # the same question to new weights: in its place
-    assert len(files_in(tmp_path)) == len(kinds)
+        write_predictions(tmp_path, make(**kind))
+    write_predictions(
+        tmp_path, make(weights="w2")
+    )  # the same question to new weights: in its place
+    assert len(prediction_files(tmp_path)) == len(kinds)
     assert read_about(file_of(tmp_path, make().about))["weights"] == "w2"
 
 
 def test_a_place_is_that_of_the_images_whoever_answered():
     assert make().place == make(model="b", weights="w2", k=5).place
-    assert make().place != make(pictures="other").place
+    assert make().place != make(images="other").place
 
 
 def test_answers_of_weights_that_are_gone_are_not_read(tmp_path):
-    (tmp_path / "answers").mkdir()
-    write_answers(tmp_path, make())
+    (tmp_path / "predictions").mkdir()
+    write_predictions(tmp_path, make())
     (tmp_path / "rows.csv").write_text("model,weights,metric,value\na,w2,top1,0.5\n")
-    assert read_run(tmp_path).answers == []
+    assert read_run(tmp_path).predictions == []
     (tmp_path / "rows.csv").write_text("model,weights,metric,value\na,w1,top1,0.5\n")
-    assert len(read_run(tmp_path).answers) == 1
+    assert len(read_run(tmp_path).predictions) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut off"])
@@ -85,14 +89,14 @@ def test_a_damaged_file_is_told_and_runs_nothing(tmp_path, content):
     file = tmp_path / "x.npz"
     file.write_bytes(content)
     with pytest.raises(DataError, match="it is damaged"):
-        read_answers(file)
+        read_predictions(file)
     assert read_about(file) == {}
 
 
 def test_a_pickle_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", about=np.array([{"a": 1}], dtype=object))
     with pytest.raises(DataError, match="it is damaged"):
-        read_answers(tmp_path / "x.npz")
+        read_predictions(tmp_path / "x.npz")
 
 
 def test_small_pictures_are_kept_exactly_and_large_ones_small():

@@ -1,0 +1,127 @@
+"""The images that a classifier is evaluated on, fitted on and was trained on."""
+
+import logging
+import os
+from dataclasses import replace
+
+from torch import Tensor
+
+from killick.data.image_set import ImageSet, Sets, overlap
+from killick.data.sources import Given, as_set, load_sets, load_whole
+from killick.data.sources.imagefolder import WITHOUT
+from killick.data.training_sets import cut_sets, fingerprint, read_data_settings
+from killick.errors import DataError, OptionError
+from killick.evaluation.classifier import Classifier
+
+_log = logging.getLogger("killick")
+Data = str | ImageSet | Sets | tuple[Tensor, Tensor]
+
+
+def load_test(data: Data, root: str | None = None, trained_on: str | None = None) -> ImageSet:
+    """The test set of data.
+
+    Args:
+        data: A name, whose test set is used: all of it if it is a folder without a split of its
+            own, and the model was not trained on it.
+        root: Where CIFAR is.
+        trained_on: What the model was trained on, if known.
+    """
+    if isinstance(data, ImageSet):
+        return data
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
+        return as_set("images", data)
+    if isinstance(data, str):
+        if not _are_same(data, trained_on):
+            return replace(load_whole(data, root=root), name=data)
+        name, sets = data, load_sets(data, root=root, test_only=True)
+    elif isinstance(data, Sets):
+        name, sets = "the data", data
+    else:
+        raise OptionError(
+            "expected data by name, an ImageSet, or uint8 images and labels as (images, labels),"
+            f" found {type(data).__name__}. For a loader: images, labels = map(torch.cat,"
+            " zip(*loader))."
+        )
+    if sets.test is None:
+        way = "Put test images into a folder 'test' beside 'train'."
+        if name.startswith("pack:"):
+            way = "Add the arrays test_bytes, test_offsets and test_labels to it."
+        raise DataError(f"{name} has no test set. {way}")
+    return replace(sets.test, name=name) if isinstance(data, str) else sets.test
+
+
+def _are_same(data: str, other: str | None) -> bool:
+    """Whether two names stand for the same data, however their path is written."""
+    if other is None:
+        return False
+    data, other = (name.partition(WITHOUT)[0] for name in (data, other))
+    (kind, _, path), (other_kind, _, other_path) = data.partition(":"), other.partition(":")
+    if not path or kind != other_kind:
+        return data == other
+    first, second = (os.path.realpath(os.path.expanduser(each)) for each in (path, other_path))
+    return first == second
+
+
+def number_classes(images: ImageSet, classifier: Classifier) -> ImageSet:
+    """Give images whose labels are plain numbers the model's class names."""
+    numbers = tuple(str(number) for number in range(images.classes))
+    if images.class_names != numbers or images.classes > classifier.classes:
+        return images
+    ours = classifier.class_names or tuple(str(number) for number in range(classifier.classes))
+    return replace(images, class_names=ours)
+
+
+def own_test(classifier: Classifier, root: str | None = None) -> ImageSet:
+    """The test set of the data that a model was trained on."""
+    settings = classifier.recipe.get("data")
+    if not settings:
+        raise OptionError(
+            f"{classifier.name} does not say what it was trained on. Name data to evaluate it on,"
+            " for example --data shapes."
+        )
+    return load_test(settings["name"], root or settings.get("root"), settings["name"])
+
+
+def load_train(
+    data: Data | None, classifier: Classifier, root: str | None = None
+) -> ImageSet | None:
+    """The training set of a model, by its recipe; else that of the data, if they have one."""
+    settings = classifier.recipe.get("data")
+    if settings:
+        data, root = str(settings["name"]), root or settings.get("root")
+    if isinstance(data, str):
+        data = load_sets(data, root=root)
+    return data.train if isinstance(data, Sets) else None
+
+
+def load_validation(
+    given: Given | None, classifier: Classifier, test: ImageSet, root: str | None = None
+) -> ImageSet | None:
+    """The set to fit on: the one given, or that of the model's own training, if it had one.
+
+    It is never the test set.
+    """
+    if given is not None:
+        whole = load_whole(given, root=root) if isinstance(given, str) else None
+        held = whole or number_classes(as_set("validation", given), classifier)
+        if overlap(held, test):
+            raise DataError(
+                f"the validation images include test images of {test.name}. Name others, such as"
+                " pack:FILE.npz#SPLIT or imagefolder:FOLDER."
+            )
+        return held
+    if not classifier.recipe or not _are_same(test.name, classifier.recipe["data"]["name"]):
+        return None
+    settings, seed = read_data_settings(classifier.recipe, root)
+    may_be_cut = settings.name.startswith("imagefolder:")
+    if not settings.validation and not may_be_cut:
+        return None  # and the training images need not be read
+    parts = cut_sets(settings, seed)
+    now, then = fingerprint(parts.train), classifier.trained_on
+    if then not in (None, now):
+        _log.warning(
+            "%s has changed since %s was trained (%s, now %s): test or validation images may be"
+            " among its training images",
+            *(settings.name, classifier.name, then, now),
+        )
+    return parts.validation

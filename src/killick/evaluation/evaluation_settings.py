@@ -1,0 +1,100 @@
+"""What to evaluate on, and how: the settings of an evaluation and their checks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from killick.corruptions.corruption import CORRUPTIONS, Corruption, Photographs
+from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES, check_severity
+from killick.data.image_set import ImageSet
+from killick.data.synthetic_ood import SYNTHETIC
+from killick.errors import OptionError, check_option
+from killick.evaluation.class_mapping import ClassMap
+
+EVALUATION_SUITES = ("clean", "corruptions", "cbar", "calibration", "ood", "shift", "references")
+DEFAULT_SUITES = ("clean", "corruptions", "calibration", "ood")
+_CBAR = {*SUITES["cbar-cifar"], *SUITES["cbar-imagenet"]}
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What to evaluate on, and how; see `killick.evaluate`."""
+
+    suites: tuple[str, ...] = DEFAULT_SUITES
+    ood: Mapping[str, str | ImageSet] = field(default_factory=dict)
+    shift: Mapping[str, str | ImageSet] = field(default_factory=dict)
+    corruption_files: str | None = None
+    cbar_files: str | None = None
+    corruptions: tuple[str, ...] | None = None
+    own_corruptions: Mapping[str, Corruption] = field(default_factory=dict)
+    severities: tuple[int, ...] = SEVERITIES
+    synthetic: tuple[str, ...] = tuple(SYNTHETIC)
+    table: str | None = None
+    frost: Photographs = None
+    limit: int | None = None
+    seed: int = 0
+    class_map: ClassMap | None = None
+    workers: int | None = None
+
+    def check(self) -> None:
+        """Refuse what does not exist, and options without the suite they are for."""
+        if not self.suites:
+            raise OptionError(f"no suite is chosen. Choose some of {', '.join(EVALUATION_SUITES)}.")
+        for suite in self.suites:
+            check_option("a suite", suite, EVALUATION_SUITES)
+        for name in self.synthetic:
+            check_option("a synthetic set", name, SYNTHETIC)
+        if not self.severities:
+            raise OptionError("no severity is chosen. Choose some from 1 to 5.")
+        for severity in self.severities:
+            check_severity(severity)
+        for option, given, suite in (
+            ("corruption-files", self.corruption_files, "corruptions"),
+            ("cbar-files", self.cbar_files, "cbar"),
+            ("class-map", self.class_map, "shift"),
+            ("shift", self.shift or None, "shift"),
+            ("ood", self.ood or None, "ood"),
+        ):
+            if given is not None and suite not in self.suites:
+                raise OptionError(f"--{option} requires --suite {suite}.")
+        if "ood" in self.suites and not self.ood and not self.synthetic:
+            raise OptionError("--suite ood requires OOD images: --ood or --synthetic.")
+        if "shift" in self.suites and not self.shift:
+            raise OptionError("--suite shift requires --shift NAME=imagefolder:PATH.")
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
+            raise OptionError(f"limit must be at least 1 image, found {self.limit!r}.")
+        if taken := set(self.ood) & set(self.synthetic):
+            raise OptionError(f"--ood {min(taken)} is the name of a built-in set. Choose another.")
+        for name in self.own_corruptions:
+            if name in PUBLISHED:
+                raise OptionError(f"{name} is a published corruption. Name yours otherwise.")
+        for name in self.corruptions or ():
+            suite = suite_of(name)
+            if name not in self.own_corruptions:
+                CORRUPTIONS.find(name)
+            if suite not in self.suites:
+                raise OptionError(f"the corruption {name} requires --suite {suite}.")
+
+    def choose_corruptions(self, suite: str, table: str) -> tuple[str, ...]:
+        """The corruptions of a suite that are evaluated."""
+        known = SUITES["c" if suite == "corruptions" else f"cbar-{table}"]
+        if self.corruptions is None:
+            return known
+        # In the order of the suite; those of no suite come last.
+        others = (name for name in self.corruptions if suite_of(name) == suite)
+        chosen = [name for name in known if name in self.corruptions]
+        chosen += [name for name in others if name not in PUBLISHED]
+        if not chosen:
+            raise OptionError(
+                f"none of the corruptions {', '.join(self.corruptions)} is in the suite {suite}"
+                f" for table {table}. Leave the suite out, or choose one of its own."
+            )
+        return tuple(dict.fromkeys(chosen))
+
+    def find_corruption(self, name: str) -> Corruption:
+        """A corruption of the user, or a registered one."""
+        return self.own_corruptions.get(name) or CORRUPTIONS.find(name)
+
+
+def suite_of(corruption: str) -> str:
+    """The evaluation suite that a corruption belongs to."""
+    return "cbar" if corruption in _CBAR else "corruptions"
