@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import killick
 from killick.errors import DataError, InstallError, OptionError, ReferencesError
-from killick.integrations.lightning import AnchoredClassifier
+from killick.integrations.lightning_module import AnchoredClassifier
 
 CLASSES, SIDE = 4, 8
 
@@ -288,6 +288,6 @@ def test_import_killick_does_not_import_lightning():
 
 def test_without_lightning_the_way_to_install_it_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning", None)
-    monkeypatch.delitem(sys.modules, "killick.integrations.lightning")
+    monkeypatch.delitem(sys.modules, "killick.integrations.lightning_module")
     with pytest.raises(InstallError, match=r"pip install 'killick\[lightning\]'"):
-        importlib.import_module("killick.integrations.lightning")
+        importlib.import_module("killick.integrations.lightning_module")

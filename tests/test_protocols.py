@@ -260,7 +260,11 @@ def test_tensorboard_is_written_on_request_and_unknown_loggers_are_refused(pictu
 
 
 @pytest.mark.slow
-def test_hooks_compile(pictures, tmp_path):
+def test_hooks_compile(pictures, tmp_path, monkeypatch):
+    compile_it = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda what, **options: compile_it(what, **options, backend="aot_eager")
+    )
     recipe = recipe_with(pictures, components=["everything"], execution="compiled", epochs=1)
     train(recipe, tmp_path / "compiled", quiet=True)
     eager = recipe_with(pictures, components=["everything"], execution="eager", epochs=1)

@@ -1,3 +1,3 @@
-"""`AnchoredClassifier`, a `LightningModule`; its code is in `killick.integrations.lightning`."""
+"""`AnchoredClassifier`, a `LightningModule`; its code is in `killick.integrations.lightning_module`."""
 
-from killick.integrations.lightning import AnchoredClassifier as AnchoredClassifier
+from killick.integrations.lightning_module import AnchoredClassifier as AnchoredClassifier

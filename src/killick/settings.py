@@ -299,11 +299,13 @@ def read_options(kind: type, values: Mapping[str, Any], where: str) -> Any:
     Args:
         kind: Its fields are whole numbers, numbers, texts, true or false, or lists of them.
         values: By name; a text is read as what the field wants, lists with commas.
-        where: For whom it tells mistakes.
+        where: Begins the error message.
     """
     hints = typing.get_type_hints(kind)
     read = {
-        name: _from_text(value, hints[name]) if isinstance(value, str) and name in hints else value
+        name: value_from_text(value, hints[name])
+        if isinstance(value, str) and name in hints
+        else value
         for name, value in values.items()
     }
     problems: list[str] = []
@@ -313,18 +315,18 @@ def read_options(kind: type, values: Mapping[str, Any], where: str) -> Any:
     return found
 
 
-def _from_text(text: str, hint: Any) -> Any:
-    """What a text of the command line stands for."""
+def value_from_text(text: str, hint: Any) -> Any:
+    """The value of a text for a setting of this type; lists may be written without brackets."""
     kinds = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
     if text in ("none", "null") and type(None) in kinds:
         return None
     if str in kinds:
-        return text
+        return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
     listed = next((each for each in kinds if typing.get_origin(each) is list), None)
     if listed is not None and not text.strip().startswith("["):
-        (inner,) = listed.__args__
-        words = [word.strip() for word in text.split(",") if word.strip()]
-        return words if inner is str else [yaml_or_text(word) for word in words]
+        if listed != list[str]:
+            return yaml_or_text(f"[{text}]")
+        return [word.strip() for word in text.split(",") if word.strip()]
     return yaml_or_text(text)
 
 

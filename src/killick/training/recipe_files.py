@@ -1,7 +1,6 @@
 """Recipes from YAML files, names and dotted overrides; all mistakes are reported at once."""
 
 import dataclasses
-import types
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -11,7 +10,14 @@ import yaml
 
 from killick.errors import OptionError, RecipeError, check_option, show
 from killick.protocols.base import check_protocol
-from killick.settings import ALIASES, canonical_name, read_settings, settings_of, yaml_or_text
+from killick.settings import (
+    ALIASES,
+    canonical_name,
+    read_settings,
+    settings_of,
+    value_from_text,
+    yaml_or_text,
+)
 from killick.training.recipe import Recipe
 
 LARGEST = 2**17  # characters of a recipe, a hundred times those that are shipped; YAML is slow
@@ -169,13 +175,7 @@ def read_setting(dotted: str, text: str) -> Any:
     Lists may be written without brackets: `0.5,0.5,0.5`.
     """
     known = settings().get(dotted)
-    optional = known is not None and isinstance(known.type, types.UnionType)
-    if optional and text in ("none", "null"):
-        return None
-    if known is not None and known.type in (str, str | None):
-        return text  # YAML would take ' #2' for a comment, and ': ' for a mapping
-    listed = known is not None and "list[" in str(known.type)
-    return yaml_or_text(f"[{text}]" if listed and not text.strip().startswith("[") else text)
+    return yaml_or_text(text) if known is None else value_from_text(text, known.type)
 
 
 def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 It needs `pip install 'killick[lightning]'`, and `import killick` does not import it:
 
-    from killick.integrations.lightning import AnchoredClassifier
+    from killick.lightning import AnchoredClassifier
 
     module = AnchoredClassifier(killick.anchor(net), killick.ReferenceMasking(0.25, target="label"))
     lightning.Trainer(max_epochs=10).fit(module, train_loader, validation_loader)
