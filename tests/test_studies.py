@@ -225,6 +225,7 @@ def test_both_targets_share_the_arm_without_masking(ran):
     assert rows["1"]["masked-uniform"] != "–"
 
 
+@pytest.mark.slow
 def test_a_study_reports_the_planned_evaluation_alone(ran, tmp_path):
     words = ["study", "alpha", "--size", "smoke", "--output", str(tmp_path), "--quiet"]
     shutil.copytree(ran("alpha"), tmp_path, dirs_exist_ok=True)
@@ -277,6 +278,7 @@ def test_the_page_of_a_study_is_not_replaced_by_a_plain_report(ran, capsys):
     assert (output / "report.html").read_text() == before
 
 
+@pytest.mark.slow
 def test_settings_options_and_evaluation_can_be_changed_on_the_command_line(tmp_path, capsys, here):
     words = ["study", "alpha", "--size", "smoke", "--alphas", "0,0.5", "--targets", "label"]
     words += ["--epochs", "2", "--seeds", "3", "--corruptions", "snow", "--severities", "5"]

@@ -5,7 +5,7 @@ import hashlib
 import shlex
 import sys
 import textwrap
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,12 @@ def _add_options(name: str, parser: Parser) -> None:
     )
     add_evaluation(parser, suites=",".join(study.suites), limit="by size", references="1")
     group = parser.add_argument_group("options of this study")
-    small = study.at_size("small").options
+    small, usual = study.at_size("small").options, study.options()
     for each in fields(study.options):
         flag = f"--{each.name.replace('_', '-')}"
         if flag in parser.options:  # an option of the evaluation is used for both
             continue
-        default = each.default if each.default is not MISSING else each.default_factory()  # type: ignore[misc]
+        default = getattr(usual, each.name)
         text = f"{each.metadata['about']} ({_format(small.get(each.name, default))})"
         dest = f"option_{each.name}"
         group.add_argument(flag, dest=dest, metavar="VALUE", help=text.replace("%", "%%"))
@@ -102,8 +102,8 @@ def _describe_sizes(study: Study) -> str:
         words = [f"{key} {_format(value)}" for key, value in changed.items() if value is not None]
         text = "; ".join([f"recipe {size.recipe}", f"seeds {_format(size.seeds)}", *words])
         text += f". {size.remark}" if size.remark else ""
-        indents = {"initial_indent": "  ", "subsequent_indent": " " * 9}
-        lines += textwrap.wrap(f"{name:6} {text}", 80, break_long_words=False, **indents)
+        first, *more = textwrap.wrap(f"{name:6} {text}", 71, break_long_words=False)
+        lines += [f"  {first}", *(" " * 9 + line for line in more)]
     return "\n".join(lines)
 
 

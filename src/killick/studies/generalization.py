@@ -70,8 +70,8 @@ def find(results: "Results") -> "Findings":
 
     found: dict[str, dict[str, Estimate]] = {arm: {} for arm in results.factors}
     for suite, letter in (("corruptions", "c"), ("cbar", "cbar")):
-        for arm, numbers in by_severity(results.report.comparison, suite).items():
-            found[arm] |= {f"{letter}{s}" if s else "clean": n for s, n in numbers.items()}
+        for name, numbers in by_severity(results.report.comparison, suite).items():
+            found[name] |= {f"{letter}{s}" if s else "clean": n for s, n in numbers.items()}
     parts = []
     for network in results.levels("network"):
         arm, base = (results.arm(protocol=p, network=network) for p in ("masked-label", "standard"))

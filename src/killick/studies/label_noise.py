@@ -99,11 +99,6 @@ def predict_training(job: "TrainedJob", display: "Display") -> "Tensor":
 def compare_labels(predicted: "Tensor", given: "Tensor", true: "Tensor") -> list[Record]:
     """Shares of the images by whether their label was flipped; empty ones are left out.
 
-    Args:
-        predicted: The class of each image.
-        given: The label that it was trained with.
-        true: The label before noise.
-
     Example:
         >>> import torch
         >>> predicted, given, true = torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1], [0, 1, 0, 0]])

@@ -188,17 +188,7 @@ def draw_lines(
     below: str,
     along: str,
 ) -> Panel:
-    """A panel with a line for each protocol, over equally spaced levels.
-
-    Args:
-        results: For the styles.
-        lines: What is drawn.
-        levels: In order.
-        name: Of the panel.
-        heading: Its title.
-        below: Label of the vertical axis.
-        along: Label of the horizontal axis.
-    """
+    """A panel with a line for each protocol, over equally spaced levels."""
     titles = list(lines)
     with drawing():
         canvas = new_canvas(44 + PLOT + 44 + legend_height(titles))
@@ -231,16 +221,7 @@ def draw_points(
     below: str,
     left: float = 150,
 ) -> Panel:
-    """A panel with a row for each name: the mean of each protocol, and a bar over its seeds.
-
-    Args:
-        results: For the styles.
-        rows: Values by seed, by row and protocol.
-        name: Of the panel.
-        heading: Its title.
-        below: Label of the values.
-        left: px for the names of the rows.
-    """
+    """A panel with a row for each name: the mean of each protocol, and a bar over its seeds."""
     protocols = list(dict.fromkeys(protocol for row in rows.values() for protocol in row))
     most = max((len(row) for row in rows.values()), default=1)
     height = len(rows) * (17 * most + 8)

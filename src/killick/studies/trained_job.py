@@ -108,14 +108,7 @@ def corrupt_all(
     severities: Sequence[int] = SEVERITIES,
     seed: int = 0,
 ) -> Iterator[CorruptedImages]:
-    """The same images under one corruption after the other, as `killick.evaluate` makes them.
-
-    Args:
-        images: uint8 `(n, 3, height, width)`.
-        names: Of the corruptions; by default the 19 common ones.
-        severities: Of each.
-        seed: Of the corruptions' randomness.
-    """
+    """The same images under one corruption after the other, as `killick.evaluate` makes them."""
     table = choose_table(images.shape[-2:])
     known = list_corruptions("c", table)
     for name in known if names is None else names:

@@ -33,13 +33,7 @@ class Domain:
 def load_domains(
     folder: Path, wanted: Sequence[str] | None = None, sources: Sequence[str] = ()
 ) -> dict[str, Domain]:
-    """The domains of a folder by name, with the classes that all of them have.
-
-    Args:
-        folder: Laid out as DOMAIN/CLASS/image.
-        wanted: Names of the domains; by default all.
-        sources: Those that must be among them.
-    """
+    """The domains of a folder by name, with the classes that all of them have."""
     top = folder.expanduser()
     there = [path.name for path in top.iterdir() if path.is_dir()] if top.is_dir() else []
     there = sorted(name for name in there if not name.startswith("."))

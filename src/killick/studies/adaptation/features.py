@@ -25,12 +25,7 @@ _REFERENCES, _TESTED = 0xFEA7, 0xFEA8  # keys of the draws: for each image, or f
 
 
 def find_head(net: nn.Module, x: Tensor) -> str:
-    """The name of the linear layer that computes the logits, found by running the network.
-
-    Args:
-        net: In eval mode.
-        x: Two different inputs.
-    """
+    """The name of the linear layer that computes the logits, found by running the network."""
     seen: dict[str, Tensor] = {}
 
     def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
@@ -57,9 +52,6 @@ def find_head(net: nn.Module, x: Tensor) -> str:
 class Backbone:
     """A trained model, read before its last layer.
 
-    Args:
-        model: In eval mode; it is not changed.
-
     Attributes:
         anchored: Whether features depend on a reference.
         width: Features of an image.
@@ -80,13 +72,7 @@ class Backbone:
     def read(
         self, images: Tensor, references: Tensor | None = None, masked: bool = False
     ) -> Tensor:
-        """The features `(n, width)` of images, each with its reference.
-
-        Args:
-            images: As the model takes them.
-            references: One for each image; None for a standard model.
-            masked: Whether all references are masked.
-        """
+        """The features `(n, width)` of images, each with its reference."""
         with evaluating(self._model), torch.no_grad():
             inputs = self._inputs(images, references, masked)
             return inputs_of(self._model.net, [self._head], inputs)[self._head].float()

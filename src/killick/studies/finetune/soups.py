@@ -26,6 +26,7 @@ from killick.data.batches import Batches
 from killick.errors import DataError, OptionError
 from killick.evaluation.evaluator import evaluate
 from killick.experiments.jobs import Job
+from killick.protocols.anchored_protocol import AnchoredProtocol
 from killick.protocols.references.reference_sampler import make_pool
 from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import write_atomic
@@ -70,8 +71,9 @@ def take_samples(recipe: Recipe, device: torch.device) -> StatisticsImages:
         batches.load()
         taken += [batches.batch(number).images.clone() for number in range(cut.passes)]
         batches.advance()
-    anchored = recipe.protocol.anchored
-    drawn = make_pool(recipe.protocol, data.context)[0] if anchored else None
+    protocol, drawn = recipe.protocol, None
+    if isinstance(protocol, AnchoredProtocol):
+        drawn, _ = make_pool(protocol, data.context)
     pool = None if drawn is None else ReferencePool(drawn.permute(0, 3, 1, 2))
     return StatisticsImages(tuple(taken), pool, recipe.seed)
 
@@ -80,10 +82,6 @@ def average(models: Sequence[Model], samples: StatisticsImages) -> Model:
     """A model with the mean of the weights of several, and its own BatchNorm statistics.
 
     Everything else is that of the first. If all weights are equal, its statistics stay too.
-
-    Args:
-        models: Of one architecture, from one start; they are not changed.
-        samples: For the statistics.
     """
     for other in models[1:]:
         _check_alike(models[0], other)
@@ -117,11 +115,6 @@ def average_greedily(
     models: Sequence[Model], samples: StatisticsImages, score: Callable[[Model], float]
 ) -> tuple[Model, list[int]]:
     """A greedy soup: starts with the best model and adds each next one that does not hurt.
-
-    Args:
-        models: See `average`.
-        samples: Likewise.
-        score: Higher is better; not from test images.
 
     Returns:
         The soup, and which models are in it, the best first.

@@ -254,17 +254,17 @@ def draw(
     )
     from killick.studies.plots import PLOT
 
-    timed = [each for each in found.values() if each.seconds is not None]
-    protocols = list(dict.fromkeys(each.protocol for each in timed))
-    inferences = list(dict.fromkeys(each.inference for each in timed))
+    timed = [(each, each.seconds) for each in found.values() if each.seconds is not None]
+    protocols = list(dict.fromkeys(each.protocol for each, _ in timed))
+    inferences = list(dict.fromkeys(each.inference for each, _ in timed))
     legend = [*protocols, *(titles[each] for each in inferences)]
     with drawing():
         canvas = new_canvas(44 + PLOT + 44 + legend_height(legend))
         put_heading(canvas, "Accuracy and cost", "corrupted accuracy, %; bars: spread over draws")
         axes = put_axes(canvas, left=44, top=44, width=282, height=PLOT)
-        for each in timed:
+        for each, seconds in timed:
             axes.errorbar(
-                [each.seconds],
+                [seconds],
                 [100 * each.mean],
                 yerr=None if each.over_draws is None else [100 * each.over_draws],
                 color=results.style(each.protocol).color,
@@ -281,26 +281,20 @@ def draw(
         axes.margins(x=0.12, y=0.15)
         axes.set_xlabel("seconds for 1,000 images, logarithmic")
         samples = [(each, Line2D([], [], color=results.style(each).color)) for each in protocols]
-        muted = {"color": COLORS["muted"][0], "linestyle": "none"}
+        muted: dict[str, Any] = {"color": COLORS["muted"][0], "linestyle": "none"}
         samples += [
             (titles[each], Line2D([], [], marker=_MARKERS[each], **muted)) for each in inferences
         ]
         put_legend(canvas, samples)
         words = "; ".join(
-            f"{each.protocol}, {titles[each.inference]}: {100 * each.mean:.1f} %, {each.seconds:.3g} s"
-            for each in timed
+            f"{each.protocol}, {titles[each.inference]}: {100 * each.mean:.1f} %, {seconds:.3g} s"
+            for each, seconds in timed
         )
         panel = finish(canvas, "study-inference", "Accuracy and seconds for 1,000 images", words)
     columns = ("protocol", "inference", "top1", "over_draws", "seconds_per_1000")
     records = tuple(
-        (
-            e.protocol,
-            e.inference,
-            100 * e.mean,
-            "" if e.over_draws is None else e.over_draws,
-            e.seconds,
-        )
-        for e in timed
+        (e.protocol, e.inference, 100 * e.mean, "" if e.over_draws is None else e.over_draws, s)
+        for e, s in timed
     )
     return Figure("study-inference", "", (panel,), columns, records)
 

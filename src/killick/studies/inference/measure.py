@@ -24,6 +24,7 @@ from killick.data.keyed_random import key
 from killick.data.mixing import Mixing
 from killick.data.transforms import erase
 from killick.errors import OptionError
+from killick.protocols.anchored_protocol import AnchoredProtocol
 from killick.protocols.references.reference_sampler import STATISTICS_IMAGES, make_pool
 from killick.results.measurements import Measured, Record
 from killick.runtime.processes import Processes
@@ -102,6 +103,7 @@ def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDra
     """Uniform draws from the images that training drew references from."""
     recipe, train = job.recipe, job.parts.train
     numbers = torch.arange(len(train))
+    assert isinstance(recipe.protocol, AnchoredProtocol)
     if recipe.protocol.reference_set is not None:
         pool = ReferencePool(numbers[:, None], train.labels)
         numbers = pool.choose(recipe.protocol.reference_set, seed=recipe.seed)[:, 0]
@@ -127,6 +129,7 @@ def training_residuals(job: TrainedJob, size: int) -> Tensor:
     data = load_training_data(recipe, Processes(0, 1, job.device))
     images = torch.cat(list(_as_trained(recipe, data, size)))
     references = None  # other images, augmented alike
+    assert isinstance(recipe.protocol, AnchoredProtocol)
     if recipe.protocol.references == "clean":
         pool, _ = make_pool(recipe.protocol, data.context)
         assert pool is not None
@@ -159,14 +162,7 @@ def _as_trained(recipe: Recipe, data: TrainingData, count: int) -> Iterator[Tens
 def score_all(
     model: Anchored, images: Tensor, labels: Tensor, references: ReferenceDraws
 ) -> list[Record]:
-    """Accuracy of each inference protocol and draw, and the controls.
-
-    Args:
-        model: In eval mode, with a bank of residuals; its stored references are replaced.
-        images: uint8, on its device.
-        labels: Of them.
-        references: Of all protocols.
-    """
+    """Accuracy of each inference protocol and draw, and the controls."""
     parts = list(
         zip(images.split(references.at_once), labels.split(references.at_once), strict=True)
     )

@@ -104,10 +104,6 @@ def _point(record: Mapping[str, Any]) -> tuple[Any, ...]:
 def order_points(points: int, span: float) -> list[tuple[float, float]]:
     """The places of a square grid from `-span` to `span`, from the center outwards.
 
-    Args:
-        points: Of a side; odd, so that the center is one of them.
-        span: Half a side.
-
     Example:
         >>> order_points(3, 0.5)[:3]
         [(0.0, 0.0), (0.0, -0.5), (-0.5, 0.0)]
@@ -120,11 +116,6 @@ def order_points(points: int, span: float) -> list[tuple[float, float]]:
 
 class Plane:
     """A copy of a network that is moved over the plane; the network itself stays as it is.
-
-    Args:
-        model: In the center.
-        seed: Of the directions.
-        draw: Which pair of directions.
 
     Attributes:
         model: The copy, in eval mode.
@@ -199,12 +190,6 @@ def gather_images(
 
     With few images, all corruptions and severities come equally often, and no test image is used
     a second time before all others were used once.
-
-    Args:
-        job: Whose test set it is.
-        corruptions: By default the 19 common ones.
-        severities: Of each.
-        count: Of corrupted images in all; None for every image under every corruption.
     """
     images, labels = job.load_test(count)
     names = corruptions or list_corruptions("c", choose_table(images.shape[-2:]))
@@ -272,13 +257,7 @@ def arrange(records: Iterable[Mapping[str, Any]], **known: Any) -> Grid:
 
 
 def measure_widths(grid: Grid, span: float, chance: float) -> dict[str, Width]:
-    """The widths of the optimum in the center, for each of `RADII`.
-
-    Args:
-        grid: Accuracies, `(y, x)`.
-        span: Half a side of the plane.
-        chance: Accuracy of guessing.
-    """
+    """The widths of the optimum in the center, for each of `RADII`."""
     levels = levels_around(middle_of(grid), chance)
     return {
         name: measure_width(grid, span, level) for name, level in zip(RADII, levels, strict=True)
@@ -305,11 +284,6 @@ def measure_width(grid: Grid, span: float, level: float) -> Width:
 
     Between the points accuracy is interpolated: each square of the grid is cut into four triangles
     that meet in its middle, and over a triangle accuracy is linear, so that the area is exact.
-
-    Args:
-        grid: Accuracies, `(y, x)`.
-        span: Half a side of the plane.
-        level: Below that of the center.
     """
     middle = (grid[:-1, :-1] + grid[:-1, 1:] + grid[1:, :-1] + grid[1:, 1:]) / 4
     inside = _connected(grid >= level, middle >= level)
