@@ -382,6 +382,12 @@ def test_the_title_says_which_mean_over_corruptions_it_is(tmp_path):
     assert title(corruptions=()) == ""
 
 
+def test_corruptions_that_are_not_published_are_in_the_numbers(tmp_path):
+    comparison = make_comparison([make_run(tmp_path, "s", corruptions=("mine", "fog"))])
+    assert list(by_corruption(comparison)) == ["fog", "mine"]
+    assert mean_title(comparison) == "mean of 2 chosen"
+
+
 def test_columns_are_titled_by_their_mean_and_only_those_that_exist(tmp_path):
     run = make_run(tmp_path, "s", ood_sets=(), severities=(1, 2))
     titles = {metric.key: metric.title for metric in metrics_of(make_comparison([run]))}

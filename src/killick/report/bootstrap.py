@@ -201,7 +201,7 @@ def _resample_detection(
     place = _place_of(other)
     found.images[place] = (*images_of(clean), *images_of(other))
     found.counts[place] = other.count
-    name = f"{other.about['set']} {other.about.get('pictures', '')}"
+    name = f"{other.about['set']} {other.about.get('images', '')}"
     inside = draws.counts(_label_digest(clean), clean.count)
     outside = draws.counts(name, other.count)
     for (inference, ours), (_, theirs) in zip(

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from killick.corruptions.suites import PUBLISHED
 from killick.results.rows import Row
 
 SINGLE, MARGINAL = "single", "marginal"
@@ -39,9 +38,9 @@ def condition_of(row: Row) -> Condition | None:
     corrupted, ood = suite in CORRUPTED, suite == OOD
     if suite not in (*LABELED, OOD) or row["inference"] not in (SINGLE, MARGINAL):
         return None
-    if scaling not in ("", TEMPERATURE):
+    if row["mean_of"] or scaling not in ("", TEMPERATURE):
         return None
-    if ood != (row["score"] == OOD_SCORE) or corrupted != (row["corruption"] in PUBLISHED):
+    if ood != (row["score"] == OOD_SCORE) or corrupted != bool(row["corruption"]):
         return None
     return Condition(
         str(row["inference"]),

@@ -118,10 +118,9 @@ def by_corruption(comparison: Comparison) -> dict[str, dict[str, Estimate]]:
     found: dict[str, dict[str, Estimate]] = {}
     for suite in CORRUPTED:
         conditions = _common(comparison, suite, "top1")
-        for name in PUBLISHED:
+        for name in _in_order(conditions):
             chosen = [condition for condition in conditions if condition.corruption == name]
-            if chosen:
-                found[name] = _by_arm(comparison, chosen)
+            found[name] = _by_arm(comparison, chosen)
     return found
 
 
@@ -213,12 +212,19 @@ def _inference_for(comparison: Comparison, run: RunKey, inference: str) -> str:
     return inference if comparison.has_references(run) else SINGLE
 
 
+def _in_order(conditions: Iterable[Condition]) -> list[str]:
+    """Their corruptions: published ones in the order of the suites, then others."""
+    names = list(dict.fromkeys(condition.corruption for condition in conditions))
+    published = [name for name in PUBLISHED if name in names]
+    return [*published, *(name for name in names if name not in PUBLISHED)]
+
+
 def _corrupted(comparison: Comparison, suite: str) -> tuple[str, list[str], list[int]]:
     """Which mean over corruptions all runs allow: its title, the corruptions, the severities."""
     conditions = _common(comparison, suite, "top1")
     severities = sorted({condition.severity for condition in conditions})
     there = {(condition.corruption, condition.severity) for condition in conditions}
-    names = [name for name in PUBLISHED if there and all((name, s) in there for s in severities)]
+    names = [n for n in _in_order(conditions) if all((n, s) in there for s in severities)]
     for wanted in map(SUITES.__getitem__, _SUITES[suite]):
         if set(wanted) <= set(names):
             return f"mean of {len(wanted)}", list(wanted), severities

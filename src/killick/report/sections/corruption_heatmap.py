@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from killick.corruptions.suites import PUBLISHED, SUITES
+from killick.corruptions.suites import SUITES
 from killick.report import figures
 from killick.report.comparison import Comparison
 from killick.report.conditions import CORRUPTED, SINGLE
@@ -25,6 +25,7 @@ _KINDS = {
     "blur": ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
     "weather": ("snow", "frost", "fog", "brightness", "spatter"),
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
+    "C-bar": tuple(dict.fromkeys((*SUITES["cbar-cifar"], *SUITES["cbar-imagenet"]))),
 }
 _COLUMNS_PER_PANEL = 5
 _ROW, _GAP = 19, 20  # px of a row, and of the line that names a kind
@@ -87,15 +88,10 @@ def make(data: ReportData) -> Content:
 
 def _group(corruptions: Sequence[str]) -> dict[str, list[str]]:
     """The corruptions by kind."""
-    kinds = {
-        kind: [name for name in names if name in corruptions] for kind, names in _KINDS.items()
-    }
     known = {name for names in _KINDS.values() for name in names}
-    rest = [name for name in PUBLISHED if name in corruptions and name not in known]
-    rest += [name for name in corruptions if name not in PUBLISHED]
-    cbar = {*SUITES["cbar-cifar"], *SUITES["cbar-imagenet"]}
-    kinds["C-bar" if set(rest) <= cbar else "others"] = rest
-    return {kind: names for kind, names in kinds.items() if names}
+    kinds = {**_KINDS, "others": [name for name in corruptions if name not in known]}
+    found = {kind: [n for n in names if n in corruptions] for kind, names in kinds.items()}
+    return {kind: names for kind, names in found.items() if names}
 
 
 def _differences(comparison: Comparison, numbers: dict[str, dict[str, Estimate]]) -> _HeatMap:

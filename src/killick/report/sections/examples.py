@@ -102,7 +102,7 @@ def make(data: ReportData) -> Content:
     """Groups of images, see `choose_examples`."""
     groups = choose_examples(data)
     if not groups:
-        why = "No images stored for all arms: evaluate all alike and without --no-answers."
+        why = "No images stored for all arms: evaluate all alike and without --no-predictions."
         return Content((Missing(why),))
     counts = "; ".join(f"{title}: {count_words(len(all_), 'image')}" for title, all_ in groups)
     shown = min((len(all_) for _, all_ in groups if all_), default=0)

@@ -47,7 +47,7 @@ def make(data: ReportData) -> Content:
         if any(runs.values()):
             curves[arm.name] = {kind: _trace(found) for kind, found in runs.items() if found}
     if not curves:
-        why = "No predictions per image: evaluate without --no-answers."
+        why = "No predictions per image: evaluate without --no-predictions."
         return Content((Missing(why),))
     most = max(float(c.density.max()) for found in curves.values() for c in found.values())
     with figures.drawing():
