@@ -1,4 +1,4 @@
-"""From the model's classes to a set's: the same ones, some of them, or groups of them."""
+"""Maps the logits of a model to the classes of a test set: the same, some, or groups of them."""
 
 import hashlib
 import json
@@ -13,10 +13,7 @@ from killick.data.image_set import ImageSet
 from killick.errors import DataError, OutputError
 
 ClassMap = Mapping[str, Sequence[str | int] | str | int]
-_WAY = (
-    "Evaluate it on its own data, or on these as a shifted set, with a map of classes: --suite"
-    " shift --shift NAME=DATA --class-map FILE."
-)
+_WAY = "Map the classes: --suite shift --shift NAME=DATA --class-map FILE."
 
 
 class Alignment:
@@ -33,7 +30,7 @@ class Alignment:
         theirs: The set's class names.
         ours: The model's; None if unknown, then they must be as many as the set's.
         classes: How many logits the model has.
-        class_map: See above. Pictures of classes that it does not name are left out.
+        class_map: See above. Images of classes that it does not name are left out.
     """
 
     def __init__(
@@ -57,8 +54,7 @@ class Alignment:
         elif ours is None or theirs == ours:
             if len(theirs) != classes:
                 raise OutputError(
-                    f"expected a model with {len(theirs)} classes, as {name} has, found"
-                    f" {classes} logits. {_WAY}"
+                    f"{name} has {len(theirs)} classes, but the model has {classes} logits. {_WAY}"
                 )
         elif set(theirs) <= set(ours):
             places = {kind: place for place, kind in enumerate(ours)}
@@ -66,8 +62,8 @@ class Alignment:
         else:
             strange = [kind for kind in theirs if kind not in set(ours)]
             raise DataError(
-                f"expected the classes of {name} among the model's ({', '.join(ours[:3])}, ...),"
-                f" found {len(strange)} others, such as {strange[0]!r}. {_WAY}"
+                f"{len(strange)} classes of {name}, such as {strange[0]!r}, are not among the"
+                f" model's ({', '.join(ours[:3])}, ...). {_WAY}"
             )
 
     def _follow(
@@ -88,19 +84,18 @@ class Alignment:
             numbers = [places.get(m, -1) if isinstance(m, str) else m for m in members]
             if not numbers or not all(0 <= number < classes for number in numbers):
                 raise DataError(
-                    f"expected the class map to give {kind!r} some of the model's {classes} classes"
-                    f" by name or number, found {listed!r}."
+                    f"the class map gives {kind!r} {listed!r}, which is not a name or number of the"
+                    f" model's {classes} classes."
                 )
             groups[kind] = numbers
         if not groups:
             raise DataError(
-                f"expected the class map to name classes of {name}, such as {theirs[0]!r}, found"
-                f" none of them."
+                f"the class map names no class of {name}. Its classes are {theirs[0]!r}, ..."
             )
         self.kept, self._groups = tuple(groups), list(groups.values())
 
     def restrict(self, images: ImageSet) -> ImageSet:
-        """The set without the classes that have no place, its labels numbered anew."""
+        """The images of classes that are kept, with their labels renumbered."""
         if self.kept == images.class_names:
             return images
         places = {kind: place for place, kind in enumerate(self.kept)}
@@ -132,7 +127,8 @@ def read_class_map(path: Path) -> dict[str, Any]:
         raise DataError(f"cannot read the class map {path}: {problem}.") from None
     if not isinstance(found, dict):
         raise DataError(
-            f"expected {path} to map each class of the set to some of the model's, as in"
-            ' {"cat": [281, 282]}, found ' + f"a {type(found).__name__}."
+            f"the class map {path} must map classes, as in "
+            + '{"cat": [281, 282]}, found a '
+            + f"{type(found).__name__}."
         )
     return found

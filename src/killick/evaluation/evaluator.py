@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from killick.core.image_model import image_model_in, old_keywords
 from killick.corruptions.corruption import CorruptionFunction, Photographs, describe
 from killick.corruptions.suites import SEVERITIES
-from killick.data.sources import Given, as_sets
+from killick.data.sources import Given, as_sets, read_once
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
@@ -165,7 +165,7 @@ def evaluate(
         workers=workers,
     )
     settings.check()
-    with joined(_place(device, model)) as processes:
+    with joined(_place(device, model)) as processes, read_once():
         by_name = isinstance(model, str) and ":" in model and not os.path.exists(model)
         test = load_test(data, root) if by_name and data is not None else None
         classifier = open_classifier(

@@ -38,7 +38,7 @@ from killick.runtime.atomic_files import locked
 
 _SECONDS_BETWEEN_WRITES = 2.0
 _SETTINGS = (*MODEL[:3], "limit", "evaluation_seed", "precision", "weights")
-_MARKS = ("inference", "k", "metric", "scaling", "fitted_on", "estimator")
+_MARKS = ("inference", "k", "metric", "scaling", "fitted_on", "estimator", "score")
 _PER_IMAGE = ("prediction", "confidence", "energy", "label", "nll", "brier", "spread")
 
 
@@ -203,24 +203,25 @@ class RowRecorder:
             return [("single", 1)]
         return [("single", 1), ("marginal", classifier.outputs)]
 
-    def _wanted(self, test: TestSet, inference: str) -> list[tuple[str, str, str, str]]:
-        """Metric, scaling, fitted_on and estimator of the rows by which a finished set is known."""
-        wanted = []
+    def _wanted(self, test: TestSet, inference: str) -> list[tuple[str, ...]]:
+        """The last of `_MARKS` of the rows by which a finished set is known."""
+        wanted: list[tuple[str, ...]] = []
         if test.suite == "ood":
             metrics = [metric for _, metric in METRICS.items() if metric.input == "scores"]
-            wanted += [(metric.key, "", "", metric.estimator) for metric in metrics]
+            scores = [key for key, score in SCORES.items() if score.input == "logits"]
+            wanted += [(m.key, "", "", m.estimator, score) for m in metrics for score in scores]
         else:
             assert test.alignment is not None
             chosen = (self._settings.suites, len(test.alignment.kept))
-            wanted += [(metric.key, "", "", metric.estimator) for metric in metrics_for(*chosen)]
+            wanted += [(m.key, "", "", m.estimator, "") for m in metrics_for(*chosen)]
             if self.calibrates and self._fitted_on:
                 scaled = metrics_for(*chosen, scaled=True)
                 fitted = self._fitted_on
-                wanted += [(m.key, "temperature", fitted, m.estimator) for m in scaled]
+                wanted += [(m.key, "temperature", fitted, m.estimator, "") for m in scaled]
         if test.suite in ("clean", "ood") and inference == "single":
-            wanted.append(("accepted", "", self._threshold_set, self._rule))
+            wanted.append(("accepted", "", self._threshold_set, self._rule, "energy"))
         if test.suite == "clean" and inference == "marginal" and self._compares:
-            wanted.append(("disagreement", "", "", ""))
+            wanted.append(("disagreement", "", "", "", ""))
         return wanted
 
     @property

@@ -1,4 +1,4 @@
-"""A yes or no: where in-distribution ends, fitted once and stored with the model."""
+"""The energy threshold of in-distribution images, fitted and stored with the model."""
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ def fit_threshold(
     batch: int = 500,
     fitted_on: str = "given images",
 ) -> Threshold:
-    """The energy up to which this share of `images` lies; it is stored in `model`.
+    """Fit the energy threshold that accepts this share of `images`, and store it in `model`.
 
     From then on `killick.predict(model, x).in_distribution` says which images are at most there, and
     `killick.save` keeps it. Fit it on validation images: on those of training, energies are lower.
@@ -41,9 +41,9 @@ def fit_threshold(
     """
     inner = model_in(model)
     if isinstance(inner, Standard) and k != 1:
-        raise OptionError(f"expected k=1 for a standard model, which has no references, found {k}.")
+        raise OptionError(f"a standard model has no references, so k must be 1, found {k}.")
     if not len(images):
-        raise OptionError("expected in-distribution images to fit a threshold on, found none.")
+        raise OptionError("there are no images to fit the threshold on.")
     protocol = "single" if k == 1 else "marginal"
     energies = [
         predict(model, part, protocol, None if k == 1 else k).energy for part in images.split(batch)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from killick.data.sources import read_once
 from killick.errors import KillickError
 from killick.evaluation.evaluator import evaluate
 from killick.experiments.jobs import Job, JobResult, Phase
@@ -59,6 +60,7 @@ def run_job(
         return _failed(job, f"{type(problem).__name__}: {first_line}", traceback.format_exc())
 
 
+@read_once()
 def _run(job: Job, device: str, command: Sequence[str]) -> bool:
     """Do what is left of a job; False if it was interrupted."""
     (job.folder / PROBLEM).unlink(missing_ok=True)

@@ -6,8 +6,10 @@ module of this folder, or let an entry point `killick.data_sources` of another p
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,6 +61,7 @@ class DataSource:
 
 DATA_SOURCES: Registry[DataSource] = Registry("data_sources", "data source", __name__)
 _ALIASES = {"pictures": "images"}
+_loaded: ContextVar[dict[tuple[str, LoadOptions], Sets] | None] = ContextVar("loaded", default=None)
 
 Given = str | ImageSet | tuple[Tensor, Tensor] | Tensor
 
@@ -87,7 +90,25 @@ def load_sets(
     source = DATA_SOURCES.find(kind)
     if bool(source.argument) != bool(argument) or (colon and not source.argument):
         raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")
-    return source.load(argument, LoadOptions(root, download, test_only, decoded))
+    options, loaded = LoadOptions(root, download, test_only, decoded), _loaded.get()
+    if loaded is None:
+        return source.load(argument, options)
+    whole = (name, replace(options, test_only=False))  # has the test set, too
+    if whole in loaded:
+        return loaded[whole]
+    if (name, options) not in loaded:
+        loaded[name, options] = source.load(argument, options)
+    return loaded[name, options]
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """Within this block, data that are named several times are loaded once."""
+    token = _loaded.set({} if _loaded.get() is None else _loaded.get())
+    try:
+        yield
+    finally:
+        _loaded.reset(token)
 
 
 def load_whole(name: str, *, root: str | None = None, download: bool = False) -> ImageSet:
