@@ -10,7 +10,7 @@ from conftest import stir
 
 import killick
 from killick.results.rows import make_row
-from killick.storage.model_folder import digest_weights
+from killick.storage.weights import digest_weights
 
 HALF = ((0.5,) * 3, (0.25,) * 3)
 

@@ -20,10 +20,11 @@ from killick.cli import main
 from killick.data.sources import load_sets
 from killick.deploy import exporter as exporting
 from killick.deploy import parity as comparing
+from killick.deploy.export_sets import read_some
 from killick.deploy.exporter import export
 from killick.deploy.parity import make_candidates
 from killick.errors import DataError, InstallError, OptionError, OutputError, StorageError
-from killick.storage.export_metadata import PRECISIONS, read_about
+from killick.storage.export_metadata import PRECISIONS, read_metadata
 from killick.storage.exported_file import is_export, open_export
 from killick.training import train
 from killick.training.recipe_files import make_recipe
@@ -85,20 +86,19 @@ def exports(shapes_run, tmp_path_factory):
 
 
 KINDS = [
-    ("onnx", "float32", 1),
     ("onnx", "float32", 3),
-    ("onnx", "float16", 1),
-    ("onnx", "bfloat16", 1),
     ("onnx", "int8", 1),
     ("torch", "float32", 1),
-    ("torch", "float32", 3),
-    ("torch", "bfloat16", 1),
+    pytest.param(("onnx", "float16", 1), marks=pytest.mark.slow),
+    pytest.param(("onnx", "bfloat16", 1), marks=pytest.mark.slow),
+    pytest.param(("torch", "float32", 3), marks=pytest.mark.slow),
+    pytest.param(("torch", "bfloat16", 1), marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("format", "k"), [("onnx", 1), ("onnx", 3), ("torch", 1), ("torch", 3)])
-@pytest.mark.parametrize("n", [1, 2, 64])
-def test_the_file_says_what_killick_predict_says(exports, model, some_images, format, k, n):
+@pytest.mark.parametrize(("format", "k"), [("onnx", 3), ("torch", 1)])
+@pytest.mark.parametrize("n", [1, 64])
+def test_the_file_computes_what_killick_predict_does(exports, model, some_images, format, k, n):
     exported = exports(format, "float32", k)
     x = some_images[:n]
     found = exported(x)
@@ -118,10 +118,10 @@ def test_the_file_says_what_killick_predict_says(exports, model, some_images, fo
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_is_measured_against_the_model(exports, model, kind):
     exported = exports(*kind)
-    about, pictures = exported.about, exported.about.measured["pictures"]
+    about, pictures = exported.about, exported.about.measured["images"]
     assert (about.file_format, about.precision, about.k) == kind
     # The oracle: labels and pictures of the test set by hand.
-    images, labels = exporting.read_some(model, load_sets("shapes").test, 300)
+    images, labels = read_some(model, load_sets("shapes").test, 300)
     said = killick.predict(model, images, "marginal", kind[2]).logits.argmax(1)
     found = exported(images)["logits"].argmax(1)
     assert pictures["count"] == 300
@@ -137,6 +137,7 @@ def test_every_kind_of_file_is_measured_against_the_model(exports, model, kind):
         assert pictures["largest_probability_difference"] > 1e-5
 
 
+@pytest.mark.slow
 def test_fewer_bits_are_fewer_bytes(exports):
     sizes = {p: exports("onnx", p).path.stat().st_size for p in PRECISIONS}
     assert sizes["float16"] < 0.7 * sizes["float32"]
@@ -165,11 +166,11 @@ def test_the_file_says_what_it_is(exports, model):
     assert about.takes == "uint8"
     assert about.name == "shapes"
     assert about.network == "killick:resnet_small"
-    assert about.weights == killick.storage.model_folder.digest_weights(model)
+    assert about.weights == killick.storage.weights.digest_weights(model)
     assert "3 references" in about.references
     assert "training images" in about.references
     folder = exports("onnx", "float32", 3).path.parent
-    assert read_about((folder / "model.json").read_text(), "model.json") == about
+    assert read_metadata((folder / "model.json").read_text(), "model.json") == about
     graph = onnx.load(folder / "model.onnx")
     assert graph.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.UINT8
     assert graph.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
@@ -191,6 +192,7 @@ def test_no_file_tells_where_it_was_made(exports, kind):
             assert word.encode() not in content, (file.name, word)
 
 
+@pytest.mark.slow
 def test_the_first_sum_is_led_back_to_the_blocks_of_onnxruntime(tmp_path):
     net = killick.nets.create("killick:resnet_small", num_classes=3, width=16)
     model = killick.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
@@ -231,7 +233,7 @@ def test_the_check_passes_beside_the_file(exports, kind, tmp_path):
     assert "8 examples give what they gave" in done.stdout
 
 
-@pytest.mark.parametrize("output", ["logits", "probabilities", "energy", "std", "in_distribution"])
+@pytest.mark.parametrize("output", ["logits", "in_distribution"])
 def test_the_check_fails_when_any_output_is_another(exports, output, tmp_path):
     folder = shutil.copytree(exports("onnx", "float32", 3).path.parent, tmp_path / "elsewhere")
     with np.load(folder / "examples.npz") as file:
@@ -278,16 +280,16 @@ def test_examples_lie_on_both_sides_of_the_threshold(exports, kind):
         assert set(kept["in_distribution"].tolist()) == {True, False}
 
 
-def test_the_threshold_in_the_file_is_that_which_it_tells(exports):
-    for kind in KINDS:
-        exported = exports(*kind)
-        told = np.float32(exported.threshold.energy)
-        if kind[0] == "onnx":
-            graph = onnx.load(exported.path).graph
-            (kept,) = [t for t in graph.initializer if t.name == "threshold"]
-            assert onnx.numpy_helper.to_array(kept) == told, kind
-        else:
-            assert torch.export.load(exported.path).state_dict["threshold"].numpy() == told, kind
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_threshold_in_the_file_is_that_of_its_metadata(exports, kind):
+    exported = exports(*kind)
+    stored = np.float32(exported.threshold.energy)
+    if kind[0] == "onnx":
+        graph = onnx.load(exported.path).graph
+        (kept,) = [t for t in graph.initializer if t.name == "threshold"]
+        assert onnx.numpy_helper.to_array(kept) == stored
+    else:
+        assert torch.export.load(exported.path).state_dict["threshold"].numpy() == stored
 
 
 def test_exporting_twice_gives_the_same_bytes_and_replaces_the_folder(
@@ -324,10 +326,10 @@ def test_without_pictures_there_is_no_verdict_and_that_is_said(model, tmp_path):
     exported = export(bare, tmp_path / "bare", format="torch", say=told.append)
     assert exported.about.outputs == ("logits", "probabilities", "energy")
     assert exported.threshold is None
-    assert "pictures" not in exported.about.measured
+    assert "images" not in exported.about.measured
     assert any("No threshold" in line for line in told)
     assert any("accuracy was not measured" in line for line in told)
-    with pytest.raises(OptionError, match="validation pictures to accept 90%"):
+    with pytest.raises(OptionError, match="90%"):
         export(bare, tmp_path / "more", acceptance=0.9)
     with pytest.raises(DataError, match="to calibrate int8 with"):
         export(bare, tmp_path / "more", precision="int8")
@@ -354,20 +356,21 @@ def test_given_pictures_are_used_instead_of_the_models_own(model, some_images, t
         validation=some_images[:40],
         limit=500,
     )
-    assert exported.about.measured["pictures"]["count"] == 100
+    assert exported.about.measured["images"]["count"] == 100
     assert exported.threshold.fitted_on == "validation (40)"
     energies = exported(some_images[:40])["energy"]
     assert float((energies <= exported.threshold.energy).float().mean()) == pytest.approx(0.95)
 
 
 def test_validation_pictures_are_never_those_it_is_measured_on(shapes_run, tmp_path):
-    with pytest.raises(DataError, match="not tested on"):
+    with pytest.raises(DataError, match="tested on"):
         export(shapes_run, tmp_path / "out", validation="shapes")
     # With data alone the threshold is fitted on what the run set aside.
     exported = export(shapes_run, tmp_path / "out", data="shapes", format="torch", limit=50)
     assert exported.threshold.fitted_on == "shapes, validation (50)"
 
 
+@pytest.mark.slow
 def test_the_share_that_was_chosen_holds_for_other_references_and_precisions(model, tmp_path):
     own = copy.deepcopy(model)
     stored = killick.fit_threshold(own, load_sets("shapes").test.images()[:50], 0.8)
@@ -395,36 +398,37 @@ def test_a_strangers_recipe_fetches_nothing_and_other_classes_are_not_used(model
     told.clear()
     own.provenance["recipe"]["data"].update(name="digits", root=None)
     exported = export(own, tmp_path / "b", format="torch", say=told.append)
-    assert any("digits, has other classes" in line for line in told)
+    assert any("digits has other classes" in line for line in told)
     assert exported.threshold is None
 
 
+@pytest.mark.slow
 def test_pictures_of_other_classes_have_no_accuracy(model, tmp_path):
     told: list[str] = []
     exported = export(
         model, tmp_path / "out", data="digits", format="torch", limit=50, say=told.append
     )
-    assert "accuracy" not in exported.about.measured["pictures"]
+    assert "accuracy" not in exported.about.measured["images"]
     assert any("no accuracy" in line for line in told)
     names = tuple(reversed(model.class_names))
     images = load_sets("shapes").test
     turned = type(images).of("turned", images.images(), 9 - images.labels, names)
     again = export(model, tmp_path / "again", data=turned, format="torch", limit=300)
     whole = export(model, tmp_path / "whole", data="shapes", format="torch", limit=300)
-    accuracies = [e.about.measured["pictures"]["accuracy"] for e in (again, whole)]
+    accuracies = [e.about.measured["images"]["accuracy"] for e in (again, whole)]
     assert accuracies[0] == pytest.approx(accuracies[1], abs=0.06)
     assert accuracies[0] > 0.3
 
 
-@pytest.mark.parametrize("kind", ["mean", "synthetic"])
+@pytest.mark.parametrize("kind", ["mean", pytest.param("synthetic", marks=pytest.mark.slow)])
 def test_references_that_are_nobodys_pictures_have_their_cost_measured(
     shapes_run, model, kind, tmp_path
 ):
     exported = export(shapes_run, tmp_path / kind, references=kind, limit=300)
     assert "no training image is in the file" in exported.about.references
-    pictures = exported.about.measured["pictures"]
+    pictures = exported.about.measured["images"]
     # Compared with the model as it was, from its stored reference.
-    images, labels = exporting.read_some(model, load_sets("shapes").test, 300)
+    images, labels = read_some(model, load_sets("shapes").test, 300)
     said = killick.predict(model, images).logits.argmax(1)
     assert pictures["model_accuracy"] == pytest.approx(float((said == labels).float().mean()))
     assert pictures["same_label"] < 1
@@ -462,13 +466,13 @@ def test_a_standard_model_and_floats_and_vectors_can_be_exported(tmp_path):
         ({"format": "onx"}, OptionError, "did you mean 'onnx'"),
         ({"precision": "fp16"}, OptionError, "'float16'"),
         ({"references": "none"}, OptionError, "'stored', 'mean', 'synthetic'"),
-        ({"format": "torch", "precision": "int8"}, OptionError, "int8 with format 'onnx'"),
-        ({"k": 0}, OptionError, "k of at least 1"),
+        ({"format": "torch", "precision": "int8"}, OptionError, "int8 requires"),
+        ({"k": 0}, OptionError, "k must be at least 1"),
         ({"k": 99}, killick.errors.ReferencesError, "99"),
         ({"acceptance": 1.5}, OptionError, "between 0 and 1"),
-        ({"k": 2, "references": "mean"}, OptionError, "k=1 with the mean image"),
+        ({"k": 2, "references": "mean"}, OptionError, "k must be 1"),
         ({"data": "imagefolder:/gone"}, DataError, "gone"),
-        ({"limit": 0}, OptionError, "at least 1 picture"),
+        ({"limit": 0}, OptionError, "at least 1"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(shapes_run, tmp_path, options, error, words):
@@ -532,38 +536,38 @@ def test_a_full_disk_leaves_the_old_export_whole(shapes_run, tmp_path, monkeypat
 
 
 def test_a_file_that_is_not_the_model_is_never_written(model, tmp_path, monkeypatch):
-    told = comparing.ask_model
+    told = comparing.model_outputs
 
     def wrong(*args):
         said = told(*args)
         return {**said, "logits": said["logits"] + 0.01}
 
-    monkeypatch.setattr(exporting, "ask_model", wrong)
-    with pytest.raises(OutputError, match="logits that differ by"):
+    monkeypatch.setattr(exporting, "model_outputs", wrong)
+    with pytest.raises(OutputError, match="logits of the file"):
         export(model, tmp_path / "out", limit=20)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("output", ["probabilities", "energy", "std"])
 def test_every_output_must_be_the_models(model, tmp_path, monkeypatch, output):
-    told = comparing.ask_model
+    told = comparing.model_outputs
 
     def wrong(*args):
         said = told(*args)
         return {**said, output: said[output] + 0.01}
 
-    monkeypatch.setattr(exporting, "ask_model", wrong)
-    with pytest.raises(OutputError, match=f"{output} that differ by"):
+    monkeypatch.setattr(exporting, "model_outputs", wrong)
+    with pytest.raises(OutputError, match=f"{output} of the file"):
         export(model, tmp_path / "out", format="torch", k=2, limit=20)
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16", "int8"])
+@pytest.mark.parametrize("precision", ["float16", "int8"])
 def test_files_of_fewer_bits_must_be_the_model_too(model, tmp_path, monkeypatch, precision):
-    told = comparing.ask_model
+    told = comparing.model_outputs
     monkeypatch.setattr(
-        exporting, "ask_model", lambda *args: {k: v.flip(-1) for k, v in told(*args).items()}
+        exporting, "model_outputs", lambda *args: {k: v.flip(-1) for k, v in told(*args).items()}
     )
-    with pytest.raises(OutputError, match="logits that differ by"):
+    with pytest.raises(OutputError, match="logits of the file"):
         export(model, tmp_path / "out", precision=precision, limit=20)
     assert not list(tmp_path.iterdir())
 
@@ -587,12 +591,13 @@ def test_a_network_that_mixes_the_images_of_a_batch_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_float16_that_overflows_is_refused(model, tmp_path):
     huge = copy.deepcopy(model)
     with torch.no_grad():
         last = [p for p in huge.net.parameters() if p.ndim == 2][-1]
         last.mul_(1e7)
-    with pytest.raises(OutputError, match="Take bfloat16"):
+    with pytest.raises(OutputError, match="Use bfloat16"):
         export(huge, tmp_path / "out", precision="float16", limit=20)
 
 
@@ -622,8 +627,8 @@ def test_what_is_no_export_is_told(exports, tmp_path):
         "empty.onnx": "onnxruntime refuses it",
         "broken.pt2": "another or a damaged one",
         "foreign.onnx": "something else",
-        "newer.onnx": "version 1, found",
-        "damaged.onnx": "expected what `killick export` wrote",
+        "newer.onnx": "version",
+        "damaged.onnx": "metadata",
         "note.txt": ".onnx or .pt2",
         "nothing": "neither",
         "missing.onnx": "found nothing there",
@@ -653,6 +658,7 @@ def test_exports_are_told_from_other_paths(exports, shapes_run, tmp_path):
     assert not is_export(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_references_decide_the_size_of_a_network_of_ones_own(tmp_path):
     net = killick.nets.create("timm:resnet18", num_classes=3).eval()
     model = killick.anchor(net, normalize=((0.5,) * 3, (0.2,) * 3)).eval()
@@ -665,12 +671,13 @@ def test_the_references_decide_the_size_of_a_network_of_ones_own(tmp_path):
         assert torch.allclose(exported(x)["logits"], model(x), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_int8_is_calibrated_on_validation_pictures_where_there_is_no_training_set(
     model, some_images, tmp_path
 ):
     bare = copy.deepcopy(model)
     bare.provenance = {}
-    with pytest.raises(DataError, match="validation pictures"):
+    with pytest.raises(DataError, match="validation images"):
         export(bare, tmp_path / "out", precision="int8", data=some_images[50:])
     exported = export(bare, tmp_path / "out", precision="int8", validation=some_images)
     assert exported.threshold.fitted_on == "validation (100)"

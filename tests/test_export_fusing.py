@@ -207,7 +207,7 @@ def oracle(members: torch.Tensor) -> dict[str, torch.Tensor]:
 def test_what_is_deployed_returns_what_the_formulas_say(k):
     torch.manual_seed(0)
     model = anchored(NETWORKS["resnet"]())
-    deployed = deploy(model, k, judges=True)
+    deployed = deploy(model, k, has_threshold=True)
     x = images(7)
     with torch.no_grad():
         members = torch.stack([model(x, r.expand_as(x)) for r in model.references[:k]])
@@ -230,7 +230,7 @@ def test_a_standard_model_is_deployed_as_it_is():
     torch.manual_seed(0)
     net = unsettle(NETWORKS["resnet"]())
     model = killick.standard(net, NORMALISE, image_shape=(3, 16, 16)).eval()
-    deployed = deploy(model, 1, judges=False)
+    deployed = deploy(model, 1, has_threshold=False)
     assert deployed.outputs == ("logits", "probabilities", "energy")
     x = images()
     with torch.no_grad():
@@ -242,4 +242,4 @@ def test_what_is_no_classifier_is_refused():
     model = killick.anchor(net, normalize=NORMALISE, example=torch.rand(2, 3, 4, 4)).eval()
     model.set_references(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
     with pytest.raises(killick.errors.OutputError, match="Only classifiers"):
-        deploy(model, 1, judges=False)
+        deploy(model, 1, has_threshold=False)

@@ -13,12 +13,12 @@ from torch import nn
 import killick
 from killick.core.image_model import Threshold
 from killick.deploy.deployed_net import OUTPUTS, deploy
-from killick.deploy.torch_file import TorchFile
+from killick.deploy.export_files import TorchFile
 from killick.errors import StorageError
-from killick.storage.export_metadata import KEY, About, read_about
+from killick.storage.export_metadata import KEY, ExportMetadata, read_metadata
 from killick.storage.exported_file import open_export
 
-ABOUT = About(
+ABOUT = ExportMetadata(
     name="small",
     file_format="onnx",
     precision="float32",
@@ -51,7 +51,7 @@ def test_what_was_written_is_read_again():
         replace(ABOUT, image_shape=(1, 2, 3, 4), outputs=OUTPUTS, threshold=Threshold(**CUT)),
         replace(ABOUT, threshold=Threshold(0, 1, 3, ""), outputs=("logits",)),
     ):
-        assert read_about(about.to_json(), "it") == about
+        assert read_metadata(about.to_json(), "it") == about
 
 
 BAD = {
@@ -122,7 +122,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_in_one_line(key, value):
     with pytest.raises(
         StorageError, match=rf"cannot open it: expected what .* \({key} is "
     ) as told:
-        read_about(note(**{key: value}), "it")
+        read_metadata(note(**{key: value}), "it")
     assert "\n" not in str(told.value)
     assert len(str(told.value).encode()) < 600
 
@@ -132,18 +132,18 @@ def test_a_value_that_is_missing_is_told(key):
     found = json.loads(ABOUT.to_json())
     del found[key]
     with pytest.raises(StorageError, match="cannot open it: expected what"):
-        read_about(json.dumps(found), "it")
+        read_metadata(json.dumps(found), "it")
 
 
 @pytest.mark.parametrize("text", ["", "3", "[]", "null", '"a"', "{}", "[" * 10**5, note(extra=1)])
 def test_a_note_that_is_something_else_is_refused(text):
     with pytest.raises(StorageError, match="cannot open it: expected what"):
-        read_about(text, "it")
+        read_metadata(text, "it")
 
 
 def test_a_format_beyond_all_measure_is_told_briefly():
     with pytest.raises(StorageError, match="expected an export of Killick, version 1") as told:
-        read_about(note(format="a\n" * 10**5, version=list(range(10**5))), "it")
+        read_metadata(note(format="a\n" * 10**5, version=list(range(10**5))), "it")
     assert len(str(told.value)) < 600
     assert "\n" not in str(told.value)
 
@@ -275,7 +275,7 @@ def program():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     model = killick.standard(net, ((0.5,) * 3, (0.25,) * 3), image_shape=(3, 4, 4)).eval()
-    return TorchFile(deploy(model, 1, judges=False), torch.zeros(3, 4, 4, dtype=torch.uint8))
+    return TorchFile(deploy(model, 1, has_threshold=False), torch.zeros(3, 4, 4, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("names", [ABOUT.class_names, None])

@@ -16,7 +16,7 @@ from killick.experiments.arms import parse_arms
 from killick.experiments.jobs import make_jobs
 from killick.results.rows import read_rows
 from killick.storage import hub
-from killick.storage.model_folder import digest_weights
+from killick.storage.weights import digest_weights
 from killick.training import train
 
 

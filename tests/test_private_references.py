@@ -23,7 +23,7 @@ from killick.core.synthetic_references import (
 from killick.deploy.exporter import describe_references
 from killick.deploy.publisher import publish
 from killick.errors import DtypeError, KillickError, OptionError, ReferencesError
-from killick.storage.model_folder import NOTE, PRIVATE_NOTES, note_on_references
+from killick.storage.saving import NOTE, PRIVATE_NOTES, note_on_references
 from killick.training import make_recipe, train
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
 from killick.training.recipe_files import to_yaml

@@ -26,15 +26,15 @@ from killick.data.decoding import decode
 from killick.data.preprocessing import view_for
 from killick.data.sources import load_sets
 from killick.deploy import publisher
-from killick.deploy.export_images import read_some
+from killick.deploy.export_sets import read_some
 from killick.deploy.model_card import code, fenced, table, text
 from killick.deploy.publisher import without_folders
 from killick.errors import DataError, OptionError, StorageError
 from killick.metrics import Metric, register_metric
 from killick.metrics.metric_registry import METRICS
 from killick.results.rows import read_rows
-from killick.storage.model_files import PLAIN_NAMES
-from killick.storage.model_folder import digest_weights
+from killick.storage.loading import PLAIN_NAMES
+from killick.storage.weights import digest_weights
 from killick.training import train
 
 MARKDOWN = MarkdownIt("commonmark").enable("table")

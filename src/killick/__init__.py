@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from killick.deploy.publisher import publish as publish
     from killick.evaluation.evaluator import evaluate as evaluate
     from killick.evaluation.threshold import fit_threshold as fit_threshold
-    from killick.storage.model_folder import load as load
-    from killick.storage.model_folder import save as save
+    from killick.storage.loading import load as load
+    from killick.storage.saving import save as save
 
 __version__ = "0.1.0"
 __all__ = [
@@ -85,13 +85,13 @@ _HOMES = {
     "export": "killick.deploy.exporter",
     "fit_threshold": "killick.evaluation.threshold",
     "fold": "killick.core.folding",
-    "load": "killick.storage.model_folder",
+    "load": "killick.storage.loading",
     "pair": "killick.core.anchored",
     "predict": "killick.core.inference",
     "publish": "killick.deploy.publisher",
     "replace_references": "killick.core.synthetic_references",
     "residual_bank": "killick.core.transduction",
-    "save": "killick.storage.model_folder",
+    "save": "killick.storage.saving",
     "settle": "killick.core.settle",
     "standard": "killick.core.standard",
 }

@@ -240,7 +240,8 @@ def _store_threshold(
     model: str, rows: list[dict[str, Any]], acceptance: float, quiet: bool
 ) -> None:
     from killick.core.image_model import Threshold
-    from killick.storage.model_folder import load, save
+    from killick.storage.loading import load
+    from killick.storage.saving import save
 
     row = next(row for row in rows if row["metric"] == "threshold")
     folder = Path(model)

@@ -156,15 +156,15 @@ def _describe(exported: "Exported") -> list[str]:
         f"  examples    {examples['count']}: probabilities differ from the model's by at most"
         f" {examples['probabilities']:.1e}"
     )
-    if pictures := about.measured.get("pictures"):
-        told = [f"{pictures['same_label']:.1%} get the model's label"]
-        if "accuracy" in pictures:
-            told.append(
-                f"accuracy {pictures['accuracy']:.1%} (the model: {pictures['model_accuracy']:.1%})"
+    if images := about.measured.get("images"):
+        found = [f"{images['same_label']:.1%} get the model's label"]
+        if "accuracy" in images:
+            found.append(
+                f"accuracy {images['accuracy']:.1%} (the model: {images['model_accuracy']:.1%})"
             )
-        if "accepted" in pictures:
-            told.append(f"{pictures['accepted']:.1%} in distribution")
-        lines.append(f"  pictures    {pictures['count']:,} of {pictures['set']}: {', '.join(told)}")
+        if "accepted" in images:
+            found.append(f"{images['accepted']:.1%} in distribution")
+        lines.append(f"  images      {images['count']:,} of {images['set']}: {', '.join(found)}")
     script = shlex.quote(str(exported.path.parent / "check.py"))
     lines.append(f"On the machine where it is to run, with the folder: python {script}")
     return lines

@@ -77,7 +77,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.deploy.private_references import format_cost, replace_by_statistics
     from killick.deploy.publisher import find_rows, publish, push
     from killick.storage.hub import import_client
-    from killick.storage.model_folder import load, note_on_references
+    from killick.storage.loading import load
+    from killick.storage.saving import note_on_references
 
     def say(sentence: str) -> None:
         if not options.quiet:

@@ -1,4 +1,4 @@
-"""The network as it is deployed: images in, everything one wants to know about them out."""
+"""The network as it is deployed: images in; logits, probabilities, energy and more out."""
 
 import copy
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ from killick.storage.export_metadata import OUTPUTS
 
 
 class Deployed(nn.Module):
-    """Images to `logits`, `probabilities`, `energy`, and more where there is more.
+    """Images to `logits`, `probabilities`, `energy`, and more.
 
-    `std`, over references, comes with several of them; `in_distribution` where a threshold is
-    wanted, which is a buffer, to be set once it is known.
+    There is `std` with several references, and `in_distribution` with a threshold: a buffer, to be
+    set once it is known.
 
     Args:
         net: Folded or standard.
-        judges: Whether there is to be a threshold.
+        has_threshold: Whether it returns `in_distribution`.
     """
 
     threshold: Tensor
 
-    def __init__(self, net: Folded | Standard, judges: bool) -> None:
+    def __init__(self, net: Folded | Standard, has_threshold: bool) -> None:
         super().__init__()
         self.net = net
         self.k = net.k if isinstance(net, Folded) else 1
-        self.judges = judges
+        self.has_threshold = has_threshold
         self.register_buffer("threshold", torch.tensor(0.0))
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of what `forward` returns."""
-        wanted = {"std": self.k > 1, "in_distribution": self.judges}
+        wanted = {"std": self.k > 1, "in_distribution": self.has_threshold}
         return tuple(name for name in OUTPUTS if wanted.get(name, True))
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -47,7 +47,7 @@ class Deployed(nn.Module):
             assert isinstance(self.net, Folded)
             members = self.net.members(images).float()
             logits = members.mean(0)
-            # Written out: not every runtime knows a standard deviation.
+            # Not every runtime has a standard deviation.
             values = members.softmax(-1)
             apart = values - values.mean(0, keepdim=True)
             found["std"] = (apart * apart).sum(0).div(self.k - 1).sqrt()
@@ -56,7 +56,7 @@ class Deployed(nn.Module):
         found["logits"] = logits
         found["probabilities"] = logits.softmax(-1)
         found["energy"] = -logits.logsumexp(-1)
-        if self.judges:
+        if self.has_threshold:
             found["in_distribution"] = found["energy"] <= self.threshold
         return tuple(found[name] for name in self.outputs)
 
@@ -67,18 +67,18 @@ class Deployed(nn.Module):
         return reduced
 
 
-def deploy(model: Anchored | Standard, k: int, *, judges: bool) -> Deployed:
+def deploy(model: Anchored | Standard, k: int, *, has_threshold: bool) -> Deployed:
     """`model` as it is deployed, on the CPU, with its first `k` references folded in.
 
     Args:
         model: Left as it is.
         k: Of an anchored model; a standard one has none.
-        judges: Whether it is to tell what is out of distribution.
+        has_threshold: Whether it returns `in_distribution`.
     """
     with evaluating(model):
         alone = copy.deepcopy(model).cpu().float().eval()
     net = fuse(fold(alone, k)) if isinstance(alone, Anchored) else alone
-    deployed = Deployed(net, judges).eval().requires_grad_(False)
+    deployed = Deployed(net, has_threshold).eval().requires_grad_(False)
     _check_logits(deployed, alone.image_shape, alone.normalize is not None)
     return deployed
 
@@ -88,6 +88,6 @@ def _check_logits(deployed: Deployed, shape: Sequence[int], normalizes: bool) ->
     logits = deployed.net(torch.zeros(2, *shape, dtype=torch.uint8 if normalizes else None))
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise OutputError(
-            "expected logits of shape (n, classes) with at least two classes, found"
-            f" {tuple(logits.shape)} for 2 images. Only classifiers can be exported."
+            f"only classifiers can be exported: for 2 images the network returns"
+            f" {tuple(logits.shape)}, not (2, classes)."
         )

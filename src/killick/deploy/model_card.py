@@ -18,7 +18,7 @@ from killick.metrics.metric_registry import METRICS, SCORES
 from killick.nets.custom import LIBRARIES
 from killick.results.rows import Row, members_of
 from killick.storage.hub import import_client
-from killick.storage.model_folder import note_on_references
+from killick.storage.saving import note_on_references
 
 MOST_CLASSES = 20  # that are listed on the card; config.json has all of them
 MARK = "Written by `killick publish`"  # by which a card that may be replaced is known

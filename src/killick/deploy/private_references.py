@@ -7,8 +7,8 @@ from typing import Any
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
 from killick.core.synthetic_references import Kind, replace_references
-from killick.deploy.export_images import find_pictures, labels_for, read_some, require
-from killick.deploy.parity import ask_model, compare_pictures
+from killick.deploy.export_sets import find_export_sets, labels_for, read_some, require
+from killick.deploy.parity import compare_images, model_outputs
 from killick.errors import OptionError
 
 STATISTICS_IMAGES = 5000  # of the training set
@@ -45,7 +45,7 @@ def replace_by_statistics(
             f" {'floats' if model.normalize is None else tuple(model.image_shape)}. In Python:"
             " killick.replace_references."
         )
-    sets = find_pictures(model, data, None, None, say or (lambda sentence: None))
+    sets = find_export_sets(model, data, None, None, say or (lambda sentence: None))
     train = require(sets.train, f"to make {kind} references of", "Name the training set: --data.")
     before = copy.deepcopy(model)
     replace_references(model, kind, read_some(model, train, STATISTICS_IMAGES)[0], seed=seed)
@@ -55,9 +55,9 @@ def replace_by_statistics(
         provenance["facts"] = {**facts, "reference_policy": model.reference_policy}
     if sets.test is not None:
         images, labels = read_some(model, sets.test, TEST_IMAGES)
-        new, old = ask_model(model, images, 1), ask_model(before, images, 1)
+        new, old = model_outputs(model, images, 1), model_outputs(before, images, 1)
         known = labels_for(model, sets.test, labels, new["logits"].shape[1])
-        provenance[COST] = compare_pictures(new, old, known, f"{sets.test.name}, test")
+        provenance[COST] = compare_images(new, old, known, f"{sets.test.name}, test")
     model.provenance = provenance
     return provenance.get(COST)
 

@@ -28,8 +28,9 @@ from killick.errors import DataError, KillickError, OptionError, StorageError
 from killick.results.rows import Row, make_row, read_rows, write_rows
 from killick.runtime.atomic_files import atomic_folder
 from killick.storage.hub import explain, import_client, read_hub_name
-from killick.storage.model_files import FORMAT, PLAIN_NAMES, Contents, write_plain
-from killick.storage.model_folder import digest_weights, gather, load
+from killick.storage.loading import FORMAT, PLAIN_NAMES, load
+from killick.storage.saving import ModelContents, gather, write_plain
+from killick.storage.weights import digest_weights
 
 CARD = "README.md"
 FILES = frozenset({CARD, "rows.csv", "config.json", *PLAIN_NAMES.values()})
@@ -90,7 +91,7 @@ def publish(
     found = find_rows(loaded, None if isinstance(model, nn.Module) else model, rows)
     contents = gather(loaded)
     private = {key: without_folders(contents.config[key]) for key in ("provenance", "threshold")}
-    contents = Contents({**contents.config, **private}, contents.weights, contents.examples)
+    contents = ModelContents({**contents.config, **private}, contents.weights, contents.examples)
     weights = digest_weights(loaded)
     kept = [make_row(**without_folders(row)) for row in found if row["weights"] == weights]
     left_out = len(found) - len(kept)
@@ -257,7 +258,7 @@ def _name(repo: str | None, rows: list[Row], config: dict[str, Any]) -> str:
     return "A model" if config["architecture"] is None else str(config["architecture"]["name"])
 
 
-def _write(folder: Path, contents: Contents, card: str, rows: list[Row], weights: str) -> None:
+def _write(folder: Path, contents: ModelContents, card: str, rows: list[Row], weights: str) -> None:
     """All files beside `folder` first, loaded again as a check; then in its place."""
     try:
         with atomic_folder(folder) as beside:

@@ -1,4 +1,4 @@
-"""int8: onnxruntime's static quantisation, with ranges taken from calibration images."""
+"""int8: onnxruntime's static quantization, with ranges from calibration images."""
 
 import contextlib
 import logging
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import onnx
 
 # The products, where the time goes; sums, softmax and normalization stay in float32.
-QUANTISED = ["Conv", "MatMul", "Gemm"]
+QUANTIZED = ["Conv", "MatMul", "Gemm"]
 
 
-def quantise(graph: "onnx.ModelProto", batches: Iterable[Tensor]) -> "onnx.ModelProto":
+def quantize(graph: "onnx.ModelProto", batches: Iterable[Tensor]) -> "onnx.ModelProto":
     """The graph with 8-bit products.
 
     Weights have 7 bits for each output channel on its own: with 8, older processors (AVX2 without
@@ -53,7 +53,7 @@ def quantise(graph: "onnx.ModelProto", batches: Iterable[Tensor]) -> "onnx.Model
             quant_format=quantization.QuantFormat.QDQ,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
-            op_types_to_quantize=QUANTISED,
+            op_types_to_quantize=QUANTIZED,
             per_channel=True,
             reduce_range=True,
         )
@@ -62,7 +62,7 @@ def quantise(graph: "onnx.ModelProto", batches: Iterable[Tensor]) -> "onnx.Model
 
 @contextlib.contextmanager
 def _silent_in(place: str) -> Iterator[None]:
-    """In a folder of its own, for the quantiser leaves files where it runs, and without log lines.
+    """In a folder of its own, for the quantizer leaves files where it runs, and without log lines.
 
     Its warnings go through the root logger.
     """

@@ -42,7 +42,8 @@ from killick.nets import remembered
 from killick.nets.custom import LIBRARIES, own_libraries
 from killick.runtime.processes import choose_device
 from killick.storage.exported_file import FILES, Exported, is_export, open_export
-from killick.storage.model_folder import digest_weights, load
+from killick.storage.loading import load
+from killick.storage.weights import digest_weights
 
 BANK_IMAGES = 2000
 

@@ -1,4 +1,4 @@
-"""What a file says of itself: how to show it images, and what its answers mean."""
+"""The metadata inside an exported file: which images it takes, and what its outputs mean."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from killick.data.preprocessing import LARGEST_RESIZE, is_known, is_side
 from killick.errors import StorageError, show
 
 FORMAT, VERSION = "killick-export", 1
-KEY = "killick"  # under which it is kept in the files
+KEY = "killick"  # of the metadata in the files
 TAKES = ("uint8", "float32")
 FILE_FORMATS = ("onnx", "torch")
 PRECISIONS = ("float32", "float16", "bfloat16", "int8")
@@ -21,7 +21,7 @@ MOST_REFERENCES = 10**4
 
 
 @dataclass(frozen=True)
-class About:
+class ExportMetadata:
     """All that one must know to use a file.
 
     Attributes:
@@ -35,10 +35,10 @@ class About:
         k: How many references it averages over; 0 for a standard model.
         references: What they are, and what that means for whoever passes the file on.
         class_names: In the order of the logits, if known.
-        resize: To what the shorter side of a picture is brought before the middle is cut out.
-        interpolation: How.
-        threshold: Where in-distribution ends, if that was fitted.
-        weights: The digest of the model's weights, by which rows know it.
+        resize: What the shorter side of an image is resized to before the center crop.
+        interpolation: For resizing.
+        threshold: The energy where in-distribution ends, if that was fitted.
+        weights: The digest of the model's weights, as in rows.
         measured: How it compares with the model it came from.
         made_with: Versions.
     """
@@ -61,31 +61,24 @@ class About:
     made_with: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """As it is kept."""
+        """As it is stored."""
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=2)
 
 
-def read_about(text: str, where: object) -> About:
-    """What `to_json` wrote.
-
-    Args:
-        text: As it was found.
-        where: What an error calls it.
+def read_metadata(text: str, where: object) -> ExportMetadata:
+    """What `to_json` wrote; `where` is for errors.
 
     Raises:
-        StorageError: If anything in it is not as `to_json` writes it, or beyond all measure.
+        StorageError: If a value is of another kind or size than `to_json` writes.
     """
     try:
         found = json.loads(text)
         kind, version = found.pop("format"), found.pop("version")
         if kind != FORMAT or version != VERSION:
-            raise StorageError(
-                f"cannot open {where}: expected an export of Killick, version {VERSION}, found"
-                f" {show(kind)}, version {show(version)}. Export the model again."
-            )
+            raise ValueError(f"format {show(kind)}, version {show(version)}, not {VERSION}")
         _check(found)
-        threshold, names = found.pop("threshold"), found.pop("class_names")
-        return About(
+        threshold, names = found["threshold"], found["class_names"]
+        return ExportMetadata(
             **{
                 **found,
                 "image_shape": tuple(found["image_shape"]),
@@ -94,13 +87,11 @@ def read_about(text: str, where: object) -> About:
                 "threshold": None if threshold is None else Threshold(**threshold),
             }
         )
-    except StorageError:
-        raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
         reason = " ".join(str(problem).split())[:300] or type(problem).__name__
         raise StorageError(
-            f"cannot open {where}: expected what `killick export` wrote of it, found something else"
-            f" ({reason}). Export the model again."
+            f"cannot open {where}: its metadata is not what killick export writes ({reason})."
+            " Export the model again."
         ) from None
 
 

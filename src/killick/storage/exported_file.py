@@ -14,7 +14,7 @@ from torch.export.passes import move_to_device_pass
 
 from killick.core.image_model import Threshold
 from killick.errors import InstallError, KillickError, OptionError, ShapeError, StorageError, show
-from killick.storage.export_metadata import KEY, About, read_about
+from killick.storage.export_metadata import KEY, ExportMetadata, read_metadata
 
 INPUT = "images"  # of the ONNX graph
 FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
@@ -30,7 +30,7 @@ class Exported:
         classes: How many logits there are; found by showing it a blank image.
     """
 
-    def __init__(self, path: Path, about: About, runs: Any, device: torch.device) -> None:
+    def __init__(self, path: Path, about: ExportMetadata, runs: Any, device: torch.device) -> None:
         self.path, self.about = path, about
         self._runs, self._device = runs, device
         self.classes = _try(self)
@@ -144,8 +144,8 @@ def _file_in(path: Path) -> Path:
     return path
 
 
-def _read(note: str, path: Path) -> About:
-    about, kind = read_about(note, path), SUFFIXES[path.suffix.lower()]
+def _read(note: str, path: Path) -> ExportMetadata:
+    about, kind = read_metadata(note, path), SUFFIXES[path.suffix.lower()]
     if about.file_format != kind:
         raise StorageError(
             f"cannot open {path}: expected it to say that it is a file of format {kind}, found"
@@ -179,7 +179,7 @@ def _try(exported: Exported) -> int:
     return classes
 
 
-def _check_names(path: Path, about: About, classes: int) -> None:
+def _check_names(path: Path, about: ExportMetadata, classes: int) -> None:
     if about.class_names is not None and len(about.class_names) != classes:
         raise StorageError(
             f"cannot open {path}: expected {classes} class names, one for each logit, found"
@@ -214,7 +214,7 @@ def _open_onnx(path: Path, device: str, threads: int | None) -> Exported:
     return Exported(path, about, session, torch.device("cpu"))
 
 
-def _check_graph(path: Path, about: About, session: Any) -> None:
+def _check_graph(path: Path, about: ExportMetadata, session: Any) -> None:
     """Refuse a note that belongs to another graph, before there is memory taken for an image."""
     (taken,), logits = session.get_inputs(), session.get_outputs()[0]
     kind = {"uint8": "tensor(uint8)", "float32": "tensor(float)"}[about.takes]

@@ -1,5 +1,6 @@
-"""Bare weights: read from a file without running code, and loaded into a network."""
+"""Bare weights: read from a file without running code, loaded into a network; their digest."""
 
+import hashlib
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -117,3 +118,15 @@ def refuse_bomb(path: Path) -> None:
             f"{path.name} is damaged: expected no more than its {path.stat().st_size} bytes in it,"
             f" found {inside}."
         )
+
+
+def digest_weights(model: nn.Module) -> str:
+    """Twelve letters that stand for all a model holds: weights, statistics, references."""
+    normalize = getattr(model, "normalize", None)
+    known = None if normalize is None else (normalize.mean, normalize.std)
+    digest = hashlib.sha256(f"normalized by {known}".encode())
+    for name, value in sorted(model.state_dict().items()):
+        plain = value.detach().cpu().contiguous()
+        digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}".encode())
+        digest.update(plain.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:12]

@@ -20,7 +20,7 @@ from killick.data.training_sets import Parts
 from killick.errors import DataError, check_option
 from killick.evaluation.image_blocks import BLOCK, ImageBlocks, block_generator
 from killick.runtime.processes import Processes
-from killick.storage.model_folder import load
+from killick.storage.loading import load
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe
 from killick.training.training_data import sets_of

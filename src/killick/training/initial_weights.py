@@ -10,7 +10,7 @@ from killick.core.anchored import Anchored
 from killick.core.standard import Standard, standard
 from killick.errors import OptionError
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD, create, remembered
-from killick.storage.model_folder import load
+from killick.storage.loading import load
 from killick.storage.weights import fill, read_weights
 from killick.training.recipe import Recipe
 

@@ -28,7 +28,8 @@ from killick.results.rows import read_rows
 from killick.runtime.processes import Processes, joined
 from killick.runtime.progress import Display, DisplayFactory, choose_display
 from killick.runtime.signals import Interrupts
-from killick.storage.model_folder import load, note_on_references
+from killick.storage.loading import load
+from killick.storage.saving import note_on_references
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
 from killick.training.loggers import LOGGERS, RunLoggers, open_loggers
 from killick.training.output_folder import check_free, open_folder, save_results

@@ -19,7 +19,8 @@ from killick.nets import remembered
 from killick.nets.custom import read_source
 from killick.results.rows import COLUMNS, Row, make_row, write_rows
 from killick.runtime.atomic_files import write_atomic
-from killick.storage.model_folder import digest_weights, save
+from killick.storage.saving import save
+from killick.storage.weights import digest_weights
 from killick.training.checkpoint import LAST
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import make_recipe, read_yaml, to_yaml

@@ -8,7 +8,7 @@ from typing import Any
 
 from killick.errors import OptionError, RecipeError, StorageError
 from killick.storage.hub import read_hub_name
-from killick.storage.model_files import locate_model, read_architecture
+from killick.storage.loading import locate_model, read_architecture
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import make_recipe, read_yaml
 

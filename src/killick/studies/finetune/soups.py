@@ -32,7 +32,8 @@ from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.processes import Processes, choose_device
 from killick.runtime.progress import DisplayFactory
-from killick.storage.model_folder import load, save
+from killick.storage.loading import load
+from killick.storage.saving import save
 from killick.studies.study import Plan
 from killick.studies.trained_job import TrainedJob, open_job
 from killick.training.output_folder import open_folder

@@ -1,8 +1,9 @@
-"""ONNX files: the graph, what it says of itself, and not a word about where it was made."""
+"""ONNX and torch.export files with their metadata, and without traces of where they were made."""
 
 import contextlib
 import io
 import logging
+import os
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from killick.deploy.deployed_net import Deployed
 from killick.errors import OptionError, find_reason
-from killick.storage.export_metadata import KEY, About
+from killick.storage.export_metadata import KEY, ExportMetadata
 from killick.storage.exported_file import INPUT, require_onnx
 
 if TYPE_CHECKING:
@@ -25,12 +26,12 @@ LARGEST = 2**31 - 2**20  # what protobuf can hold, and some
 
 
 class OnnxFile:
-    """A network as an ONNX graph, to be written once its threshold is known.
+    """A network as an ONNX graph, written once its threshold is known.
 
     Args:
         deployed: In float32.
         image: One image, as it takes them.
-        precision: What the graph is to compute in; "bfloat16" keeps weights so, and no more.
+        precision: What the graph is to compute in; "bfloat16" stores weights so, and computes in float32.
         batches: Calibration images, for "int8".
         opset: Version of ONNX's operators.
     """
@@ -48,10 +49,10 @@ class OnnxFile:
             deployed = deployed.to_precision(torch.float16)
         graph = _make_graph(deployed, image, opset)
         if precision == "int8":
-            from killick.deploy.quantization import quantise
+            from killick.deploy.quantization import quantize
 
             assert batches is not None
-            graph = quantise(graph, batches)
+            graph = quantize(graph, batches)
         if precision in ("float32", "bfloat16"):
             _lead_back_to_blocks(graph)
         if precision == "bfloat16":
@@ -60,7 +61,7 @@ class OnnxFile:
         self._graph = graph
 
     def set_threshold(self, energy: float) -> None:
-        """Up to which energy an image is in distribution."""
+        """Set the energy up to which an image is in distribution."""
         import onnx
 
         value = onnx.numpy_helper.from_array(np.array(energy, dtype=np.float32), "threshold")
@@ -68,12 +69,48 @@ class OnnxFile:
         assert len(found) == 1, "the graph has no place for a threshold"
         found[0].CopyFrom(value)
 
-    def write(self, about: About, path: Path) -> None:
-        """One file, with what it says of itself inside."""
+    def write(self, about: ExportMetadata, path: Path) -> None:
+        """Write one file, with its metadata inside."""
         del self._graph.metadata_props[:]
         entry = self._graph.metadata_props.add()
         entry.key, entry.value = KEY, about.to_json()
         path.write_bytes(self._graph.SerializeToString())
+
+
+class TorchFile:
+    """A network as a program of torch.export, to be written once its threshold is known.
+
+    Args:
+        deployed: In any precision.
+        image: One image, as it takes them.
+    """
+
+    def __init__(self, deployed: Deployed, image: Tensor) -> None:
+        # Zeros: torch keeps the example in the file.
+        example = torch.zeros(2, *image.shape, dtype=image.dtype)
+        dynamic = ({0: torch.export.Dim("batch")},)
+        try:
+            with torch.no_grad():
+                self._program = torch.export.export(
+                    deployed, (example,), dynamic_shapes=dynamic, strict=False
+                )
+        except Exception as problem:  # the exporter raises many kinds
+            raise OptionError(
+                f"cannot export {type(deployed.net.net).__name__}: {find_reason(problem)}."
+            ) from problem
+        for module in self._program.graph_module.modules():
+            for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+                for noted in ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node"):
+                    node.meta.pop(noted, None)
+
+    def set_threshold(self, energy: float) -> None:
+        """Set the energy up to which an image is in distribution."""
+        self._program.state_dict["threshold"].fill_(energy)
+
+    def write(self, about: ExportMetadata, path: Path) -> None:
+        """Write one file, with its metadata inside."""
+        extra = {f"{KEY}.json": about.to_json()}
+        torch.export.save(self._program, os.fspath(path), extra_files=extra)
 
 
 def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> "onnx.ModelProto":
@@ -81,10 +118,12 @@ def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> "onnx.ModelPro
     weight = sum(t.nbytes for t in deployed.state_dict().values())
     if weight > LARGEST:
         raise OptionError(
-            f"expected a network of less than 2 GB, found {weight / 2**30:.1f} GB: one ONNX file"
-            " cannot hold it. Take --precision float16, or --format torch."
+            f"the network has {weight / 2**30:.1f} GB, and an ONNX file holds less than 2. Use"
+            " --precision float16, or --format torch."
         )
-    example = image[None].repeat(2, *[1] * image.ndim)  # one alone would be taken for a constant
+    example = image[None].repeat(
+        2, *[1] * image.ndim
+    )  # a batch of one would be taken for a constant
     try:
         with _silent(), torch.no_grad():
             program = torch.onnx.export(
@@ -97,7 +136,7 @@ def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> "onnx.ModelPro
                 opset_version=opset,
                 verbose=False,
             )
-    except Exception as problem:  # the exporter has many ways to say that it cannot
+    except Exception as problem:  # the exporter raises many kinds
         raise OptionError(
             f"cannot export {type(deployed.net.net).__name__} to ONNX: torch says"
             f" {find_reason(problem)}. Try --format torch, or another --opset."
@@ -108,11 +147,10 @@ def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> "onnx.ModelPro
 
 
 def _lead_back_to_blocks(graph: "onnx.ModelProto") -> None:
-    """Put a maximum over single places, which changes nothing, behind the first layer and its ReLU.
+    """Put a 1 x 1 max-pooling, which changes nothing, behind the first layer and its ReLU.
 
-    On CPUs onnxruntime keeps images in blocks of channels. The map is not in them, so its sum is
-    taken outside, and so would be the sum of every residual block after it, up to the first that
-    has none. What a maximum returns is in blocks again.
+    On CPUs onnxruntime keeps images in blocks of channels. The constant map is not in blocks, so
+    its sum, and those of the residual blocks after it, would leave them. Pooling returns to them.
     """
     import onnx
 
@@ -139,10 +177,7 @@ def _lead_back_to_blocks(graph: "onnx.ModelProto") -> None:
 
 
 def _keep_in_bfloat16(graph: "onnx.ModelProto") -> None:
-    """Keep weights as bfloat16, half the bytes; they become float32 again when a session starts.
-
-    onnxruntime has no convolution in bfloat16 on most machines, so it computes in float32.
-    """
+    """Store weights as bfloat16; a session casts them to float32, as onnxruntime computes."""
     import onnx
 
     tensors = graph.graph.initializer
@@ -168,7 +203,7 @@ def _keep_in_bfloat16(graph: "onnx.ModelProto") -> None:
 
 
 def _forget_origin(graph: "onnx.ModelProto") -> None:
-    """Take out stack traces, which hold paths of the machine, and other notes of the exporter."""
+    """Remove stack traces, which hold paths of the machine, and other notes of the exporter."""
     graph.producer_name, graph.producer_version = "killick", ""
     graph.doc_string = graph.graph.doc_string = ""
     graph.graph.name = "killick"
@@ -190,7 +225,7 @@ def _forget_origin(graph: "onnx.ModelProto") -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Without the exporter's log lines and warnings about itself."""
+    """Silence the exporter."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

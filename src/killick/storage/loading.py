@@ -1,0 +1,355 @@
+"""Loading a saved model: nothing in its folder can run code, and everything is checked.
+
+A folder has `config.json`, which names two safetensors files: weights (with references and residual
+bank), and examples, two pairs or images with the logits that the model must give for them. The data
+files are named after their content; in a folder for a model hub they have the plain names that hubs
+expect, and `config.json` has their digests.
+"""
+
+import copy
+import hashlib
+import json
+import math
+import os
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from killick.core.anchored import Anchored, ReferenceKind, anchor
+from killick.core.image_model import Threshold
+from killick.core.inspection import relative_error
+from killick.core.standard import Standard, standard
+from killick.errors import OptionError, StorageError, show
+from killick.nets import Architecture, create
+from killick.storage.hub import fetch, read_hub_name
+
+FORMAT, VERSION = "killick-model", 1
+PLAIN_NAMES = {"weights": "model.safetensors", "examples": "examples.safetensors"}
+LARGEST_IMAGE = 2**26  # numbers
+LARGEST_DIFFERENCE = 1e-3  # of the logits of the examples, relative to their size
+# Numbers that a network may hold beside those that are stored, such as tables of positions: 256 MiB.
+SPARE_NUMBERS = 2**26
+CONTENT_NAME = re.compile(r"(model|examples)-[0-9a-f]{8}\.safetensors")
+
+
+def load(
+    folder: str | os.PathLike[str],
+    net: nn.Module | None = None,
+    *,
+    revision: str | None = None,
+    device: torch.device | str = "cpu",
+) -> Anchored | Standard:
+    """The model in `folder`, in eval mode, checked against the examples that were saved with it.
+
+    It is of the kind that was saved: `Anchored` or `Standard`. Both are called, predicted with and
+    saved alike; where it matters, use `isinstance(model, killick.Anchored)`.
+
+    Args:
+        folder: Written by `save`; or a run folder, which has such a one in it; or, if there is no
+            such folder, a name on the Hugging Face hub: `owner/name` or `owner/name@revision`.
+        net: The plain network, with any weights, where it cannot be made by name.
+        revision: Of a model on the hub: a branch, a tag or a commit.
+        device: Where the model is wanted.
+
+    Raises:
+        InstallError: If the model is on the hub, and the hub's client is not installed.
+        StorageError: If anything is missing, damaged, of another version, or if the network does
+            not compute what the saved one did.
+    """
+    folder = locate_model(folder, revision)
+    config = read_config(folder)
+    weights = _read_tensors(folder, config, "weights")
+    examples = _read_tensors(folder, config, "examples")
+    names, logits = config.get("class_names"), examples["logits"]
+    if names is not None and logits.ndim and len(names) != logits.shape[-1]:
+        raise StorageError(
+            f"cannot load {folder}: config.json has {len(names)} class names for"
+            f" {logits.shape[-1]} logits. Correct them there."
+        )
+    try:
+        if net is None:
+            _check_network_size(config.get("architecture"), weights, folder)
+            net = _make(config.get("architecture"), folder)
+        model = rebuild(net, config, weights, folder)
+        error = example_error(model, examples)
+    except StorageError:
+        raise
+    except Exception as problem:  # whatever a network raises that is not the one that was saved
+        text = " ".join(str(problem).split())[:300]
+        text = text.encode("utf-8", "backslashreplace").decode()  # JSON may hold half characters
+        raise StorageError(f"cannot load {folder}: {text or type(problem).__name__}") from problem
+    if not error <= LARGEST_DIFFERENCE:
+        raise StorageError(
+            f"cannot load {folder}: the logits of the saved examples differ by {error:.1e} of their"
+            " size. The weights fit, but the network computes something else: pass the saved"
+            " network, load(folder, net=net), or use the library's old version."
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if name in weights:
+            tensor.data = tensor.data.to(weights[name].dtype)
+    return model.to(device).eval()
+
+
+def locate_model(given: str | os.PathLike[str], revision: str | None = None) -> Path:
+    """The folder of a model, fetched from the hub if it is not here."""
+    folder = Path(given)
+    name = None if folder.exists() else read_hub_name(given, revision)
+    if name is None:
+        if revision is not None:
+            raise OptionError(f"revision= requires a name on the hub, owner/name, found {folder}.")
+        inside = folder / "model"
+        run = (inside / "config.json").is_file() and not (folder / "config.json").exists()
+        return inside if run else folder
+    if name.revision is None and folder.parent.is_dir():  # more likely a slip in a path
+        raise StorageError(
+            f"cannot load {folder}: there is no such folder in {folder.parent}. If it is on the"
+            f" Hugging Face hub: {name}@main."
+        )
+    # First what it is: of another kind of model the weights are not wanted.
+    config = read_config(fetch(name, ["config.json"]))
+    return fetch(name, ["config.json", config["weights"], config["examples"]])
+
+
+def read_architecture(folder: Path) -> Architecture | None:
+    """How the network of a saved model is made; None where only somebody's own code can."""
+    found = read_config(folder).get("architecture")
+    return None if found is None else Architecture(found["name"], dict(found["arguments"]))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The checked `config.json` of a folder."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise StorageError(
+            f"cannot load {folder}: expected a folder written by killick.save, found"
+            f" {_describe_folder(folder)}."
+        )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        text = " ".join(str(problem).split())[:200]
+        raise StorageError(f"cannot load {folder}: config.json is damaged ({text}).") from None
+    kind = config.get("format") if isinstance(config, dict) else type(config).__name__
+    if not isinstance(config, dict) or kind != FORMAT:
+        raise StorageError(
+            f"cannot load {folder}: the format in config.json is {show(kind)}, not {FORMAT!r}."
+        )
+    if config.get("version") != VERSION:
+        raise StorageError(
+            f"cannot load {folder}: expected format version {VERSION}, found"
+            f" {show(config.get('version'))}. Use the version of Killick that wrote it:"
+            f" {show(config.get('made_with'))}."
+        )
+    _check_config(folder, config)
+    return config
+
+
+def _describe_folder(folder: Path) -> str:
+    """What is there instead of a model, with the way out."""
+    if folder.is_file():
+        return "a file"
+    if not folder.is_dir():
+        return "no such folder"
+    if any((folder / name).is_file() for name in ("checkpoint.pt", "checkpoint-before.pt")):
+        return f"an unfinished run. Resume it: killick train --resume {folder}"
+    if any((folder / name).is_file() for name in ("model.onnx", "model.pt2")):
+        return "an export. Name the model that it was made from"
+    inside = sorted(path.parent.parent.name for path in folder.glob("*/model/config.json"))
+    if inside:
+        return f"{len(inside)} run{'s' * (len(inside) > 1)} in it. Name one: {folder / inside[0]}"
+    return "no config.json in it"
+
+
+def _check_config(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse a configuration whose values are not of the kind that `save` writes."""
+
+    def numbers(value: Any) -> bool:
+        return isinstance(value, list) and all(type(each) in (int, float) for each in value)
+
+    def names(value: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+    def number(value: Any) -> bool:
+        return type(value) in (int, float) and -1e300 < value < 1e300
+
+    kind, cut, known = config.get("kind"), config.get("threshold"), config.get("references", {})
+    shape: Any = config.get("image_shape")
+    normalize, made = config.get("normalize"), config.get("architecture")
+    fine = {
+        "kind": kind in ("anchored", "standard"),
+        "image_shape": isinstance(shape, list)
+        and 1 <= len(shape) <= 4
+        and all(type(side) is int and side > 0 for side in shape)
+        and math.prod(shape) <= LARGEST_IMAGE,
+        "stems": kind == "standard" or (names(config.get("stems")) and len(config["stems"]) > 0),
+        "normalize": normalize is None
+        or (
+            isinstance(normalize, dict) and all(numbers(normalize.get(k)) for k in ("mean", "std"))
+        ),
+        "architecture": made is None
+        or (
+            isinstance(made, dict)
+            and isinstance(made.get("name"), str)
+            and isinstance(made.get("arguments"), dict)
+        ),
+        "references": isinstance(known, dict)
+        and known.get("kind", "images") in get_args(ReferenceKind),
+        "class_names": config.get("class_names") is None or names(config["class_names"]),
+        "provenance": isinstance(config.get("provenance", {}), dict),
+        "threshold": cut is None
+        or (
+            isinstance(cut, dict)
+            and cut.keys() == {each.name for each in fields(Threshold)}
+            and number(cut["energy"])
+            and number(cut["acceptance"])
+            and type(cut["k"]) is int
+            and isinstance(cut["fitted_on"], str)
+        ),
+        **{key: is_data_name(config, key) for key in PLAIN_NAMES},
+    }
+    bad = [key for key, fits in fine.items() if not fits]
+    if bad:
+        raise StorageError(
+            f"cannot load {folder}: config.json has no usable {' and '.join(map(repr, bad))}"
+            f" (found {show([config.get(key) for key in bad])[1:-1]})."
+        )
+
+
+def is_data_name(config: dict[str, Any], key: str) -> bool:
+    """Whether the configuration names a file after its content, or plainly and with its digest."""
+    name, digests = config.get(key), config.get("sha256")
+    if name == PLAIN_NAMES[key]:
+        return isinstance(digests, dict) and isinstance(digests.get(name), str)
+    return isinstance(name, str) and CONTENT_NAME.fullmatch(name) is not None
+
+
+def content_name(stem: str, data: bytes) -> str:
+    """The name of a data file."""
+    return f"{stem}-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
+
+
+def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, Tensor]:
+    """One of the data files, "weights" or "examples", if it is what the configuration says."""
+    path = folder / config[key]
+    try:
+        data = path.read_bytes()
+        tensors: dict[str, Tensor] = safetensors.torch.load(data)
+    except FileNotFoundError:
+        raise StorageError(f"cannot load {folder}: {path.name} is missing.") from None
+    except Exception as problem:  # a header that lies makes its reader raise nearly anything
+        text = " ".join(str(problem).split())[:200]
+        raise StorageError(
+            f"cannot load {folder}: {path.name} is truncated or damaged ({text})."
+        ) from None
+    if path.name == PLAIN_NAMES[key]:
+        fits = hashlib.sha256(data).hexdigest() == config["sha256"][path.name]
+    else:
+        fits = path.name == content_name(path.name.partition("-")[0], data)
+    if not fits:
+        raise StorageError(
+            f"cannot load {folder}: {path.name} is damaged: its content does not fit its digest."
+        )
+    pairs = {"references"} if config["kind"] == "anchored" else set()
+    if key == "examples" and tensors.keys() != {"images", "logits"} | pairs:
+        raise StorageError(f"cannot load {folder}: {path.name} does not hold examples.")
+    return tensors
+
+
+def _check_network_size(architecture: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Refuse a network far larger than its weights, before memory is taken for it."""
+    if architecture is None:
+        return
+    try:
+        with torch.device("meta"):  # without the numbers
+            net = create(architecture["name"], **architecture["arguments"])
+        wanted = sum(t.numel() for t in (*net.parameters(), *net.buffers()))
+    except MemoryError:
+        raise StorageError(f"cannot load {folder}: {show(architecture)} is too large.") from None
+    except Exception:  # cannot be made without its numbers; other errors come later
+        return
+    # Anchored networks have a wider first layer, so the file may hold more.
+    stored = sum(
+        value.numel() for key, value in weights.items() if key not in ("references", "residuals")
+    )
+    if wanted > stored + SPARE_NUMBERS:
+        raise StorageError(
+            f"cannot load {folder}: the weights file holds {stored} numbers, but"
+            f" {show(architecture)} has {wanted}. Its arguments are others (num_classes?)."
+        )
+
+
+def _make(architecture: Any, folder: Path) -> nn.Module:
+    if architecture is None:
+        raise StorageError(
+            f"cannot load {folder}: its network was not made by name. Pass it:"
+            " killick.load(folder, net=net). For commands, export it in Python:"
+            " killick.export(model, FOLDER); or save one made by killick.nets.create."
+        )
+    return create(architecture["name"], **architecture["arguments"])
+
+
+def rebuild(
+    net: nn.Module, config: dict[str, Any], weights: dict[str, Tensor], where: object
+) -> Anchored | Standard:
+    """`net` as the kind of model that the configuration says, with the stored weights."""
+    shape, normalize = config["image_shape"], config["normalize"]
+    normalize = normalize and (normalize["mean"], normalize["std"])
+    net = copy.deepcopy(net).cpu().to(working_dtype(weights))
+    model: Anchored | Standard
+    if config["kind"] == "standard":
+        model = standard(net, normalize, image_shape=shape)
+    else:
+        example = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+        model = anchor(net, stem=config["stems"], normalize=normalize, example=example)
+    own = model.state_dict()
+    missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    for found, problem in ((missing, "has no"), (unknown, "has an unknown")):
+        if found:
+            raise StorageError(
+                f"cannot load {where}: expected the weights of {type(net).__name__}, but the file"
+                f" {problem} {show(found[0])} ({len(found)} such). It holds another network."
+            )
+    for name, value in own.items():
+        if name not in ("references", "residuals") and weights[name].shape != value.shape:
+            raise StorageError(
+                f"cannot load {where}: expected {name!r} of shape {tuple(value.shape)}, found"
+                f" {show(tuple(weights[name].shape))}. The network has other arguments"
+                " (num_classes?)."
+            )
+    model.load_state_dict(weights)
+    if isinstance(model, Anchored):
+        if model.references.numel():
+            model.check_references(model.references)
+        if model.residuals.numel():
+            model.set_residuals(model.residuals)
+        known = config.get("references") or {}
+        model.reference_policy = known.get("policy")
+        model.reference_kind = known.get("kind", "images")
+    names, threshold = config.get("class_names"), config.get("threshold")
+    model.class_names = None if names is None else tuple(names)
+    model.provenance = config.get("provenance") or {}
+    model.threshold = None if threshold is None else Threshold(**threshold)
+    return model.eval()
+
+
+@torch.no_grad()
+def run_examples(model: Anchored | Standard, examples: dict[str, Tensor]) -> Tensor:
+    """The logits for pairs, or for images where there are no references."""
+    logits: Tensor = model(*(examples[k] for k in ("images", "references") if k in examples))
+    return logits
+
+
+def example_error(model: Anchored | Standard, examples: dict[str, Tensor]) -> float:
+    """How far the logits are from those of the examples, relative to their size."""
+    return relative_error(run_examples(model, examples), examples["logits"])
+
+
+def working_dtype(weights: dict[str, Tensor]) -> torch.dtype:
+    """In which models are checked: float32, or float64 where weights are."""
+    double = any(weight.dtype == torch.float64 for weight in weights.values())
+    return torch.float64 if double else torch.float32
