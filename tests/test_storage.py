@@ -398,7 +398,7 @@ def test_references_do_not_count_as_weights_of_a_network(tmp_path, monkeypatch):
     made = {"name": "killick:resnet_small", "arguments": {"num_classes": 4000}}
     killick.load(tmp_path)  # the stem that is doubled has room, and no more is needed
     edit(tmp_path, architecture=made)
-    with pytest.raises(StorageError, match=f"network of at most {held} numbers"):
+    with pytest.raises(StorageError, match=f"holds {held} numbers"):
         killick.load(tmp_path)
 
 
@@ -572,7 +572,7 @@ def test_what_cannot_be_written_down_is_refused(tmp_path):
         OptionError, match=r"anchored model, found ResNet. .*killick.standard\(net, i"
     ):
         killick.save(killick.nets.resnet_small(), tmp_path)
-    with pytest.raises(OptionError, match=r"found a folded one. .*killick.fold\(killick.load"):
+    with pytest.raises(OptionError, match="folded"):
         killick.save(killick.fold(stirred()), tmp_path)
     with pytest.raises(OptionError, match="JSON can write down"):
         killick.nets.create("killick:resnet18", num_classes=object())

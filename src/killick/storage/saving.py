@@ -215,8 +215,10 @@ def _write(folder: Path, contents: ModelContents) -> None:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    with atomic_file(path, sync=True) as file:
+    with atomic_file(path) as file:
         file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # before the configuration names it
 
 
 def _serialized(contents: ModelContents) -> dict[str, bytes]:
