@@ -189,7 +189,7 @@ def small_runs(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here", "few_shapes", "one_registry")
-@pytest.mark.parametrize("page", pages_with("python"), ids=name)
+@pytest.mark.parametrize("page", [p for p in pages_with("python") if p.parent != ROOT], ids=name)
 def test_every_python_block_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}

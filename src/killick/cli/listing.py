@@ -23,13 +23,6 @@ LIBRARIES = {
     "torchvision:NAME": "any classifier of torchvision",
     "FILE:NAME": "your own, from a Python file that KILLICK_NETWORKS lists",
 }
-ARMS = {
-    "standard": "--protocol standard",
-    "anchored": "--protocol anchored",
-    "masked-label": "--protocol masked --target label, as in the authors' code",
-    "masked-uniform": "--protocol masked --target uniform, as in the paper's text",
-    "finetuned": "half of the epochs standard, then anchored exactly and masked-label",
-}
 SUITES = {
     "clean": "the test set: accuracy, NLL, Brier score, risk and coverage",
     "corruptions": "the 19 corruptions of ImageNet-C at five severities, generated or from files",
@@ -78,7 +71,8 @@ def _table(kind: str, entries: list[Entry]) -> str:
 
 def _entry(name: str, entry: Any, **more: Any) -> Entry:
     about = getattr(entry, "about", "") or getattr(entry, "description", "")
-    about = entry if isinstance(entry, str) else about or inspect.getdoc(entry) or name
+    about = about or getattr(entry, "title", "") or inspect.getdoc(entry) or name
+    about = entry if isinstance(entry, str) else about
     return {"name": name, **more, "about": about.splitlines()[0].rstrip(".")}
 
 
@@ -131,6 +125,16 @@ def _corruptions() -> list[Entry]:
     ]
 
 
+def _arms() -> list[Entry]:
+    from killick.experiments.arms import KNOWN
+
+    found = {}
+    for name, arm in KNOWN.items():
+        text = ", ".join(f"{key} {value}" for key, value in arm.settings.items())
+        found[name] = f"{arm.first:.0%} of the epochs standard, then {text}" if arm.first else text
+    return _plain(found)
+
+
 def _studies() -> list[Entry]:
     from killick.studies import find_study, study_names
 
@@ -145,13 +149,14 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "recipes": _recipes,
     "data": _data,
     "networks": _networks,
-    "protocols": partial(_registered, "protocols.base:PROTOCOLS"),
-    "components": partial(_registered, "protocols.base:COMPONENTS"),
-    "loggers": partial(_registered, "training.loggers:LOGGERS"),
-    "arms": partial(_plain, ARMS),
+    "protocols": partial(_registered, "protocols:PROTOCOLS"),
+    "components": partial(_registered, "protocols:COMPONENTS"),
+    "arms": _arms,
     "studies": _studies,
     "suites": partial(_plain, SUITES),
     "corruptions": _corruptions,
     "scores": partial(_registered, "metrics.metric_registry:SCORES"),
     "metrics": partial(_registered, "metrics.metric_registry:METRICS"),
+    "sections": partial(_registered, "report.sections:SECTIONS"),
+    "loggers": partial(_registered, "training.loggers:LOGGERS"),
 }
