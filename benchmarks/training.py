@@ -58,7 +58,7 @@ def killick_step(recipe: str, settings: dict[str, Any], device: torch.device) ->
             run.data.batches.begin(run.done // run.steps_per_epoch, 0)
         run.take_step()
         if run.done % plan.log_every == 0:
-            run.look()
+            run.read_statistics()
 
     return step
 

@@ -65,9 +65,8 @@ def describe_recipes() -> str:
     for name, path in shipped().items():
         recipe = load_recipe(name)
         link = f"[{name}](../{path.relative_to(ROOT)})"
-        protocol = recipe.protocol.name
-        if protocol == "masked":
-            protocol += f", {recipe.protocol.target}, {recipe.protocol.alpha}"
+        facts = (getattr(recipe.protocol, key, None) for key in ("name", "target", "alpha"))
+        protocol = ", ".join(str(fact) for fact in facts if fact is not None)
         about = recipe.about.split(". ")[0].rstrip(".")
         trains = f"{recipe.network.name} on {recipe.data.name.split(':')[0]}"
         lines.append(f"| {link} | {trains} | {protocol} | {recipe.epochs} | {about} |")

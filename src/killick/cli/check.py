@@ -65,11 +65,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     display = choose_display(None, options.quiet)
     with display(f"checking {options.data}", total, 0, "image") as progress:
         for name, images in sets.items():
-            found[name] = check_set(
-                images,
-                workers=workers,
-                tick=lambda count, done=done: progress.advance(done + count),
-            )
+
+            def tick(count: int, before: int = done) -> None:
+                progress.advance(before + count)
+
+            found[name] = check_set(images, workers=workers, tick=tick)
             done += len(images)
     broken = [each for checked in found.values() for each in checked.broken]
     if options.list is not None:

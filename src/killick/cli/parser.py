@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         choices = [str(choice) for choice in action.choices]
         hint = suggest(str(value), choices)
         if isinstance(action, argparse._SubParsersAction):
-            self.error(f"no such {action.metavar.lower()}: {value}{hint}")
+            self.error(f"no such {str(action.metavar).lower()}: {value}{hint}")
         name = "/".join(action.option_strings) or str(action.metavar)
         self.error(f"{name}: {value!r} is not one of {', '.join(choices)}{hint}")
 

@@ -170,7 +170,7 @@ def _missing_value(name: str) -> str:
 
 def _name(recipe_name: str, recipe: Recipe) -> str:
     protocol = recipe.protocol
-    target = f"-{protocol.target}" if protocol.name == "masked" else ""
+    target = f"-{protocol.target}" if hasattr(protocol, "target") else ""
     data = ""
     if recipe_name in shipped() and recipe.data.name != load_recipe(recipe_name).data.name:
         kind, _, place = recipe.data.name.partition(":")
