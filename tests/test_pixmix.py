@@ -12,7 +12,7 @@ from torch import Tensor
 
 from killick.data import fractals
 from killick.data.fractals import make_mixing_images
-from killick.data.pixmix import CHANGES, Change, PixMix, Plan, Round, change, mix
+from killick.data.pixmix import CHANGES, Change, PixMix, PixMixPlan, Round, change, mix
 from killick.errors import DtypeError, OptionError, ShapeError
 
 
@@ -97,7 +97,7 @@ def test_without_rounds_the_image_comes_out_as_it_is_or_changed_once():
 def test_a_round_that_gives_the_other_no_weight_changes_nothing():
     image, pixmix = some_image(), PixMix(some_mixing_images())
     rounds = tuple(Round(None, multiply, 1.0, 0.0) for multiply in (False, True))
-    assert torch.equal(pixmix.apply(image, Plan(None, rounds, 0, 0.5, 0.5)), image)
+    assert torch.equal(pixmix.apply(image, PixMixPlan(None, rounds, 0, 0.5, 0.5)), image)
 
 
 def test_the_same_generator_gives_the_same_image_and_the_given_one_is_kept():
@@ -197,7 +197,7 @@ def test_crops_reach_every_edge_of_the_image():
     texture = torch.arange(36, dtype=torch.uint8).reshape(1, 1, 6, 6).expand(1, 3, 6, 6)
     pixmix = PixMix(texture)
     found = {
-        int(pixmix._crop(Plan(None, (), 0, top, left), 4, 5)[0, 0, 0])
+        int(pixmix._crop(PixMixPlan(None, (), 0, top, left), 4, 5)[0, 0, 0])
         for top in (0.0, 0.5, 0.999)
         for left in (0.0, 0.999)
     }
@@ -206,7 +206,7 @@ def test_crops_reach_every_edge_of_the_image():
 
 def test_smaller_images_are_enlarged_until_they_cover_the_image():
     pixmix = PixMix(some_mixing_images(count=1, side=8))
-    crop = pixmix._crop(Plan(None, (), 0, 0.0, 0.0), 32, 20)
+    crop = pixmix._crop(PixMixPlan(None, (), 0, 0.0, 0.0), 32, 20)
     expected = torch.nn.functional.interpolate(
         pixmix.mixing_images.float(), (32, 32), mode="bilinear", antialias=True
     )

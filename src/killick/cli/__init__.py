@@ -28,7 +28,7 @@ NAMES = (
     *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
     *("corrupt", "check", "list", "completion"),
 )
-_FILES = {"list": "listing"}  # a module named list would hide the built-in one here
+_FILES = {"list": "listing", "study": "study_command"}  # names that are taken
 COMMANDS = {name: import_module(f"killick.cli.{_FILES.get(name, name)}") for name in NAMES}
 # These take every setting of a recipe as an option, beside their own.
 WITH_SETTINGS = ("compare", "train", "study")

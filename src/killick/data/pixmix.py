@@ -1,7 +1,7 @@
 """PixMix: images mixed with images of rich structure and with altered copies of themselves.
 
 After Hendrycks et al., "PixMix: Dreamlike Pictures Comprehensively Improve Safety Measures", CVPR
-2022. What is drawn for an image (`Plan`) and what is computed from it (`PixMix.apply`) are kept
+2022. What is drawn for an image (`PixMixPlan`) and what is computed from it (`PixMix.apply`) are kept
 apart.
 """
 
@@ -43,7 +43,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PixMixPlan:
     """All that is drawn for one image."""
 
     start: Change | None  # the change made to the image at the beginning
@@ -108,14 +108,16 @@ class PixMix:
         """The mixed image, uint8 `(3, height, width)` as it came."""
         return self.apply(image, self.draw(generator))
 
-    def draw(self, generator: torch.Generator) -> Plan:
+    def draw(self, generator: torch.Generator) -> PixMixPlan:
         """A plan for one image. Each takes equally many numbers from the generator."""
         count = 8 + 8 * self.k
         draws = iter(torch.rand(count, dtype=torch.float64, generator=generator).tolist())
         start = self._draw_change(draws)
         rounds = _index(next(draws), self.k + 1)
         which, top, left = _index(next(draws), len(self.mixing_images)), next(draws), next(draws)
-        return Plan(start, tuple(self._draw_round(draws) for _ in range(rounds)), which, top, left)
+        return PixMixPlan(
+            start, tuple(self._draw_round(draws) for _ in range(rounds)), which, top, left
+        )
 
     def _draw_change(self, draws: Iterator[float]) -> Change | None:
         """In half the cases a change."""
@@ -134,7 +136,7 @@ class PixMix:
             return Round(partner, multiply < 0.5, first ** (1 / self.beta), other)
         return Round(partner, multiply < 0.5, 2 - first ** (1 / self.beta), -other)
 
-    def apply(self, image: Tensor, plan: Plan) -> Tensor:
+    def apply(self, image: Tensor, plan: PixMixPlan) -> Tensor:
         """What the plan makes of the image, uint8 `(3, height, width)`."""
         if image.dtype != torch.uint8:
             raise DtypeError(f"expected an image as uint8, found {image.dtype}.")
@@ -154,7 +156,7 @@ class PixMix:
             mixed = mix(mixed, partner.float() / 255, round_)
         return (mixed * 255).round_().byte()
 
-    def _crop(self, plan: Plan, height: int, width: int) -> Tensor:
+    def _crop(self, plan: PixMixPlan, height: int, width: int) -> Tensor:
         """The part of the mixing image that lies over the image."""
         texture = self.mixing_images[plan.mixing_image]
         enlarged = max(height / texture.shape[1], width / texture.shape[2])

@@ -3,6 +3,8 @@
 They work where the tensors are, CPU or GPU, and sum in float64. Higher scores are more out of
 distribution throughout; a confidence is the probability of the predicted class.
 `killick.metrics.metric_registry` shows how to add a metric.
+
+In: logits, labels, scores. Out: numbers. Imports `errors`, `registry` and `corruptions`.
 """
 
 from killick.metrics.accuracy import brier as brier

@@ -5,6 +5,8 @@ masked. Components change parts of a step: the batch, the targets, the loss, the
 one file with one registered class, whose fields are its settings in a recipe; help, checks, rows,
 lists and resume read them from there. This package imports torch only in the hooks, so that
 settings can be listed at once. May import `core`, `nets`, `data` and `storage`.
+
+In: settings, a model and batches. Out: losses.
 """
 
 from killick.protocols.base import COMPONENTS as COMPONENTS

@@ -8,4 +8,6 @@ runs ──> comparison (arms, seeds) ──> statistics (means, intervals) ─�
 
 Imports only `runtime`, `results`, `corruptions` and `metrics`. A section of the page is one file in
 `sections/`.
+
+In: run folders. Out: a page, figures and tables.
 """

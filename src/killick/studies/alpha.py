@@ -42,7 +42,7 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyAr
 def find(results: "Results") -> "Findings":
     """Clean and corrupted accuracy over alpha, for both targets."""
     from killick.studies.findings import Findings
-    from killick.studies.plots import Published, Sweep
+    from killick.studies.plots import PublishedValues, Sweep
 
     sweeps = []
     for word, values in PAPER.items():
@@ -55,7 +55,7 @@ def find(results: "Results") -> "Findings":
                 f"study-alpha-{word}",
                 "alpha, the share of masked steps",
                 base="masked-label",
-                published=(Published(f"CIFAR-100, {word}", known, "Table 4"),),
+                published=(PublishedValues(f"CIFAR-100, {word}", known, "Table 4"),),
             )
         )
     figures, tables = zip(*((each.figure(), each.table()) for each in sweeps), strict=True)

@@ -46,7 +46,7 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyAr
 def find(results: "Results") -> "Findings":
     """Accuracy at the highest severity, policy by policy."""
     from killick.studies.findings import Findings
-    from killick.studies.plots import Published, Sweep
+    from killick.studies.plots import PublishedValues, Sweep
 
     values = {
         (protocol, policy): value
@@ -59,7 +59,7 @@ def find(results: "Results") -> "Findings":
         "severity5_top1",
         "study-augmentation",
         "augmentation",
-        published=(Published("CIFAR-100-C", values, "Fig. 5a"),),
+        published=(PublishedValues("CIFAR-100-C", values, "Fig. 5a"),),
     )
     return Findings(sweep.headline(), (sweep.figure(),), (sweep.table(),))
 

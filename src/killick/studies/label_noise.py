@@ -123,7 +123,7 @@ def compare_labels(predicted: "Tensor", given: "Tensor", true: "Tensor") -> list
 def find(results: "Results") -> "Findings":
     """Corrupted accuracy over the noise, and what became of the wrong labels."""
     from killick.studies.findings import Findings
-    from killick.studies.plots import Published, Sweep
+    from killick.studies.plots import PublishedValues, Sweep
 
     sweep = Sweep(
         results,
@@ -131,7 +131,7 @@ def find(results: "Results") -> "Findings":
         "corrupted_top1",
         "study-noise",
         "training labels flipped, %",
-        published=(Published("CIFAR-100-C", PAPER, "read off the plot, ± 0.1"),),
+        published=(PublishedValues("CIFAR-100-C", PAPER, "read off the plot, ± 0.1"),),
     )
     figures = (sweep.figure(), draw_training(results))
     return Findings(sweep.headline(), figures, (sweep.table(), tabulate_training(results)))

@@ -36,7 +36,7 @@ Lines = Mapping[str, Mapping[Any, Sequence[float]]]  # a value per seed, by prot
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedValues:
     """A curve or column of the paper.
 
     Attributes:
@@ -80,7 +80,7 @@ class Sweep:
     name: str
     along: str
     base: str = "standard"
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedValues, ...] = ()
 
     def arm(self, protocol: str, level: Any) -> str | None:
         """The arm of a protocol at a level, or the one that does not depend on it."""

@@ -51,7 +51,7 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyAr
 def find(results: "Results") -> "Findings":
     """Corrupted accuracy over the size of the reference set."""
     from killick.studies.findings import Findings
-    from killick.studies.plots import Published, Sweep, format_level
+    from killick.studies.plots import PublishedValues, Sweep, format_level
 
     source = "read off the plot, ± 0.1; anchored"
     sweep = Sweep(
@@ -61,8 +61,8 @@ def find(results: "Results") -> "Findings":
         "study-references",
         "images in the reference set",
         published=(
-            Published("CIFAR-10-C", published(CIFAR10), f"{source} 76.35 to 76.5"),
-            Published("CIFAR-100-C", published(CIFAR100), f"{source} 50.1 to 50.95"),
+            PublishedValues("CIFAR-10-C", published(CIFAR10), f"{source} 76.35 to 76.5"),
+            PublishedValues("CIFAR-100-C", published(CIFAR100), f"{source} 50.1 to 50.95"),
         ),
     )
     levels = results.levels("references")

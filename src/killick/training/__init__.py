@@ -2,6 +2,8 @@
 
 May import all rooms up to `protocols`; `killick.training.train`, `load_recipe` and `Recipe` are the
 public names.
+
+In: a recipe. Out: a run folder with checkpoint, metrics and model.
 """
 
 from typing import TYPE_CHECKING, Any
