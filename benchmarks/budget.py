@@ -26,11 +26,11 @@ ARMS = ("standard", "anchored", "masked-label")
 SEEDS = (0, 1, 2)
 COLUMNS: dict[str, dict[str, object]] = {
     "clean": {"suite": "clean", "metric": "top1"},
-    "corrupted": {"corruption": "mean of 19", "severity": "all", "metric": "top1"},
-    "severity 5": {"corruption": "mean of 19", "severity": 5, "metric": "top1"},
+    "corrupted": {"mean_of": "c", "severity": "all", "metric": "top1"},
+    "severity 5": {"mean_of": "c", "severity": 5, "metric": "top1"},
     "smooth ECE": {"suite": "clean", "metric": "smooth_ece", "scaling": ""},
     "smooth ECE, corrupted": {
-        "corruption": "mean of 19",
+        "mean_of": "c",
         "severity": "all",
         "metric": "smooth_ece",
         "scaling": "",

@@ -303,7 +303,7 @@ def _over_references(cell: Cell, suite: str, metric: str) -> float:
         row
         for row in cell.single
         if (row["suite"], row["metric"], row["scaling"]) == (suite, metric, "")
-        and (suite == "clean" or (row["corruption"], row["severity"]) == ("mean of 19", "all"))
+        and (suite == "clean" or (row["mean_of"], row["severity"]) == ("c", "all"))
     ]
     return float(row["std"])
 

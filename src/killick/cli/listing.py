@@ -23,15 +23,6 @@ LIBRARIES = {
     "torchvision:NAME": "any classifier of torchvision",
     "FILE:NAME": "your own, from a Python file that KILLICK_NETWORKS lists",
 }
-SUITES = {
-    "clean": "the test set: accuracy, NLL, Brier score, risk and coverage",
-    "corruptions": "the 19 corruptions of ImageNet-C at five severities, generated or from files",
-    "cbar": "the ten corruptions of C-bar, likewise",
-    "calibration": "calibration errors of every set, also after temperature scaling",
-    "ood": "detection of OOD images: AUROC, AUPR, FPR at 95 % TPR, by several scores",
-    "shift": "shifted sets with the model's classes (ImageNet-R, -A, -V2, Sketch, ...)",
-    "references": "dependence on the choice of reference (anchored models)",
-}
 
 Entry = dict[str, Any]
 
@@ -107,6 +98,12 @@ def _networks() -> list[Entry]:
     return killicks + _plain(LIBRARIES | own)
 
 
+def _suites() -> list[Entry]:
+    from killick.evaluation.evaluation_settings import EVALUATION_SUITES
+
+    return _plain(EVALUATION_SUITES)
+
+
 def _corruptions() -> list[Entry]:
     from killick.corruptions.corruption import CORRUPTIONS
     from killick.corruptions.suites import PUBLISHED
@@ -126,10 +123,10 @@ def _corruptions() -> list[Entry]:
 
 
 def _arms() -> list[Entry]:
-    from killick.experiments.arms import KNOWN
+    from killick.experiments.arms import ARMS
 
     found = {}
-    for name, arm in KNOWN.items():
+    for name, arm in ARMS.items():
         text = ", ".join(f"{key} {value}" for key, value in arm.settings.items())
         found[name] = f"{arm.first:.0%} of the epochs standard, then {text}" if arm.first else text
     return _plain(found)
@@ -153,7 +150,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "components": partial(_registered, "protocols:COMPONENTS"),
     "arms": _arms,
     "studies": _studies,
-    "suites": partial(_plain, SUITES),
+    "suites": _suites,
     "corruptions": _corruptions,
     "scores": partial(_registered, "metrics.metric_registry:SCORES"),
     "metrics": partial(_registered, "metrics.metric_registry:METRICS"),

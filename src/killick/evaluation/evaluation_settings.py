@@ -10,7 +10,15 @@ from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
 
-EVALUATION_SUITES = ("clean", "corruptions", "cbar", "calibration", "ood", "shift", "references")
+EVALUATION_SUITES = {
+    "clean": "the test set: accuracy, NLL, Brier score, risk and coverage",
+    "corruptions": "the 19 corruptions of ImageNet-C at five severities, generated or from files",
+    "cbar": "the ten corruptions of C-bar, likewise",
+    "calibration": "calibration errors of every set, also after temperature scaling",
+    "ood": "detection of OOD images: AUROC, AUPR, FPR at 95 % TPR, by several scores",
+    "shift": "shifted sets with the model's classes (ImageNet-R, -A, -V2, Sketch, ...)",
+    "references": "dependence on the choice of reference (anchored models)",
+}
 DEFAULT_SUITES = ("clean", "corruptions", "calibration", "ood")
 _CBAR = {*SUITES["cbar-cifar"], *SUITES["cbar-imagenet"]}
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from killick.nets.architecture import network
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions beside a short cut (He et al. 2016, the basic block)."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -51,7 +51,7 @@ class ResNet(nn.Module):
         stages, inputs = [], widths[0]
         for stage, width in enumerate(widths):
             for block in range(blocks):
-                stages.append(Block(inputs, width, stride=2 if stage and block == 0 else 1))
+                stages.append(ResidualBlock(inputs, width, stride=2 if stage and block == 0 else 1))
                 inputs = width
         self.blocks = nn.Sequential(*stages)
         self.pool = nn.AdaptiveAvgPool2d(1)
