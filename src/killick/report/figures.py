@@ -267,7 +267,7 @@ def finish(canvas: Canvas, name: str, title: str, description: str) -> Panel:
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
         f' viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
-        f' aria-labeledby="{name}-title {name}-desc">'
+        f' aria-labelledby="{name}-title {name}-desc">'
     )
     return Panel(name, title, description, opening + words + svg[svg.index(">") + 1 :])
 
