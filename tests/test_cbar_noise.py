@@ -89,6 +89,7 @@ def test_brownish_noise_adds_what_the_definition_does(severity, height, width, g
     assert agree(found, images.numpy() + 6.4 * severity * noise)
 
 
+@pytest.mark.slow
 def test_spectral_noise_is_the_definition_at_224_too(generator):
     images = some_images(1, 224, 224)
     phases = cbar_noise._draw_phases(3, 224, 224, CPU, generator)

@@ -192,6 +192,7 @@ def test_ripple_is_that_of_the_slow_version(severity, size):
         assert is_truncated(found[i], ripple_slowly(images[i], severity, waves[i], phases[i]))
 
 
+@pytest.mark.slow
 def test_ripple_is_that_of_the_slow_version_at_224():
     images = some_images(1, 224, 224)
     waves, phases = warps._draw_waves(images, seeded())
@@ -208,6 +209,7 @@ def test_circular_motion_blur_is_that_of_scipy(severity, size):
         assert is_truncated(found[i], blur_by_scipy(images[i], severity))
 
 
+@pytest.mark.slow
 def test_circular_motion_blur_is_that_of_scipy_at_224():
     images = some_images(1, 224, 224)
     found = corrupt("circular_motion_blur", images, 6)
@@ -240,6 +242,7 @@ def test_caustic_refraction_is_that_of_the_slow_version(severity, size):
         assert (found[i].numpy() == np.floor(exact.clip(0, 255))).mean() > 0.99
 
 
+@pytest.mark.slow
 def test_caustic_refraction_is_that_of_the_slow_version_at_224():
     images = some_images(1, 224, 224)
     times, sizes = caustics._draw_surfaces(images, seeded(1))
@@ -313,17 +316,6 @@ def test_each_image_has_a_draw_of_its_own(name):
     found = corrupt(name, some_images(1).expand(5, -1, -1, -1), 5)
     distinct = len(found.flatten(1).unique(dim=0))
     assert distinct == 5 or (name.startswith("transverse") and distinct > 1)  # of six orders
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("size", [(8, 8), (1, 1), (2, 5), (33, 9)])
-def test_any_size_and_layout_will_do(name, size):
-    images = some_images(3, *size)
-    found = corrupt(name, images, 5)
-    assert found.shape == images.shape
-    assert found.dtype == torch.uint8
-    last = images.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(found, corrupt(name, last, 5))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -16,7 +16,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 
-from killick.corruptions import digital, elastic
+from killick.corruptions import digital, elastic, filters
 from killick.corruptions.corruption import CORRUPTIONS
 
 STILL = ["contrast", "brightness", "saturate", "pixelate", "jpeg_compression"]
@@ -259,7 +259,7 @@ def test_elastic_transform_is_that_of_the_slow_version(arguments, size):
 def test_smoothing_is_scipys_also_where_it_is_wider_than_the_image(size, sigma):
     line = torch.rand(3, size, generator=seeded(), dtype=torch.float64)
     expected = line if sigma == 0 else gaussian_filter1d(line, sigma, mode="reflect", truncate=3)
-    matrix = elastic._smoothing(size, sigma, torch.device("cpu")).double()
+    matrix = filters.mirrored_gaussian(size, sigma, 3, torch.device("cpu")).double()
     np.testing.assert_allclose(line @ matrix.T, expected, atol=3e-6)
 
 

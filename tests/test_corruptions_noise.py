@@ -284,6 +284,7 @@ def spectrum(change: Tensor, bins: int = 5) -> Tensor:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
+@pytest.mark.slow
 def test_noise_has_the_statistics_of_imagecorruptions(peer, name, severity):
     images = some_images(12, 96, 96) // 2 + 64 * torch.arange(3, dtype=torch.uint8)[:, None, None]
     ours = make(name, images, rows(name)[1][severity - 1]).double()

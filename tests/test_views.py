@@ -36,7 +36,7 @@ def view(**options) -> TrainView:
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
 @pytest.mark.parametrize("crop", CROPS)
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", SIDES[::2])
 def test_views_are_uint8_of_the_asked_size_and_leave_image_and_global_state_alone(
     policy, crop, side
 ):
@@ -66,9 +66,9 @@ def test_views_are_decided_by_the_key_alone(policy, crop):
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
-@pytest.mark.parametrize("crop", CROPS)
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
-def test_every_interpolation_works_with_every_policy_and_crop(policy, crop, interpolation):
+def test_every_interpolation_works_with_every_policy(policy, interpolation):
+    crop = "resized"
     made = view(crop=crop, policy=policy, interpolation=interpolation)
     found = [made(image(20, 31), number) for number in KEYS[:12]]
     assert all(each.shape == (3, SIZE, SIZE) for each in found)
@@ -127,7 +127,7 @@ def test_a_resized_crop_is_some_part_of_the_image():
 
 @pytest.mark.parametrize("resize", [None, 16, 20, 40])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", SIDES[::2])
 def test_the_plain_view_is_torchvisions_resize_and_middle(resize, interpolation, side):
     given = image(*side)
     short, long = resize or SIZE, int((resize or SIZE) * max(side) / min(side))

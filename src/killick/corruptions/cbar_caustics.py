@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from killick.corruptions.cbar_warps import places_of, sample
 from killick.corruptions.corruption import corruption
+from killick.corruptions.filters import mirrored_gaussian
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _TURN = 6.28318530718  # as the authors write 2 pi
@@ -80,20 +81,8 @@ def _surface(height: int, width: int, times: Tensor, sizes: Tensor) -> Tensor:
         total = total + down.add_(across).rsqrt_()
     pattern = total.div_(5).pow_(1.4).neg_().add_(1.17)
     pattern = pattern.square_().square_().square_().clamp_max_(1)
-    smooth_y, smooth_x = _smoothing(height, times.device), _smoothing(width, times.device)
+    smooth_y, smooth_x = (mirrored_gaussian(side, 1.0, 4, times.device) for side in (height, width))
     return smooth_y @ pattern @ smooth_x.T
-
-
-@lru_cache(maxsize=16)
-def _smoothing(length: int, device: torch.device) -> Tensor:
-    """The matrix of a Gaussian filter of sigma 1, cut off at 4, with reflected edges."""
-    taps = torch.arange(-4, 5)
-    weights = torch.exp(-0.5 * taps.double() ** 2)
-    source = (torch.arange(length)[:, None] + taps) % (2 * length)
-    source = torch.minimum(source, 2 * length - 1 - source)
-    matrix = torch.zeros(length, length, dtype=torch.float64)
-    matrix.scatter_add_(1, source, (weights / weights.sum()).expand(length, -1))
-    return matrix.float().to(device)
 
 
 def _refract(images: Tensor, severity: float, surface: Tensor) -> Tensor:

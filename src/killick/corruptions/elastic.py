@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from killick.corruptions.corruption import corruption
+from killick.corruptions.filters import mirrored_gaussian
 from killick.corruptions.pixels import to_bytes, to_floats
 
 _TRUNCATE = 3  # standard deviations, where the smoothing ends
@@ -103,8 +104,8 @@ def _displaced_grid(noise: Tensor, alpha: float, sigma: float) -> Tensor:
         sigma: Of its smoothing, in pixels.
     """
     height, width = noise.shape[2:]
-    rows = _smoothing(height, sigma, noise.device)
-    columns = _smoothing(width, sigma, noise.device)
+    rows = mirrored_gaussian(height, sigma, _TRUNCATE, noise.device)
+    columns = mirrored_gaussian(width, sigma, _TRUNCATE, noise.device)
     shift = rows @ noise @ columns.T
     shift[:, 0] *= 2 * alpha / width
     shift[:, 1] *= 2 * alpha / height
@@ -118,19 +119,3 @@ def _centers(height: int, width: int, device: torch.device) -> Tensor:
     y = (2 * torch.arange(height) + 1) / height - 1
     x = (2 * torch.arange(width) + 1) / width - 1
     return torch.stack(torch.meshgrid(y, x, indexing="ij")[::-1]).to(device)
-
-
-@lru_cache(maxsize=32)
-def _smoothing(size: int, sigma: float, device: torch.device) -> Tensor:
-    """A Gaussian filter along a line as a matrix, `(size, size)`: the line is mirrored at its ends.
-
-    The end pixels are repeated, and a filter longer than the line meets its mirror images again.
-    """
-    reach = int(_TRUNCATE * sigma + 0.5)
-    offset = torch.arange(-reach, reach + 1)
-    weight = torch.exp(-0.5 * (offset.double() / max(sigma, 1e-9)) ** 2)
-    source = (torch.arange(size)[:, None] + offset) % (2 * size)
-    source = torch.where(source < size, source, 2 * size - 1 - source)
-    matrix = torch.zeros(size, size, dtype=torch.float64)
-    matrix.scatter_add_(1, source, (weight / weight.sum()).expand(size, -1))
-    return matrix.float().to(device)

@@ -62,6 +62,22 @@ def gaussian_matrix(size: int, sigma: float, device: torch.device) -> Tensor:
     return matrix.float().to(device)
 
 
+@functools.lru_cache(maxsize=48)
+def mirrored_gaussian(size: int, sigma: float, truncate: float, device: torch.device) -> Tensor:
+    """As `gaussian_matrix`, but the line is mirrored at its ends, the end pixels repeated.
+
+    A filter longer than the line meets its mirror images again.
+    """
+    reach = int(truncate * sigma + 0.5)
+    offset = torch.arange(-reach, reach + 1)
+    weight = torch.exp(-0.5 * (offset.double() / max(sigma, 1e-9)) ** 2)
+    source = (torch.arange(size)[:, None] + offset) % (2 * size)
+    source = torch.minimum(source, 2 * size - 1 - source)
+    matrix = torch.zeros(size, size, dtype=torch.float64)
+    matrix.scatter_add_(1, source, (weight / weight.sum()).expand(size, -1))
+    return matrix.float().to(device)
+
+
 class Mixture(NamedTuple):
     """For each pixel of the result, row by row, which pixels it is made of and how much of each.
 
