@@ -233,8 +233,8 @@ def _result_tables(rows: Sequence[Row]) -> Iterable[str]:
             yield table(cells, words=2)
     spread = sorted({len(members_of(row)) for row in rows if row["std"] != ""})
     if spread:
-        count = " or ".join(map(str, spread))
-        yield f"±: standard deviation over {count} references, each used alone."
+        counts = " or ".join(map(str, spread))
+        yield f"±: standard deviation over {counts} references, each used alone."
 
 
 def _column(metric: str, score: str) -> str:

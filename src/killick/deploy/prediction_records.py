@@ -114,7 +114,7 @@ def normalized_entropy(probs: Tensor) -> Tensor:
         >>> normalized_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist()
         [0.0, 1.0]
     """
-    entropy = torch.special.entr(probs.double()).sum(1)
+    entropy: Tensor = torch.special.entr(probs.double()).sum(1)
     return (entropy / math.log(probs.shape[1])).clamp(0, 1)
 
 
