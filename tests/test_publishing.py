@@ -252,6 +252,7 @@ def test_the_tables_hold_the_numbers_of_the_rows(evaluated, tmp_path):
             assert cell == "–" or cell in shown
             checked += cell != "–"
     assert checked >= 12
+    assert sum("all severities" in line[0] for line in labeled) == 2  # for each inference
     clean = next(row for row in rows if row["suite"] == "clean" and row["metric"] == "top1")
     assert labeled[1][:3] == ["clean", "1 reference", str(clean["count"])]
     assert labeled[1][labeled[0].index("top-1 %")] == number(clean, METRICS.find("top1"))

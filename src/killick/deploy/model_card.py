@@ -11,7 +11,6 @@ import yaml
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
-from killick.corruptions.corruption import CORRUPTIONS
 from killick.data.preprocessing import view_for
 from killick.deploy.private_references import COST, format_cost
 from killick.metrics.metric_registry import METRICS, SCORES
@@ -184,13 +183,12 @@ def group_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """
     groups: dict[str, list[Row]] = {}
     shown = {key for key, metric in METRICS.items() if metric.summary}
-    single = set(CORRUPTIONS.names())
     for row in rows:
         if row["reference"] != "" or row["scaling"] != "" or row["metric"] not in shown:
             continue
-        if row["corruption"] == "" and row["suite"] not in ("clean", "shift", "ood"):
-            continue
-        if row["corruption"] in single or row["severity"] not in ("", "all", 5):
+        mean = row["mean_of"] != "" and row["severity"] in ("all", 5)
+        plain = row["corruption"] == "" and row["suite"] in ("clean", "shift", "ood")
+        if not (mean or plain):
             continue
         limit = "" if row["limit"] == "" else f", at most {int(row['limit']):,} images of a set"
         where = f"{row['data']}{limit}, seed {row['evaluation_seed'] or 0}, {row['precision']}"
@@ -200,7 +198,7 @@ def group_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 def condition(row: Row) -> str:
     """The images that a row is about."""
-    if row["corruption"] != "":
+    if row["mean_of"] != "":
         which = "all severities" if row["severity"] == "all" else f"severity {row['severity']}"
         return f"{row['suite']}: {row['corruption']}, {which}"
     return "clean" if row["suite"] == "clean" else f"{row['suite']}: {row['set']}"
