@@ -223,7 +223,7 @@ class Asking:
             limit=self.limit,
             name=title,
             folder=self.folder / "asked" / title.replace(" ", "-"),
-            answers=False,
+            predictions=False,
             quiet=True,
         )
         return Answer(pick(rows, "single"), pick(rows, "marginal"))

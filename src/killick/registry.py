@@ -12,7 +12,9 @@ An entry is added in one of three ways:
 import importlib
 import os
 import pkgutil
+import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Generic, TypeVar
@@ -94,7 +96,7 @@ class Registry(Generic[T]):
             raise
 
     def _offered(self) -> dict[str, EntryPoint]:
-        return {point.name: point for point in entry_points(group=f"killick.{self.kind}")}
+        return _entry_points(self.kind, tuple(sys.path))
 
     def _load(self, point: EntryPoint) -> None:
         if not _is_enabled(point):
@@ -106,6 +108,12 @@ class Registry(Generic[T]):
         found = point.load()  # the entry, or a module or function that registers it
         if not isinstance(found, ModuleType):
             self._entries.setdefault(point.name, found)
+
+
+@lru_cache
+def _entry_points(kind: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Those of installed packages; finding them reads a file of every package on the path."""
+    return {point.name: point for point in entry_points(group=f"killick.{kind}")}
 
 
 def _package_of(point: EntryPoint) -> str:
