@@ -85,6 +85,8 @@ def test_every_option_is_explained_and_every_example_is_understood(name):
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith(f"usage: killick {name}")
     for words in examples_of(text):
+        if "--help" in words:
+            continue
         known, rest = parse(words)
         assert known.command == name
         load_recipe("shapes-small", parse_overrides(rest))

@@ -31,7 +31,7 @@ examples:
 arms:
   standard, anchored, masked-uniform, masked-label   the protocols, from fresh weights
   finetuned           half of the epochs standard, then anchored exactly, masked towards the label
-  NAME:key=value,...  a new arm, or a built-in one changed. A key is a setting of the recipe (killick
+  NAME:key=value,...  a new arm, or a built-in one changed. A key is a setting of a recipe (killick
                       train --help) or a short name (protocol, target, alpha, lr, ...), and also
                       from=FOLDER_OR_FILE  a trained network to start from, as killick train --from
                       first=SHARE          of the epochs, trained as a standard network first
