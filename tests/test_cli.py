@@ -37,7 +37,7 @@ def examples_of(text: str) -> list[list[str]]:
     found = []
     for line in block.replace("\\\n", " ").splitlines():
         command = re.split(r"\s{2,}", re.sub(r"\s+(?=--)", " ", line.strip()))[0]
-        words = shlex.split(command.split(" > ")[0])
+        words = shlex.split(command.split(" > ")[0].replace("$SLURM_ARRAY_TASK_ID", "1"))
         found.append(words[words.index("killick") + 1 :])
     return found
 

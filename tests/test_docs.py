@@ -179,6 +179,13 @@ def test_the_site_builds_strictly_and_documents_every_command_setting_and_public
 
 
 @pytest.fixture(scope="module")
+def few_test_images() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("killick.data.sources.shapes.TEST_COUNT", 500)
+        yield
+
+
+@pytest.fixture(scope="module")
 def small_runs(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("small")
     for protocol in ("standard", "masked"):
@@ -188,7 +195,7 @@ def small_runs(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("here", "few_shapes", "one_registry")
+@pytest.mark.usefixtures("here", "few_test_images", "one_registry")
 @pytest.mark.parametrize("page", [p for p in pages_with("python") if p.parent != ROOT], ids=name)
 def test_every_python_block_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -198,7 +205,7 @@ def test_every_python_block_runs(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("here", "few_shapes", "one_registry")
+@pytest.mark.usefixtures("here", "few_test_images", "one_registry")
 @pytest.mark.parametrize("page", [p for p in pages_with("sh") if p.parent != ROOT], ids=name)
 def test_every_command_runs_at_small_size(page, small_runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
