@@ -241,5 +241,5 @@ def test_what_is_no_classifier_is_refused():
     net = nn.Sequential(nn.Flatten(), nn.Linear(48, 1))
     model = killick.anchor(net, normalize=NORMALISE, example=torch.rand(2, 3, 4, 4)).eval()
     model.set_references(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
-    with pytest.raises(killick.errors.OutputError, match="Only classifiers"):
+    with pytest.raises(killick.errors.OutputError, match="only classifiers"):
         deploy(model, 1, has_threshold=False)

@@ -119,9 +119,7 @@ BAD = {
     ("key", "value"), [(key, value) for key, values in BAD.items() for value in values]
 )
 def test_a_value_that_cannot_be_is_refused_by_its_name_in_one_line(key, value):
-    with pytest.raises(
-        StorageError, match=rf"cannot open it: expected what .* \({key} is "
-    ) as told:
+    with pytest.raises(StorageError, match=rf"cannot open it: .* \({key} is ") as told:
         read_metadata(note(**{key: value}), "it")
     assert "\n" not in str(told.value)
     assert len(str(told.value).encode()) < 600
@@ -131,18 +129,18 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_in_one_line(key, value):
 def test_a_value_that_is_missing_is_told(key):
     found = json.loads(ABOUT.to_json())
     del found[key]
-    with pytest.raises(StorageError, match="cannot open it: expected what"):
+    with pytest.raises(StorageError, match="cannot open it: "):
         read_metadata(json.dumps(found), "it")
 
 
 @pytest.mark.parametrize("text", ["", "3", "[]", "null", '"a"', "{}", "[" * 10**5, note(extra=1)])
 def test_a_note_that_is_something_else_is_refused(text):
-    with pytest.raises(StorageError, match="cannot open it: expected what"):
+    with pytest.raises(StorageError, match="cannot open it: "):
         read_metadata(text, "it")
 
 
 def test_a_format_beyond_all_measure_is_told_briefly():
-    with pytest.raises(StorageError, match="expected an export of Killick, version 1") as told:
+    with pytest.raises(StorageError, match="cannot open it: .*not 1") as told:
         read_metadata(note(format="a\n" * 10**5, version=list(range(10**5))), "it")
     assert len(str(told.value)) < 600
     assert "\n" not in str(told.value)

@@ -312,9 +312,9 @@ def test_files_of_a_run_hold_no_training_image_as_a_reference(pack, kind, runs):
     for value in killick.load(folder).state_dict().values():
         assert not holds_any(value, images)
     state, _ = load_checkpoint(folder)
-    for part in ("model", "average"):
-        assert len(state[part]["references"]) == (1 if kind == "mean" else 3)
-        for value in state[part].values():
+    for weights in (state["model"], state["components"]["weight_average"]["model"]):
+        assert len(weights["references"]) == (1 if kind == "mean" else 3)
+        for value in weights.values():
             assert not holds_any(value, images)
     with_images, _ = load_checkpoint(runs["images"][0].folder)
     assert holds_any(with_images["model"]["references"], images)  # what is looked for is found
