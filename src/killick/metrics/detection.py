@@ -204,7 +204,7 @@ for _compute, _key, _title, _about, _direction, _summary in (
         *("average precision, in-distribution images positive", 1, 0),
     ),
     (
-        *(fpr_at_tpr_in, "fpr_at_95_tpr_in", "OOD accepted at 95 % TPR"),
+        *(fpr_at_tpr_in, "fpr_at_95_tpr_in", "FPR at 95 % TPR"),
         *("share of OOD images accepted where 95 % of the test images are", -1, 1),
     ),
     (
