@@ -138,10 +138,10 @@ def test_logits_of_a_wrong_kind_are_refused():
         nll(logits.long(), labels)
     with pytest.raises(ShapeError, match=r"shape \(n, classes\), found \(60,\)\."):
         nll(logits[:, 0], labels)
-    with pytest.raises(DataError, match=r"logits of at least one image, found none\."):
+    with pytest.raises(ShapeError, match=r"found \(0, 7\)\."):
         nll(logits[:0], labels[:0])
     logits[3, 1] = math.nan
-    with pytest.raises(DataError, match=r"finite logits, found NaN or infinity in row 3\."):
+    with pytest.raises(DataError, match=r"finite logits, found NaN or infinity\."):
         nll(logits, labels)
 
 
@@ -149,7 +149,7 @@ def test_labels_that_do_not_fit_are_refused():
     logits, labels = predictions()
     with pytest.raises(DtypeError, match=r"tensor of class indices, found torch\.float32\."):
         top_k(logits, labels.float())
-    with pytest.raises(ShapeError, match=r"labels of shape \(60,\), one for each image, found"):
+    with pytest.raises(ShapeError, match=r"labels of shape \(60,\), found"):
         top_k(logits, labels[:5])
     with pytest.raises(DataError, match=r"labels from 0 to 6, found 7\."):
         top_k(logits, labels.clamp_min(6) + 1)
@@ -161,7 +161,7 @@ def test_labels_that_do_not_fit_are_refused():
 
 def test_logits_are_not_taken_for_probabilities():
     logits, labels = predictions()
-    with pytest.raises(DataError, match=r"probs from 0 to 1 that sum to 1 in each row, found"):
+    with pytest.raises(DataError, match=r"probs that sum to 1 in each row"):
         brier(logits, labels)
-    with pytest.raises(DataError, match=r"a sum of 0\.5 .* in row 1\. Pass logits\.softmax\(1\)\."):
+    with pytest.raises(DataError, match=r"Pass logits\.softmax\(1\)\."):
         brier(torch.tensor([[0.5, 0.5], [0.25, 0.25]]), torch.tensor([0, 1]))

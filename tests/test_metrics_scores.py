@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import entr, logsumexp
 
-from killick.errors import DataError, OptionError
+from killick.errors import DataError
 from killick.metrics import energy, entropy, max_logit, max_softmax
 from killick.metrics import input_checks as checks
 
@@ -83,11 +83,7 @@ def test_blocks_of_images_change_nothing(monkeypatch):
 
 def test_what_cannot_be_scored_is_refused():
     logits = draw()
-    with pytest.raises(OptionError, match=r"temperature above 0, found 0\.0\."):
-        energy(logits, 0.0)
-    with pytest.raises(OptionError, match=r"temperature above 0, found inf\."):
-        energy(logits, math.inf)
     with pytest.raises(DataError, match=r"sum to 1 in each row"):
         max_softmax(logits)
-    with pytest.raises(DataError, match=r"finite logits, found NaN or infinity in row 0\."):
+    with pytest.raises(DataError, match=r"finite logits, found NaN or infinity\."):
         max_logit(logits / 0)

@@ -89,7 +89,7 @@ def test_low_precision_only_makes_ties(dtype):
 def test_confidences_may_be_any_numbers_but_nan():
     y = torch.tensor([True, False, True])
     assert risk_coverage(torch.tensor([-math.inf, -40.0, 7.0]), y).risk.tolist()[0] == 0.0
-    with pytest.raises(DataError, match=r"confidence that can be ordered, found NaN at number 1\."):
+    with pytest.raises(DataError, match=r"confidence that can be ordered, found NaN\."):
         aurc(torch.tensor([1.0, math.nan, 2.0]), y)
     with pytest.raises(ShapeError, match=r"as many confidences as outcomes, found 2 and 3\."):
         aurc(torch.tensor([1.0, 2.0]), y)

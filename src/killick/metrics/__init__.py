@@ -17,11 +17,7 @@ from killick.metrics.binned_calibration import Reliability as Reliability
 from killick.metrics.binned_calibration import ece as ece
 from killick.metrics.binned_calibration import reliability as reliability
 from killick.metrics.binned_calibration import rms_ece as rms_ece
-from killick.metrics.corruption_summary import ALL_COMMON as ALL_COMMON
-from killick.metrics.corruption_summary import BENCHMARK as BENCHMARK
-from killick.metrics.corruption_summary import by_severity as by_severity
 from killick.metrics.corruption_summary import mce as mce
-from killick.metrics.corruption_summary import mean_over as mean_over
 from killick.metrics.corruption_summary import relative_mce as relative_mce
 from killick.metrics.detection import Roc as Roc
 from killick.metrics.detection import aupr as aupr

@@ -37,10 +37,7 @@ def top_k(logits: Tensor, labels: Tensor, k: int = 1) -> float:
 def surprise(logits: Tensor, labels: Tensor) -> Tensor:
     """The negative log-likelihood of the label, for each image, in float64."""
     check_logits(logits, labels)
-    labels = labels.to(logits.device, torch.long)
-    parts = list(blocks(logits))
-    pairs = zip(parts, labels.split([len(part) for part in parts]), strict=True)
-    return torch.cat([_surprise(part, own) for part, own in pairs])
+    return torch.cat([_surprise(*block) for block in blocks(logits, labels)])
 
 
 def nll(logits: Tensor, labels: Tensor) -> float:
@@ -58,10 +55,7 @@ def nll(logits: Tensor, labels: Tensor) -> float:
 def squared_error(probs: Tensor, labels: Tensor) -> Tensor:
     """The sum over classes of (probability - truth) squared, for each image, in float64."""
     check_probs(probs, labels)
-    labels = labels.to(probs.device, torch.long)
-    parts = list(blocks(probs))
-    pairs = zip(parts, labels.split([len(part) for part in parts]), strict=True)
-    return torch.cat([_squared_error(part, own) for part, own in pairs])
+    return torch.cat([_squared_error(*block) for block in blocks(probs, labels)])
 
 
 def brier(probs: Tensor, labels: Tensor) -> float:
@@ -99,7 +93,7 @@ def _squared_error(probs: Tensor, labels: Tensor) -> Tensor:
     return probs.square().sum(-1) - 2 * _own(probs, labels)[..., 0] + 1
 
 
-register_metric(
+for _metric in (
     Metric(
         "top1",
         "accuracy",
@@ -110,9 +104,7 @@ register_metric(
         lambda logits, labels: _hits(logits, labels, 1),
         short="top-1",
         scaled=False,
-    )
-)
-register_metric(
+    ),
     Metric(
         "top5",
         "top-5 accuracy",
@@ -125,9 +117,7 @@ register_metric(
         scaled=False,
         min_classes=6,
         summary=False,
-    )
-)
-register_metric(
+    ),
     Metric(
         "nll",
         "negative log-likelihood",
@@ -137,9 +127,7 @@ register_metric(
         "logits",
         _surprise,
         short="NLL",
-    )
-)
-register_metric(
+    ),
     Metric(
         "brier",
         "Brier score",
@@ -150,5 +138,6 @@ register_metric(
         lambda logits, labels: _squared_error(logits.log_softmax(-1).exp(), labels),
         short="Brier",
         summary=False,
-    )
-)
+    ),
+):
+    register_metric(_metric)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from killick.errors import OptionError, check_option
+from killick.errors import check_option
 from killick.metrics.input_checks import check_pairs
 from killick.metrics.metric_registry import Metric, register_metric
 
@@ -43,8 +43,6 @@ def reliability(
     confidence, correct = check_pairs(confidence, correct)
     confidence = confidence.double()
     check_option("binning", binning, ["width", "mass"])
-    if bins < 1:
-        raise OptionError(f"expected at least 1 bin, found {bins}.")
     count = torch.arange(bins + 1, device=confidence.device)
     if binning == "width":
         edges = count.double() / bins

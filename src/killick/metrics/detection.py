@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from killick.errors import OptionError, check_option
-from killick.metrics.input_checks import check_scores, check_share
+from killick.metrics.input_checks import check_scores
 from killick.metrics.metric_registry import Metric, register_metric
 
 
@@ -82,7 +82,6 @@ def threshold(in_scores: Tensor, acceptance: float = 0.95) -> float:
         94.0
     """
     scores = check_scores(in_scores, "in_scores")
-    check_share("acceptance", acceptance)
     return float(scores.kthvalue(_least_count(acceptance, len(scores))).values)
 
 
@@ -113,10 +112,7 @@ def fpr_at_tpr_out(in_scores: Tensor, out_scores: Tensor, tpr: float = 0.95) -> 
     """
     inside = check_scores(in_scores, "in_scores")
     outside = check_scores(out_scores, "out_scores")
-    check_share("tpr", tpr)
-    flagged = _least_count(tpr, len(outside))
-    limit = float(outside.kthvalue(len(outside) - flagged + 1).values)
-    return float((inside.double() >= limit).double().mean())
+    return fpr_at_tpr_in(-outside, -inside, tpr)
 
 
 def roc(in_scores: Tensor, out_scores: Tensor, points: int = 1000) -> Roc:
@@ -130,8 +126,6 @@ def roc(in_scores: Tensor, out_scores: Tensor, points: int = 1000) -> Roc:
         out_scores: Of out-of-distribution images.
         points: At least 5.
     """
-    if points < 5:
-        raise OptionError(f"expected at least 5 points, found {points}.")
     inside, outside = _sorted_pair(in_scores, out_scores)
     limits = torch.cat([inside, outside]).unique()
     if len(limits) > points - 1:
@@ -160,6 +154,8 @@ def _evenly(ordered: Tensor, points: int) -> Tensor:
 
 def _least_count(share: float, n: int) -> int:
     """The smallest count with count / n >= share, whatever rounding does to share * n."""
+    if not 0 < share <= 1:
+        raise OptionError(f"expected a share above 0 and at most 1, found {share}.")
     count = max(1, math.ceil(share * n) - 1)
     while count / n < share:
         count += 1
@@ -189,53 +185,31 @@ def _count_below(ordered: Tensor, values: Tensor, *, or_equal: bool = False) -> 
     return torch.searchsorted(ordered, values, right=or_equal)
 
 
-for _compute, _key, _title, _about, _direction, _summary in (
+for _key, _title, _about, _direction, _compute in (
+    ("auroc", "AUROC", "probability that an OOD image scores higher than a test image", 1, auroc),
+    ("aupr_out", "AUPR, OOD", "average precision, OOD images positive", 1, aupr),
     (
-        auroc,
-        "auroc",
-        "AUROC",
-        "probability that an OOD image scores higher than a test image",
-        1,
-        1,
-    ),
-    (aupr, "aupr_out", "AUPR, OOD", "average precision, OOD images positive", 1, 0),
-    (
-        *(partial(aupr, positive="in"), "aupr_in", "AUPR, in-distribution"),
-        *("average precision, in-distribution images positive", 1, 0),
+        *("aupr_in", "AUPR, in-distribution"),
+        *("average precision, in-distribution images positive", 1, partial(aupr, positive="in")),
     ),
     (
-        *(fpr_at_tpr_in, "fpr_at_95_tpr_in", "FPR at 95 % TPR"),
-        *("share of OOD images accepted where 95 % of the test images are", -1, 1),
+        *("fpr_at_95_tpr_in", "FPR at 95 % TPR"),
+        *("share of OOD images accepted where 95 % of the test images are", -1, fpr_at_tpr_in),
     ),
     (
-        *(fpr_at_tpr_out, "fpr_at_95_tpr_out", "in-distribution rejected at 95 % TPR"),
-        *("share of test images rejected where 95 % of the OOD images are", -1, 0),
+        *("fpr_at_95_tpr_out", "in-distribution rejected at 95 % TPR"),
+        *("share of test images rejected where 95 % of the OOD images are", -1, fpr_at_tpr_out),
     ),
 ):
     register_metric(
         Metric(
-            _key,
-            _title,
-            _about,
-            _direction,
-            "%",
-            "scores",
-            _compute,
+            *(_key, _title, _about, _direction, "%", "scores", _compute),
             estimator="out-of-distribution positive, raw scores",
-            summary=bool(_summary),
+            summary=_key in ("auroc", "fpr_at_95_tpr_in"),
         )
     )
-register_metric(
-    Metric(
-        "threshold",
-        "energy threshold",
-        "energy at or below which 95 % (--accept) of the validation images are",
-        0,
-        summary=False,
-    )
-)
-register_metric(
-    Metric(
-        "accepted", "accepted", "share of images at or below the threshold", 0, "%", summary=False
-    )
-)
+for _key, _title, _about, _unit in (
+    ("threshold", "energy threshold", "energy that 95 % (--accept) of validation images have", ""),
+    ("accepted", "accepted", "share of images at or below the threshold", "%"),
+):
+    register_metric(Metric(_key, _title, _about, 0, _unit, summary=False))

@@ -1,22 +1,8 @@
 """The registry of metrics and of OOD scores: evaluation computes every entry, tables are read from it.
 
-To add a metric, write one file with one entry, in this folder or in another package (entry point
-`killick.metrics`, with the metric's key as its name):
-
-    from killick.metrics import Metric, register_metric
-
-    register_metric(
-        Metric(
-            "overconfidence",
-            "overconfidence",
-            "mean confidence in wrong predictions",
-            direction=-1,
-            input="confidence",
-            compute=lambda confidence, correct: float(confidence[~correct].mean()),
-        )
-    )
-
-Rows, report, terminal, model card and `killick list metrics` then have it.
+To add a metric, register one `Metric` in a file of this folder, or in another package (entry point
+`killick.metrics`, with the metric's key as its name); CONTRIBUTING.md has an example. Rows, report,
+terminal, model card and `killick list metrics` then have it.
 """
 
 from collections.abc import Callable

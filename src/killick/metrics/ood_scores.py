@@ -4,12 +4,9 @@ The public functions give float64 of shape `(n,)`, computed in float64 from what
 saturated before stays so: a softmax in float32 is exactly 1 for many images, and those are tied.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
-from killick.errors import OptionError
 from killick.metrics.input_checks import blocks, check_logits, check_probs
 from killick.metrics.metric_registry import Metric, OODScore, register_metric, register_score
 
@@ -22,9 +19,7 @@ def energy(logits: Tensor, temperature: float = 1.0) -> Tensor:
         [-0.6931, -9.0001]
     """
     check_logits(logits)
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise OptionError(f"expected a temperature above 0, found {temperature}.")
-    return torch.cat([temperature * energy_of(b / temperature) for b in blocks(logits)])
+    return torch.cat([temperature * energy_of(b / temperature) for (b,) in blocks(logits)])
 
 
 def max_softmax(probs: Tensor) -> Tensor:
@@ -42,7 +37,7 @@ def max_logit(logits: Tensor) -> Tensor:
 def entropy(probs: Tensor) -> Tensor:
     """The entropy of the predicted distribution, in nats; a class of probability 0 adds nothing."""
     check_probs(probs)
-    return torch.cat([entropy_of(block) for block in blocks(probs)])
+    return torch.cat([entropy_of(block) for (block,) in blocks(probs)])
 
 
 # The formulas, in the precision of their input: logits `(..., n, classes)`.
@@ -69,54 +64,45 @@ def _mutual_information(members: Tensor) -> Tensor:
     return (entropy_of(probs.mean(0)) - entropy_of(probs).mean(0)).clamp_min(0)
 
 
-register_score(OODScore("energy", "energy", "minus the logsumexp of the logits", compute=energy_of))
-register_score(
+for _score in (
+    OODScore("energy", "energy", "minus the logsumexp of the logits", compute=energy_of),
     OODScore(
         "max_softmax",
         "max softmax",
         "minus the probability of the predicted class",
         compute=lambda logits: -logits.softmax(-1).amax(-1),
-    )
-)
-register_score(
+    ),
     OODScore(
         "max_logit", "max logit", "minus the highest logit", compute=lambda logits: -logits.amax(-1)
-    )
-)
-register_score(
+    ),
     OODScore(
         "entropy",
         "entropy",
         "entropy of the predicted distribution",
         compute=lambda logits: entropy_of(logits.softmax(-1)),
-    )
-)
-register_score(
+    ),
     OODScore(
         "residual_distance",
         "residual",
         "distance to the nearest residual of training (anchored models)",
         "images",
-    )
-)
-register_score(
+    ),
     OODScore(
         "spread",
         "spread",
         "mean standard deviation of the probabilities over references (anchored models)",
         "members",
         _spread,
-    )
-)
-register_score(
+    ),
     OODScore(
         "mutual_information",
         "mutual inf.",
         "mutual information of prediction and reference (anchored models)",
         "members",
         _mutual_information,
-    )
-)
+    ),
+):
+    register_score(_score)
 
 # What the suite `references` reports.
 for _key, _title, _about, _unit in (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from killick.metrics.input_checks import check_ranked
+from killick.metrics.input_checks import check_pairs
 from killick.metrics.metric_registry import Metric, register_metric
 
 
@@ -34,7 +34,7 @@ def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
         >>> curve.risk.tolist()
         [0.0, 0.25, 0.3333333333333333]
     """
-    confidence, correct = check_ranked(confidence, correct)
+    confidence, correct = check_pairs(confidence, correct, ranked=True)
     ordered, order = confidence.sort(descending=True)
     wrong = (~correct[order]).double()
     _, group, size = ordered.unique_consecutive(return_inverse=True, return_counts=True)

@@ -4,26 +4,21 @@ At a bandwidth sigma it is the integral over [0, 1] of |the mean of (confidence 
 a Gaussian around the confidence, reflected at 0 and 1. The automatic bandwidth is where the error
 equals the bandwidth, found by ten halvings of [0, 1], as relplot does it.
 
-Estimators differ in how they treat confidences at the very ends, so a result says which it was:
-`exact` is the definition above, to 1e-5; `relplot-1.0.3` and `relplot-1.0` are what those versions
-of relplot give (see `legacy.py`). Without confidences within a thousandth of 0 or 1, and with some
-hundred images, `exact` and `relplot-1.0.3` agree to a few 1e-4, which is the latter's precision.
+Without confidences within a thousandth of 0 or 1, relplot 1.0.3 agrees to a few 1e-4, which is its
+precision. It weighs confidences of exactly 0 or 1 otherwise, and relplot 1.0 half as much.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from killick.errors import OptionError, check_option
+from killick.errors import OptionError
 from killick.metrics import cosine_series as cosines
-from killick.metrics import relplot_versions as legacy
 from killick.metrics.input_checks import check_pairs
 from killick.metrics.metric_registry import Metric, register_metric
-
-ESTIMATORS = ("exact", "relplot-1.0.3", "relplot-1.0")
 
 _HALVINGS = 10
 _LEAST_TRIED = 0.001  # smaller bandwidths count as too small without being tried
@@ -46,13 +41,7 @@ class SmoothReliability:
     bandwidth: float
 
 
-def smooth_ece(
-    confidence: Tensor,
-    correct: Tensor,
-    bandwidth: float | None = None,
-    *,
-    estimator: str = "exact",
-) -> float:
+def smooth_ece(confidence: Tensor, correct: Tensor, bandwidth: float | None = None) -> float:
     """The smooth calibration error of the whole set, from 0 to 1.
 
     It is not the mean over batches: small batches have larger errors.
@@ -61,22 +50,14 @@ def smooth_ece(
         confidence: The probability of the predicted class, `(n,)`.
         correct: Whether the prediction was right, `(n,)`.
         bandwidth: Of the kernel; found automatically by default.
-        estimator: `exact`, or as a version of relplot has it: `relplot-1.0.3`, `relplot-1.0`.
 
     Example:
         >>> round(smooth_ece(torch.full((100,), 0.75), torch.arange(100) < 50), 6)
         0.25
     """
-    check_option("estimator", estimator, ESTIMATORS)
-    confidence, correct = check_pairs(confidence, correct)
-    _check_bandwidth(bandwidth)
-    error: Callable[[Tensor], Tensor]
-    if estimator == "exact":
-        error = _residual_errors(confidence, correct, bandwidth)
-    else:
-        points = confidence.double()
-        error = legacy.ERRORS[estimator](points, points - correct.double())
-    return float(error(_bandwidths(error, bandwidth, 1, confidence.device)))
+    confidence, correct = _check(confidence, correct, bandwidth)
+    series = _series(confidence, correct, bandwidth)
+    return float(_error_at(series, _bandwidths(series, bandwidth)))
 
 
 def smooth_ece_interval(
@@ -102,12 +83,7 @@ def smooth_ece_interval(
         generator: On any device; the default generator of the tensors' device without it.
         bandwidth: Of the kernel; found automatically, for each resample, by default.
     """
-    confidence, correct = check_pairs(confidence, correct)
-    _check_bandwidth(bandwidth)
-    if not 0 < level < 1:
-        raise OptionError(f"expected a level between 0 and 1, found {level}.")
-    if resamples < 2:
-        raise OptionError(f"expected at least 2 resamples, found {resamples}.")
+    confidence, correct = _check(confidence, correct, bandwidth)
     cells = _cells_for(bandwidth)
     kinds = [confidence[~correct], confidence[correct]]
     sizes = [torch.bincount(cosines.locate(c.double(), cells)[0], minlength=cells) for c in kinds]
@@ -122,8 +98,8 @@ def smooth_ece_interval(
     rows = max(1, _ROWS * _CELLS // cells)
     for start in range(0, resamples, rows):
         counts = _resample(size, min(rows, resamples - start), generator).view(-1, 2, cells)
-        error = _Errors(cosines.to_series(torch.stack([(counts * e).sum(1) for e in each], 1)))
-        found.append(error(_bandwidths(error, bandwidth, len(counts), confidence.device)))
+        series = cosines.to_series(torch.stack([(counts * e).sum(1) for e in each], 1))
+        found.append(_error_at(series, _bandwidths(series, bandwidth)))
     errors = torch.cat(found)
     low, high = errors.quantile(errors.new_tensor([(1 - level) / 2, (1 + level) / 2])).tolist()
     return low, high
@@ -140,13 +116,9 @@ def smooth_reliability(
         bandwidth: Of the kernel; that of `smooth_ece` by default.
         points: Where they are evaluated, 0 and 1 included.
     """
-    confidence, correct = check_pairs(confidence, correct)
-    _check_bandwidth(bandwidth)
-    if points < 2:
-        raise OptionError(f"expected at least 2 points, found {points}.")
+    confidence, correct = _check(confidence, correct, bandwidth)
     if bandwidth is None:
-        error = _residual_errors(confidence, correct, None)
-        bandwidth = float(_bandwidths(error, None, 1, confidence.device))
+        bandwidth = float(_bandwidths(_series(confidence, correct, None), None))
     places = torch.linspace(0, 1, points, dtype=torch.float64, device=confidence.device)
     everyone = ((c, torch.ones_like(c)) for c, _ in _blocks(confidence, correct))
     density, right = (
@@ -161,22 +133,17 @@ def smooth_reliability(
     return SmoothReliability(places, accuracy, density.clamp_min(0), bandwidth)
 
 
-class _Errors:
+def _error_at(series: Tensor, bandwidth: Tensor) -> Tensor:
     """The calibration error at a bandwidth, for each row of residuals given as cosine series."""
-
-    def __init__(self, series: Tensor) -> None:
-        self.series = series
-
-    def __call__(self, bandwidth: Tensor) -> Tensor:
-        steps = cosines.steps_for(float(bandwidth.min()), _LEAST_STEPS)
-        values = cosines.smooth(self.series, bandwidth, steps)
-        return cosines.integrate_absolute(values).clamp_max(1.0)
+    steps = cosines.steps_for(float(bandwidth.min()), _LEAST_STEPS)
+    values = cosines.smooth(series, bandwidth, steps)
+    return cosines.integrate_absolute(values).clamp_max(1.0)
 
 
-def _residual_errors(confidence: Tensor, correct: Tensor, bandwidth: float | None) -> _Errors:
-    """The error of the whole set, as a function of the bandwidth."""
+def _series(confidence: Tensor, correct: Tensor, bandwidth: float | None) -> Tensor:
+    """The residuals of the whole set as a cosine series."""
     powers = cosines.sum_powers(_residuals(confidence, correct), _cells_for(bandwidth))
-    return _Errors(cosines.to_series(powers)[None] / len(confidence))
+    return cosines.to_series(powers)[None] / len(confidence)
 
 
 def _blocks(confidence: Tensor, correct: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -197,20 +164,15 @@ def _cells_for(bandwidth: float | None) -> int:
     return _CELLS if bandwidth is None else cosines.steps_for(bandwidth, _CELLS)
 
 
-def _bandwidths(
-    error: Callable[[Tensor], Tensor], given: float | None, rows: int, device: torch.device
-) -> Tensor:
-    """For each row what was given, or the bandwidth that the error equals.
-
-    The latter is rounded up to the last halving.
-    """
-    high = torch.ones(rows, dtype=torch.float64, device=device)
+def _bandwidths(series: Tensor, given: float | None) -> Tensor:
+    """For each row what was given, or the bandwidth that the error equals, rounded up."""
+    high = torch.ones(len(series), dtype=torch.float64, device=series.device)
     if given is not None:
         return high * given
     low = torch.zeros_like(high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        too_small = (middle < error(middle)) | (middle < _LEAST_TRIED)
+        too_small = (middle < _error_at(series, middle)) | (middle < _LEAST_TRIED)
         low, high = torch.where(too_small, middle, low), torch.where(too_small, high, middle)
     return high
 
@@ -233,10 +195,11 @@ def _resample(sizes: Tensor, rows: int, generator: torch.Generator | None) -> Te
     return counts.to(sizes.device)
 
 
-def _check_bandwidth(bandwidth: float | None) -> None:
+def _check(confidence: Tensor, correct: Tensor, bandwidth: float | None) -> tuple[Tensor, Tensor]:
     """Refuse a bandwidth that is not positive, or too small for any grid."""
     if bandwidth is not None and not 1e-5 <= bandwidth < math.inf:
         raise OptionError(f"expected a bandwidth of at least 0.00001, found {bandwidth}.")
+    return check_pairs(confidence, correct)
 
 
 register_metric(

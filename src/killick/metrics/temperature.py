@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from killick.errors import OptionError
 from killick.metrics.input_checks import blocks, check_logits
 from killick.metrics.metric_registry import Metric, register_metric
 
@@ -34,9 +33,6 @@ def fit_temperature(
     """
     check_logits(logits, labels)
     coldest, hottest = bounds
-    if not 0 < coldest < hottest < math.inf:
-        raise OptionError(f"expected bounds as 0 < lowest < highest, found {bounds}.")
-    labels = labels.to(logits.device, torch.long)
     low, high = 1 / hottest, 1 / coldest  # of the inverse temperature
     against, colder = _slope(logits, labels, low)[0] >= 0, _slope(logits, labels, high)[0] <= 0
     if against and colder:
@@ -60,15 +56,13 @@ def fit_temperature(
 def _slope(logits: Tensor, labels: Tensor, inverse: float) -> tuple[float, float]:
     """The first and second derivative of the likelihood's negative logarithm in 1 / T."""
     first = torch.zeros((), dtype=torch.float64, device=logits.device)
-    second, start = torch.zeros_like(first), 0
-    for block in blocks(logits):
-        own = block.gather(1, labels[start : start + len(block), None])
-        ahead = block - own  # how far each class is ahead of the label
+    second = torch.zeros_like(first)
+    for block, own in blocks(logits, labels):
+        ahead = block - block.gather(1, own[:, None])  # how far each class is ahead of the label
         weights = (inverse * ahead).softmax(1)
         mean = (weights * ahead).sum(1)
         first += mean.sum()
         second += ((weights * ahead.square()).sum(1) - mean.square()).clamp_min(0).sum()
-        start += len(block)
     return float(first), float(second)
 
 
