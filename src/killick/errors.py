@@ -1,20 +1,4 @@
-"""Every error a user can meet.
-
-```
-KillickError
-├── ShapeError        (ValueError)    images, references or labels of a wrong shape
-├── DtypeError        (TypeError)     floats where uint8 was meant, or the other way round
-├── OptionError       (ValueError)    an option that does not exist, a number out of its range
-├── StemError         (ValueError)    a network that cannot be anchored or folded
-├── ReferencesError   (ValueError)    references that are missing, too few or not finite
-├── StorageError      (ValueError)    a saved model that cannot be written, read or trusted
-├── DataError         (ValueError)    images that are missing, damaged or not what was said
-├── RecipeError       (ValueError)    a recipe with mistakes, all of them told
-├── CheckpointError   (ValueError)    a run that cannot be saved or taken up again
-├── OutputError       (ValueError)    a model that returns NaN, or logits for other classes
-├── DivergedError     (ArithmeticError)  a loss that became NaN or infinite
-└── InstallError      (ImportError)   an optional library that is not installed
-```
+"""Every error a user can meet: each a `KillickError`, and a built-in error beside.
 
 Each message says what was expected, what was found, and the way out.
 """
@@ -113,6 +97,12 @@ def show(value: object) -> str:
         return _brief.repr(value)[:300]
     except ValueError:  # Python does not write a number of thousands of digits
         return "a number of very many digits"
+
+
+def one_line(problem: BaseException) -> str:
+    """The message of a problem in one line of at most 300 characters; its kind if it has none."""
+    text = " ".join(str(problem).split())[:300].rstrip(". ") or type(problem).__name__
+    return text.encode("utf-8", "backslashreplace").decode()  # JSON may hold half characters
 
 
 def find_reason(problem: BaseException) -> str:

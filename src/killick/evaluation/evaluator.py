@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
-from killick.core.image_model import image_model_in, old_keywords
+from killick.core.image_model import image_model_in
 from killick.corruptions.corruption import CorruptionFunction, Photographs, describe
 from killick.corruptions.suites import SEVERITIES
 from killick.data.sources import Given, as_sets, read_once
@@ -38,7 +38,6 @@ USUAL_REFERENCES = 5
 FEW = 100  # validation images: fewer do not fit a temperature
 
 
-@old_keywords(normalise="normalize", answers="predictions")
 def evaluate(
     model: "nn.Module | Callable[[Tensor], Tensor] | str | os.PathLike[str]",
     data: Data | None = None,

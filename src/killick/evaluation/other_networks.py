@@ -62,12 +62,8 @@ def make_by_name(
             f"--checkpoint must be a file with weights, found the folder {checkpoint}. To evaluate"
             f" a run or saved model: killick evaluate {checkpoint}."
         )
-    hint = "Evaluate it on data with the classes that it was trained for."
-    if classes is None:
-        hint = "Name the data it was trained on: --data."
-    which = "Name the network that it is of: timm:resnet50, for example."
-    weights = read_weights(checkpoint)
-    fill(net, weights, checkpoint, name, new_head=False, hint=hint, which=which)
+    hint = "Name its own network, and with --data the data that it was trained on."
+    fill(net, read_weights(checkpoint), checkpoint, name, new_head=False, hint=hint)
     if name.partition(":")[0] not in LIBRARIES and (normalize is None or size is None):
         raise OptionError(f"{name}, a network of your own, requires --mean, --std and --size.")
     config = getattr(net, "pretrained_cfg", None) or {}

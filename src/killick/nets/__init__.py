@@ -13,15 +13,14 @@ from typing import Any
 
 from torch import nn
 
-from killick.errors import OptionError, check_option
+from killick.errors import OptionError, check_option, one_line
 from killick.nets.architecture import IMAGENET_MEAN as IMAGENET_MEAN
 from killick.nets.architecture import IMAGENET_STD as IMAGENET_STD
 from killick.nets.architecture import NETWORKS as NETWORKS
 from killick.nets.architecture import Architecture as Architecture
 from killick.nets.architecture import network as network
-from killick.nets.architecture import remember as remember
 from killick.nets.architecture import remembered as remembered
-from killick.nets.custom import LIBRARIES, describe_unknown, find_own, own_libraries
+from killick.nets.custom import HOW_TO_LIST, LIBRARIES, find_own, own_libraries
 from killick.nets.resnet import ResNet as ResNet
 from killick.nets.resnet import resnet18 as resnet18
 from killick.nets.resnet import resnet_small as resnet_small
@@ -57,7 +56,7 @@ def create(name: str, **arguments: Any) -> nn.Module:
         try:
             check_option("the library", library, known)
         except OptionError as problem:
-            raise OptionError(f"{problem}{describe_unknown(name)}") from None
+            raise OptionError(f"{problem} {HOW_TO_LIST}") from None
     for key in arguments:
         if key.startswith(_FORBIDDEN):
             raise OptionError(
@@ -68,45 +67,31 @@ def create(name: str, **arguments: Any) -> nn.Module:
         plain = json.loads(json.dumps(arguments))
     except (TypeError, ValueError) as problem:
         raise OptionError(f"JSON must be able to hold the arguments: {problem}.") from problem
-    net = _make(library, model, plain)
-    remember(net, Architecture(name, plain))
+    make = _find(library, model)
+    try:
+        net = make(**plain)
+    except Exception as problem:  # whatever a library, or a user's code, raises
+        raise OptionError(
+            f"cannot make {name!r} with {plain}: {type(problem).__name__}: {one_line(problem)}."
+        ) from problem
+    if not isinstance(net, nn.Module):
+        raise OptionError(f"{name!r} must make a torch.nn.Module, found {type(net).__name__}.")
+    net.killick_architecture = Architecture(name, plain)  # type: ignore[assignment]
     return net
 
 
-def _make(library: str, model: str, arguments: dict[str, Any]) -> nn.Module:
-    make: Callable[..., nn.Module]
+def _find(library: str, model: str) -> Callable[..., nn.Module]:
+    """The function or class that makes a network."""
     if library == "killick":
-        make = NETWORKS.find(model)
-    elif library == "timm":
+        return NETWORKS.find(model)
+    if library == "timm":
         import timm
 
         check_option("the network", model.split(".")[0], timm.list_models())
-        make = partial(timm.create_model, model, pretrained=False)
-    elif library == "torchvision":
+        return partial(timm.create_model, model, pretrained=False)
+    if library == "torchvision":
         import torchvision
 
         check_option("the network", model, torchvision.models.list_models(torchvision.models))
-        make = partial(torchvision.models.get_model, model, weights=None)
-    else:
-        return _make_own(library, model, arguments)
-    try:
-        return make(**arguments)
-    except TypeError as problem:
-        raise OptionError(f"cannot make '{library}:{model}' with {arguments}: {problem}.") from None
-
-
-def _make_own(library: str, model: str, arguments: dict[str, Any]) -> nn.Module:
-    make = find_own(library, model)
-    try:
-        net = make(**arguments)
-    except Exception as problem:  # whatever a user's code raises
-        reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300].rstrip(".")
-        raise OptionError(
-            f"cannot make '{library}:{model}' with {arguments}: {reason}. Networks of your own are"
-            " called with num_classes= and the recipe's network.arguments."
-        ) from problem
-    if not isinstance(net, nn.Module):
-        raise OptionError(
-            f"'{library}:{model}' must make a torch.nn.Module, found {type(net).__name__}."
-        )
-    return net
+        return partial(torchvision.models.get_model, model, weights=None)
+    return find_own(library, model)

@@ -27,11 +27,6 @@ class Architecture:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def remember(net: nn.Module, architecture: Architecture) -> None:
-    """Note on `net` how it was made."""
-    net.killick_architecture = architecture  # type: ignore[assignment]
-
-
 def remembered(net: nn.Module) -> Architecture | None:
     """How `net` was made, if it was made by `create`."""
     found = getattr(net, "killick_architecture", None)

@@ -18,13 +18,17 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from killick.errors import OptionError, check_option
+from torch import nn
+
+from killick.errors import OptionError, check_option, one_line
 
 VARIABLE = "KILLICK_NETWORKS"
 LIBRARIES = ("killick", "timm", "torchvision")
+HOW_TO_LIST = f"Networks of your own: {VARIABLE}=FILE.py, then 'FILE:NAME'."
 
 
 def own_libraries() -> dict[str, str]:
@@ -67,21 +71,9 @@ def read_source(library: str) -> bytes | None:
     source = own_libraries().get(library, "")
     if not source.endswith(".py"):
         return None
-    try:
-        with open(source, "rb") as file:
-            return file.read()
-    except OSError:  # an error comes when the network is made
-        return None
-
-
-def describe_unknown(name: str) -> str:
-    """How to list the file of a network that is not known."""
-    library, _, model = name.rpartition(":")
-    file = library if library.endswith(".py") else f"{library}.py"
-    if not library or not os.path.isfile(os.path.expanduser(file)):
-        return f" Networks of your own: {VARIABLE}=FILE.py, then 'FILE:NAME'."
-    stem = os.path.basename(file)[: -len(".py")]
-    return f" For the network in {file}: {VARIABLE}={file}, and name it '{stem}:{model}'."
+    with contextlib.suppress(OSError):  # an error comes when the network is made
+        return Path(source).read_bytes()
+    return None
 
 
 def _may_make_a_network(value: Any, module: ModuleType) -> bool:
@@ -90,8 +82,6 @@ def _may_make_a_network(value: Any, module: ModuleType) -> bool:
     What else a module imports is refused: a model must not name `system` where a file has a line
     `from os import system`.
     """
-    from torch import nn
-
     while isinstance(value, functools.partial):
         value = value.func
     if isinstance(value, type):
@@ -107,10 +97,11 @@ def _import(library: str, source: str) -> ModuleType:
             return importlib.import_module(source)
         return _run_file(f"killick_networks_{library}", source)
     except Exception as problem:  # whatever is wrong with a user's code
-        reason = " ".join(f"{type(problem).__name__}: {problem}".split())[:300].rstrip(".")
-        line = _line_in(problem, source)
+        frames = traceback.extract_tb(problem.__traceback__)
+        lines = [f" (line {frame.lineno})" for frame in frames if frame.filename == source]
         raise OptionError(
-            f"cannot import {source} ({VARIABLE}): {reason}" + (f" (line {line})." if line else ".")
+            f"cannot import {source} ({VARIABLE}): {type(problem).__name__}: {one_line(problem)}"
+            f"{''.join(lines[-1:])}."
         ) from problem
 
 
@@ -132,12 +123,3 @@ def _run_file(name: str, source: str) -> ModuleType:
         with contextlib.suppress(ValueError):
             sys.path.remove(folder)
     return module
-
-
-def _line_in(problem: BaseException, source: str) -> int | None:
-    """The line of a file that raised something, if it did."""
-    if isinstance(problem, SyntaxError):
-        return problem.lineno if problem.filename == source else None
-    frames = traceback.extract_tb(problem.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == source]
-    return lines[-1] if lines else None

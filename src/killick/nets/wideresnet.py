@@ -39,12 +39,7 @@ class PreactivatedBlock(nn.Module):
 class WideResNet(nn.Module):
     """Three stages of blocks, `width` times as wide as 16, 32 and 64; mean over pixels; linear.
 
-    Args:
-        blocks: In each stage: 6 for a network of 40 convolutions, counting those on shortcuts.
-        width: How many times as wide as the narrow network.
-        num_classes: Logits.
-        in_chans: Channels of an image.
-        dropout: Share of features that is dropped between the convolutions of a block.
+    Six `blocks` in each stage make a network of 40 convolutions, counting those on shortcuts.
     """
 
     def __init__(

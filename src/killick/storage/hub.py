@@ -7,53 +7,30 @@ known by the names of its classes, which have stayed while the module they are i
 import importlib
 import os
 import re
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from killick.errors import InstallError, OptionError, StorageError
+from killick.errors import InstallError, OptionError, StorageError, one_line
 
 _PART = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@(\S+))?", re.ASCII)
 # The first that fits: some of these classes are kinds of others further down.
-_REASONS = (
-    ("GatedRepoError", "its owner has to let you in. Ask there, then log in: hf auth login"),
-    (
-        "RevisionNotFoundError",
-        "there is no such revision of it. Name a branch, a tag or a commit that is there",
-    ),
-    (
-        "RepositoryNotFoundError",
-        "there is no such model, or it is private. Check the name, or log in: hf auth login",
-    ),
-    ("DisabledRepoError", "it was disabled there"),
-    (
-        "OfflineModeIsEnabled",
-        "the client is offline (HF_HUB_OFFLINE), and it was not fetched before. Unset that once",
-    ),
-    (
-        "LocalEntryNotFoundError",
-        "the hub could not be reached, and it was not fetched before. Check the connection",
-    ),
-    ("LocalTokenNotFoundError", "nobody is logged in. Log in: hf auth login"),
-    ("HFValidationError", "the hub knows no such names. It is called OWNER/NAME"),
-)
-_STATUSES = {
-    401: "the hub does not know who you are. Log in: hf auth login",
-    403: "you may not. Log in as someone who may: hf auth login",
+_REASONS = {
+    "GatedRepoError": "its owner has to let you in. Ask there, then log in: hf auth login",
+    "RevisionNotFoundError": "it has no such branch, tag or commit",
+    "RepositoryNotFoundError": "there is no such model, or it is private. Check the name, or log in:"
+    " hf auth login",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and it was not fetched before",
+    "LocalEntryNotFoundError": "the hub cannot be reached, and it was not fetched before",
+    "LocalTokenNotFoundError": "nobody is logged in. Log in: hf auth login",
 }
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A model on the hub.
-
-    Attributes:
-        repo: Such as `owner/name`.
-        revision: A branch, tag or commit; None for the newest.
-    """
+    """A model on the hub, and a branch, tag or commit of it; None is the newest."""
 
     repo: str
     revision: str | None = None
@@ -83,16 +60,7 @@ def read_hub_name(given: str | os.PathLike[str], revision: str | None = None) ->
 
 
 def fetch(name: HubName, files: Sequence[str]) -> Path:
-    """The folder that these files of a model are in, once they are fetched.
-
-    Args:
-        name: Of the model.
-        files: Names of those wanted. Nothing else is fetched: no code, no pickles.
-
-    Raises:
-        InstallError: If the client is not installed.
-        StorageError: If there is no such model, nobody may have it, or there is no connection.
-    """
+    """The folder that these files of a model are in, once they are fetched, and no others."""
     client = import_client(f"to load {name}, which is no folder here")
     try:
         folder = client.snapshot_download(
@@ -107,11 +75,7 @@ def fetch(name: HubName, files: Sequence[str]) -> Path:
 
 
 def import_client(purpose: str) -> Any:
-    """The client's module.
-
-    Args:
-        purpose: What it is needed for, such as "to load owner/name".
-    """
+    """The client's module; `purpose` is for the error, such as "to load owner/name"."""
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError as problem:
@@ -123,22 +87,9 @@ def import_client(purpose: str) -> Any:
 
 def explain(problem: BaseException) -> str:
     """Why the hub did not do what was asked, in a line without a full stop, with the way out."""
-    kinds = {kind.__name__ for each in _chain(problem) for kind in type(each).__mro__}
-    for kind, reason in _REASONS:
-        if kind in kinds:
-            return reason
-    status = getattr(getattr(problem, "response", None), "status_code", None)
-    if status in _STATUSES:
-        return _STATUSES[status]
-    said = " ".join((str(problem) or type(problem).__name__).split())
-    return textwrap.shorten(said, 200, placeholder=" …").rstrip(". ")
-
-
-def _chain(problem: BaseException) -> list[BaseException]:
-    """A problem and those that it was raised from."""
-    found: list[BaseException] = []
     each: BaseException | None = problem
-    while each is not None and each not in found:
-        found.append(each)
+    kinds: set[str] = set()
+    while each is not None:  # what it was raised from is often more precise
+        kinds |= {kind.__name__ for kind in type(each).__mro__}
         each = each.__cause__
-    return found
+    return next((_REASONS[kind] for kind in _REASONS if kind in kinds), one_line(problem))

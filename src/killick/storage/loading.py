@@ -9,10 +9,8 @@ expect, and `config.json` has their digests.
 import copy
 import hashlib
 import json
-import math
 import os
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,17 +22,54 @@ from killick.core.anchored import Anchored, ReferenceKind, anchor
 from killick.core.image_model import Threshold
 from killick.core.inspection import relative_error
 from killick.core.standard import Standard, standard
-from killick.errors import OptionError, StorageError, show
+from killick.errors import OptionError, StorageError, one_line, show
 from killick.nets import Architecture, create
 from killick.storage.hub import fetch, read_hub_name
+from killick.storage.json_checks import (
+    Check,
+    are_numbers,
+    are_texts,
+    find_bad,
+    is_shape,
+    is_text,
+    is_threshold,
+    optional,
+)
+from killick.storage.weights import find_misfit
 
 FORMAT, VERSION = "killick-model", 1
 PLAIN_NAMES = {"weights": "model.safetensors", "examples": "examples.safetensors"}
-LARGEST_IMAGE = 2**26  # numbers
 LARGEST_DIFFERENCE = 1e-3  # of the logits of the examples, relative to their size
 # Numbers that a network may hold beside those that are stored, such as tables of positions: 256 MiB.
 SPARE_NUMBERS = 2**26
 CONTENT_NAME = re.compile(r"(model|examples)-[0-9a-f]{8}\.safetensors")
+
+
+_CHECKS: dict[str, Check] = {
+    "kind": lambda value: value in ("anchored", "standard"),
+    "image_shape": is_shape,
+    "stems": optional(are_texts),
+    "normalize": optional(
+        lambda value: (
+            isinstance(value, dict) and all(are_numbers(value.get(key)) for key in ("mean", "std"))
+        )
+    ),
+    "architecture": optional(
+        lambda value: (
+            isinstance(value, dict)
+            and is_text(value.get("name"))
+            and isinstance(value.get("arguments"), dict)
+        )
+    ),
+    "references": optional(
+        lambda value: (
+            isinstance(value, dict) and value.get("kind", "images") in get_args(ReferenceKind)
+        )
+    ),
+    "class_names": optional(are_texts),
+    "provenance": optional(lambda value: isinstance(value, dict)),
+    "threshold": optional(is_threshold),
+}
 
 
 def load(
@@ -73,16 +108,11 @@ def load(
         )
     try:
         if net is None:
-            _check_network_size(config.get("architecture"), weights, folder)
-            net = _make(config.get("architecture"), folder)
-        model = rebuild(net, config, weights, folder)
+            net = _make_net(config.get("architecture"), weights)
+        model = rebuild(net, config, weights)
         error = example_error(model, examples)
-    except StorageError:
-        raise
     except Exception as problem:  # whatever a network raises that is not the one that was saved
-        text = " ".join(str(problem).split())[:300]
-        text = text.encode("utf-8", "backslashreplace").decode()  # JSON may hold half characters
-        raise StorageError(f"cannot load {folder}: {text or type(problem).__name__}") from problem
+        raise StorageError(f"cannot load {folder}: {one_line(problem)}.") from problem
     if not error <= LARGEST_DIFFERENCE:
         raise StorageError(
             f"cannot load {folder}: the logits of the saved examples differ by {error:.1e} of their"
@@ -130,22 +160,23 @@ def read_config(folder: Path) -> dict[str, Any]:
             f" {_describe_folder(folder)}."
         )
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as problem:
-        text = " ".join(str(problem).split())[:200]
-        raise StorageError(f"cannot load {folder}: config.json is damaged ({text}).") from None
-    kind = config.get("format") if isinstance(config, dict) else type(config).__name__
-    if not isinstance(config, dict) or kind != FORMAT:
         raise StorageError(
-            f"cannot load {folder}: the format in config.json is {show(kind)}, not {FORMAT!r}."
-        )
-    if config.get("version") != VERSION:
+            f"cannot load {folder}: config.json is damaged ({one_line(problem)})."
+        ) from None
+    said = [config.get(k) for k in ("format", "version")] if isinstance(config, dict) else None
+    if said != [FORMAT, VERSION]:
         raise StorageError(
-            f"cannot load {folder}: expected format version {VERSION}, found"
-            f" {show(config.get('version'))}. Use the version of Killick that wrote it:"
-            f" {show(config.get('made_with'))}."
+            f"cannot load {folder}: expected format {FORMAT!r}, version {VERSION} in config.json,"
+            f" found {show(said)}. Use the version of Killick that wrote it."
         )
-    _check_config(folder, config)
+    bad = find_bad(config, _CHECKS) + [k for k in PLAIN_NAMES if not is_data_name(config, k)]
+    if bad:
+        raise StorageError(
+            f"cannot load {folder}: config.json has no usable {' and '.join(map(repr, bad))}"
+            f" (found {show([config.get(key) for key in bad])[1:-1]})."
+        )
     return config
 
 
@@ -159,65 +190,8 @@ def _describe_folder(folder: Path) -> str:
         return f"an unfinished run. Resume it: killick train --resume {folder}"
     if any((folder / name).is_file() for name in ("model.onnx", "model.pt2")):
         return "an export. Name the model that it was made from"
-    inside = sorted(path.parent.parent.name for path in folder.glob("*/model/config.json"))
-    if inside:
-        return f"{len(inside)} run{'s' * (len(inside) > 1)} in it. Name one: {folder / inside[0]}"
-    return "no config.json in it"
-
-
-def _check_config(folder: Path, config: dict[str, Any]) -> None:
-    """Refuse a configuration whose values are not of the kind that `save` writes."""
-
-    def numbers(value: Any) -> bool:
-        return isinstance(value, list) and all(type(each) in (int, float) for each in value)
-
-    def names(value: Any) -> bool:
-        return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-    def number(value: Any) -> bool:
-        return type(value) in (int, float) and -1e300 < value < 1e300
-
-    kind, cut, known = config.get("kind"), config.get("threshold"), config.get("references", {})
-    shape: Any = config.get("image_shape")
-    normalize, made = config.get("normalize"), config.get("architecture")
-    fine = {
-        "kind": kind in ("anchored", "standard"),
-        "image_shape": isinstance(shape, list)
-        and 1 <= len(shape) <= 4
-        and all(type(side) is int and side > 0 for side in shape)
-        and math.prod(shape) <= LARGEST_IMAGE,
-        "stems": kind == "standard" or (names(config.get("stems")) and len(config["stems"]) > 0),
-        "normalize": normalize is None
-        or (
-            isinstance(normalize, dict) and all(numbers(normalize.get(k)) for k in ("mean", "std"))
-        ),
-        "architecture": made is None
-        or (
-            isinstance(made, dict)
-            and isinstance(made.get("name"), str)
-            and isinstance(made.get("arguments"), dict)
-        ),
-        "references": isinstance(known, dict)
-        and known.get("kind", "images") in get_args(ReferenceKind),
-        "class_names": config.get("class_names") is None or names(config["class_names"]),
-        "provenance": isinstance(config.get("provenance", {}), dict),
-        "threshold": cut is None
-        or (
-            isinstance(cut, dict)
-            and cut.keys() == {each.name for each in fields(Threshold)}
-            and number(cut["energy"])
-            and number(cut["acceptance"])
-            and type(cut["k"]) is int
-            and isinstance(cut["fitted_on"], str)
-        ),
-        **{key: is_data_name(config, key) for key in PLAIN_NAMES},
-    }
-    bad = [key for key, fits in fine.items() if not fits]
-    if bad:
-        raise StorageError(
-            f"cannot load {folder}: config.json has no usable {' and '.join(map(repr, bad))}"
-            f" (found {show([config.get(key) for key in bad])[1:-1]})."
-        )
+    inside = sorted(path.parent.parent for path in folder.glob("*/model/config.json"))
+    return f"runs in it. Name one: {inside[0]}" if inside else "no config.json in it"
 
 
 def is_data_name(config: dict[str, Any], key: str) -> bool:
@@ -242,9 +216,8 @@ def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, T
     except FileNotFoundError:
         raise StorageError(f"cannot load {folder}: {path.name} is missing.") from None
     except Exception as problem:  # a header that lies makes its reader raise nearly anything
-        text = " ".join(str(problem).split())[:200]
         raise StorageError(
-            f"cannot load {folder}: {path.name} is truncated or damaged ({text})."
+            f"cannot load {folder}: {path.name} is truncated or damaged ({one_line(problem)})."
         ) from None
     if path.name == PLAIN_NAMES[key]:
         fits = hashlib.sha256(data).hexdigest() == config["sha256"][path.name]
@@ -260,44 +233,39 @@ def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, T
     return tensors
 
 
-def _check_network_size(architecture: Any, weights: dict[str, Tensor], folder: Path) -> None:
-    """Refuse a network far larger than its weights, before memory is taken for it."""
+def _make_net(architecture: Any, weights: dict[str, Tensor]) -> nn.Module:
+    """The network, with fresh weights; one far larger than its weights is refused before."""
     if architecture is None:
-        return
+        raise StorageError(
+            "its network was not made by name. Pass it: killick.load(folder, net=net). For commands,"
+            " export it in Python: killick.export(model, FOLDER)"
+        )
+    name, arguments = architecture["name"], architecture["arguments"]
     try:
         with torch.device("meta"):  # without the numbers
-            net = create(architecture["name"], **architecture["arguments"])
+            net = create(name, **arguments)
         wanted = sum(t.numel() for t in (*net.parameters(), *net.buffers()))
     except MemoryError:
-        raise StorageError(f"cannot load {folder}: {show(architecture)} is too large.") from None
+        raise StorageError(f"{show(architecture)} is too large") from None
     except Exception:  # cannot be made without its numbers; other errors come later
-        return
+        wanted = 0
     # Anchored networks have a wider first layer, so the file may hold more.
     stored = sum(
         value.numel() for key, value in weights.items() if key not in ("references", "residuals")
     )
     if wanted > stored + SPARE_NUMBERS:
         raise StorageError(
-            f"cannot load {folder}: the weights file holds {stored} numbers, but"
-            f" {show(architecture)} has {wanted}. Its arguments are others (num_classes?)."
+            f"the weights file holds {stored} numbers, but {show(architecture)} has {wanted}. Its"
+            " arguments are others (num_classes?)"
         )
-
-
-def _make(architecture: Any, folder: Path) -> nn.Module:
-    if architecture is None:
-        raise StorageError(
-            f"cannot load {folder}: its network was not made by name. Pass it:"
-            " killick.load(folder, net=net). For commands, export it in Python:"
-            " killick.export(model, FOLDER); or save one made by killick.nets.create."
-        )
-    return create(architecture["name"], **architecture["arguments"])
+    return create(name, **arguments)
 
 
 def rebuild(
-    net: nn.Module, config: dict[str, Any], weights: dict[str, Tensor], where: object
+    net: nn.Module, config: dict[str, Any], weights: dict[str, Tensor]
 ) -> Anchored | Standard:
     """`net` as the kind of model that the configuration says, with the stored weights."""
-    shape, normalize = config["image_shape"], config["normalize"]
+    shape, normalize = config["image_shape"], config.get("normalize")
     normalize = normalize and (normalize["mean"], normalize["std"])
     net = copy.deepcopy(net).cpu().to(working_dtype(weights))
     model: Anchored | Standard
@@ -305,22 +273,15 @@ def rebuild(
         model = standard(net, normalize, image_shape=shape)
     else:
         example = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
-        model = anchor(net, stem=config["stems"], normalize=normalize, example=example)
+        model = anchor(net, stem=config.get("stems"), normalize=normalize, example=example)
     own = model.state_dict()
-    missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
-    for found, problem in ((missing, "has no"), (unknown, "has an unknown")):
-        if found:
-            raise StorageError(
-                f"cannot load {where}: expected the weights of {type(net).__name__}, but the file"
-                f" {problem} {show(found[0])} ({len(found)} such). It holds another network."
-            )
-    for name, value in own.items():
-        if name not in ("references", "residuals") and weights[name].shape != value.shape:
-            raise StorageError(
-                f"cannot load {where}: expected {name!r} of shape {tuple(value.shape)}, found"
-                f" {show(tuple(weights[name].shape))}. The network has other arguments"
-                " (num_classes?)."
-            )
+    own |= {k: weights[k] for k in own.keys() & {"references", "residuals"} if k in weights}
+    misfit = find_misfit(own, weights)
+    if misfit:
+        raise StorageError(
+            f"expected the weights of {type(net).__name__}, but {misfit}. The file holds another"
+            " network, or one with other arguments (num_classes?)"
+        )
     model.load_state_dict(weights)
     if isinstance(model, Anchored):
         if model.references.numel():

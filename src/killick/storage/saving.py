@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from killick.core.anchored import Anchored, evaluating
 from killick.core.folding import Folded
 from killick.core.standard import Standard, model_in
-from killick.errors import OptionError, StorageError
+from killick.errors import OptionError, StorageError, one_line
 from killick.nets import Architecture, create, remembered
 from killick.runtime.atomic_files import atomic_file
 from killick.storage.loading import (
@@ -62,13 +62,7 @@ _log = logging.getLogger("killick")
 
 @dataclass(frozen=True)
 class ModelContents:
-    """All of a model that is written.
-
-    Attributes:
-        config: What the model is, as JSON has it; without the names of the two files below.
-        weights: Weights, references, residual bank.
-        examples: Two pairs or images, and the logits the model must give for them.
-    """
+    """All of a model that is written: what it is, its weights, and examples to check it by."""
 
     config: dict[str, Any]
     weights: dict[str, Tensor]
@@ -105,16 +99,15 @@ def save(
         StorageError: If it cannot be written; what was there before stays as it was.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
+    if folder.is_file():
         raise StorageError(f"cannot write {folder}: expected a folder, found a file.")
     contents = gather(
         model, class_names=class_names, provenance=provenance, architecture=architecture
     )
     _write(folder, contents)
-    references = contents.config.get("references") or {"count": 0}
-    if references["count"]:
-        count, note = references["count"], references["note"]
-        _log.info("%d reference images are stored in %s. %s", count, folder, note)
+    known = contents.config.get("references")
+    if known and known["count"]:
+        _log.info("%d reference images are stored in %s. %s", known["count"], folder, known["note"])
     return folder
 
 
@@ -206,12 +199,6 @@ def _write(folder: Path, contents: ModelContents) -> None:
         ) from problem
     for name in before - {config["weights"], config["examples"]}:
         (folder / name).unlink(missing_ok=True)
-    if before & set(PLAIN_NAMES.values()):
-        _log.warning(
-            "%s was made for a hub: its README.md and rows are about the old model. Publish it"
-            " again.",
-            folder,
-        )
 
 
 def _write_file(path: Path, data: bytes) -> None:
@@ -260,14 +247,13 @@ def _replaceable_files(folder: Path) -> set[str]:
 def _structure(model: Anchored | Standard) -> dict[str, Any]:
     """What it takes to make the model again, once its network is there."""
     normalize = model.normalize
-    found: dict[str, Any] = {
-        "kind": "anchored" if isinstance(model, Anchored) else "standard",
+    found = {
+        "kind": type(model).__name__.lower(),
         "image_shape": list(model.image_shape),
         "normalize": normalize and {"mean": normalize.mean, "std": normalize.std},
     }
-    if isinstance(model, Anchored):
-        found["stems"] = [stem.name for stem in model.stems]
-    return found
+    stems = {"stems": [s.name for s in model.stems]} if isinstance(model, Anchored) else {}
+    return found | stems
 
 
 def _make_examples(model: Anchored | Standard) -> dict[str, Tensor]:
@@ -302,13 +288,12 @@ def _known_architecture(
         return None
     try:
         net = create(candidate.name, **candidate.arguments)
-        error = example_error(rebuild(net, _structure(model), weights, candidate.name), examples)
-        fits = error <= LARGEST_DIFFERENCE
-        reason = "" if fits else f"its outputs differ by {error:.1e} of their size"
+        error = example_error(rebuild(net, _structure(model), weights), examples)
+        if error <= LARGEST_DIFFERENCE:
+            return {"name": candidate.name, "arguments": candidate.arguments}
+        reason = f"its outputs differ by {error:.1e} of their size"
     except Exception as problem:  # whatever a network made otherwise raises
-        reason = " ".join(str(problem).split())
-    if not reason:
-        return {"name": candidate.name, "arguments": candidate.arguments}
+        reason = one_line(problem)
     if given is not None:
         raise StorageError(
             f"cannot save as {given.name!r} with {given.arguments}: that makes another network"

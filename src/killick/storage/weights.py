@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from killick.errors import CheckpointError
+from killick.errors import CheckpointError, show
 
 CHECKPOINT_FORMAT = "killick-checkpoint"  # of a run that can be resumed
 _WRAPPERS = ("state_dict", "model", "net", "model_state_dict", "model_ema")
@@ -37,16 +37,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f" ({type(problem).__name__}). Save those of a network alone:"
             " torch.save(net.state_dict(), FILE)."
         ) from None
-    said = found.get("format") if isinstance(found, Mapping) else None
-    if isinstance(said, str) and said == CHECKPOINT_FORMAT:
-        raise CheckpointError(
-            f"cannot start from {path}: it is the state of a run that goes on with --resume"
-            f" {path.parent}. A finished run is started from by its folder."
-        )
-    for name in _WRAPPERS:
-        if isinstance(found, Mapping) and isinstance(found.get(name), Mapping):
-            found = found[name]
-            break
+    if isinstance(found, Mapping):
+        if found.get("format") == CHECKPOINT_FORMAT:
+            raise CheckpointError(
+                f"cannot start from {path}: it is the state of a run that goes on with --resume"
+                f" {path.parent}. A finished run is started from by its folder."
+            )
+        inside = (found[name] for name in _WRAPPERS if isinstance(found.get(name), Mapping))
+        found = next(inside, found)
     if not isinstance(found, Mapping) or not all(
         isinstance(name, str) and isinstance(weight, Tensor) for name, weight in found.items()
     ):
@@ -64,51 +62,46 @@ def fill(
     where: Path,
     name: str,
     new_head: bool,
-    hint: str = "If it has other classes: --network.new_head true.",
-    which: str = "Say which network it is: --network timm:resnet50, for example.",
+    hint: str = "Say which network it is, as --network timm:resnet50; if it has other classes:"
+    " --network.new_head true.",
 ) -> None:
     """Load `weights` into `net`; all of them must fit, but for the last layer if `new_head`."""
     own = net.state_dict()
-    other = [name for name in own if name in weights and own[name].shape != weights[name].shape]
+    if new_head:
+        other = [n for n in own.keys() & weights.keys() if own[n].shape != weights[n].shape]
+        if len({n.rpartition(".")[0] for n in other}) == 1:
+            weights = {**weights, **{n: own[n] for n in other}}
+    misfit = find_misfit(own, weights)
+    if misfit:
+        raise CheckpointError(
+            f"cannot start from {where}: expected the weights of {name}, but {misfit}. {hint}"
+        )
+    net.load_state_dict(weights)
+
+
+def find_misfit(own: dict[str, Tensor], weights: dict[str, Tensor]) -> str | None:
+    """The first difference in names or shapes between a network's own weights and others."""
     missing = [name for name in own if name not in weights]
     unknown = [name for name in weights if name not in own]
-    if new_head and other:
-        head = {name.rpartition(".")[0] for name in other}
-        if len(head) == 1:
-            weights = {name: weight for name, weight in weights.items() if name not in other}
-            other = []
     for names, problem in ((missing, "has no"), (unknown, "has an unknown")):
         if names:
-            raise CheckpointError(
-                f"cannot start from {where}: expected the weights of {name}, but it {problem}"
-                f" {names[0]!r} ({len(names)} such). {which}"
-            )
-    if other:
-        odd = other[0]
-        raise CheckpointError(
-            f"cannot start from {where}: expected {odd!r} of shape {tuple(own[odd].shape)}, found"
-            f" {tuple(weights[odd].shape)}. {hint}"
-        )
-    net.load_state_dict({**own, **weights})
+            return f"the file {problem} {show(names[0])} ({len(names)} such)"
+    for name, value in own.items():
+        if weights[name].shape != value.shape:
+            found = show(tuple(weights[name].shape))
+            return f"{name!r} has the shape {found}, not {tuple(value.shape)}"
+    return None
 
 
 def load_plain(path: Path) -> Any:
-    """What torch wrote, on the CPU; nothing in it can run code, and nothing is said of its making.
-
-    Raises:
-        Exception: Of any kind, if it is damaged.
-    """
+    """What torch wrote, on the CPU; nothing in it can run code. A damaged file can raise anything."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def refuse_bomb(path: Path) -> None:
-    """Refuse an archive that is larger inside than outside; torch does not compress its own.
-
-    Raises:
-        CheckpointError: If it is.
-    """
+    """Refuse an archive that is larger inside than outside; torch does not compress its own."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
