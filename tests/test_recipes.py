@@ -9,7 +9,6 @@ from killick.errors import OptionError, RecipeError
 from killick.protocols.masked_protocol import MaskedProtocol
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import (
-    find_setting,
     load_recipe,
     make_recipe,
     read_setting,
@@ -269,16 +268,6 @@ def test_views_that_would_surprise_are_refused(settings, told):
     }
     with pytest.raises(RecipeError, match=told):
         make_recipe(values)
-
-
-def test_old_spellings_are_accepted(tmp_path):
-    (tmp_path / "mine.yaml").write_text("base: shapes-small\noptimiser: {lr: 0.5}\n")
-    recipe = load_recipe(tmp_path / "mine.yaml", {"optimiser.momentum": 0.8})
-    assert (recipe.optimizer.lr, recipe.optimizer.momentum) == (0.5, 0.8)
-    assert recipe.optimizer.nesterov  # of the base
-    assert "optimiser" not in to_yaml(recipe)
-    assert find_setting("optimiser.lr") == find_setting("lr") == "optimizer.lr"
-    assert make_recipe({"protocol": "standard", "optimiser": {"lr": 1}}).optimizer.lr == 1
 
 
 def test_a_group_may_be_given_by_its_name_alone():

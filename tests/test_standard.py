@@ -180,12 +180,3 @@ def test_a_normalization_that_is_no_pair_is_refused():
     for wrong in (True, 3, ((0.5,) * 3,)):
         with pytest.raises(killick.errors.OptionError, match="a pair of sequences"):
             killick.standard(nn.Flatten(), normalize=wrong, image_shape=(3, 8, 8))
-
-
-def test_the_british_spelling_of_normalize_is_taken():
-    statistics = ((0.5,) * 3, (0.25,) * 3)
-    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
-    images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
-    ours = killick.standard(net, normalize=statistics, image_shape=(3, 8, 8))
-    same = killick.standard(net, normalise=statistics, image_shape=(3, 8, 8))
-    assert torch.equal(ours(images), same(images))

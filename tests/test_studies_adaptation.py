@@ -25,7 +25,7 @@ from killick.errors import DataError, DivergedError, OptionError, StemError
 from killick.nets import create
 from killick.report.figures import Style
 from killick.results.measurements import Measured
-from killick.runtime.progress import SilentDisplay
+from killick.runtime.progress import Display
 from killick.studies import adaptation
 from killick.studies.adaptation import STUDY, Options, ProbeTest, collect, probes, tabulate
 from killick.studies.adaptation.domains import load_domains
@@ -468,7 +468,7 @@ OPTIONS = {
 
 
 def quiet(title, steps, done, what):
-    return nullcontext(SilentDisplay())
+    return nullcontext(Display())
 
 
 def trained_with(folder: Path, protocol: str) -> Path:

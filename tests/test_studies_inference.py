@@ -8,7 +8,7 @@ import killick
 from killick.core.anchored import anchored_in
 from killick.errors import KillickError, OptionError
 from killick.results.measurements import Measured
-from killick.runtime.progress import SilentDisplay
+from killick.runtime.progress import Display
 from killick.studies.inference import (
     DISTANCE,
     MARGINAL,
@@ -49,7 +49,7 @@ OPTIONS = {
 
 
 def quiet(title, steps, done, what):
-    return nullcontext(SilentDisplay())
+    return nullcontext(Display())
 
 
 def measure(folder: Path, where: Path, **changes) -> list[dict]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from killick.errors import KillickError
 from killick.results.measurements import Measured
-from killick.runtime.progress import SilentDisplay
+from killick.runtime.progress import Display
 from killick.studies import label_noise
 from killick.studies.label_noise import (
     CORRECTED,
@@ -38,9 +38,7 @@ def trained_with(folder: Path, **settings) -> Path:
 
 def measure(folder: Path, where: Path) -> dict[str, tuple[float, int]]:
     kept = Measured(where, {})
-    label_noise.measure(
-        folder, {}, kept, device=CPU, show=lambda *about: nullcontext(SilentDisplay())
-    )
+    label_noise.measure(folder, {}, kept, device=CPU, show=lambda *about: nullcontext(Display()))
     return {each["metric"]: (each["value"], each["count"]) for each in kept.records}
 
 

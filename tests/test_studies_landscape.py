@@ -17,7 +17,7 @@ import killick
 from killick.core.batchnorm import tracked_norms
 from killick.errors import OptionError
 from killick.results.measurements import Measured, read_measured
-from killick.runtime.progress import SilentDisplay
+from killick.runtime.progress import Display
 from killick.studies.findings import Results
 from killick.studies.landscape import STUDY, collect_optima, compare_widths
 from killick.studies.landscape import plane as plane_of
@@ -85,7 +85,7 @@ def measured(run: Path, folder: Path, **changes) -> Measured:
 
 
 def silently(title, steps, done, what):
-    return nullcontext(SilentDisplay())
+    return nullcontext(Display())
 
 
 # Widths

@@ -12,8 +12,6 @@ need not wait for.
 """
 
 import importlib as _importlib
-import sys as _sys
-from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,35 +41,7 @@ if TYPE_CHECKING:
     from killick.storage.saving import save as save
 
 __version__ = "0.1.0"
-__all__ = [
-    "Anchored",
-    "Draw",
-    "Prediction",
-    "ReferenceMasking",
-    "ReferencePool",
-    "Standard",
-    "anchor",
-    "corrupt",
-    "errors",
-    "evaluate",
-    "export",
-    "fit_threshold",
-    "fold",
-    "load",
-    "metrics",
-    "nets",
-    "pair",
-    "predict",
-    "publish",
-    "replace_references",
-    "residual_bank",
-    "save",
-    "settle",
-    "standard",
-]
-
-# Where each of those is that is not a module itself; the imports above say the same to type
-# checkers, and a test compares the two.
+# Where the names above are; a test compares the two lists.
 _HOMES = {
     "Anchored": "killick.core.anchored",
     "Draw": "killick.core.masking",
@@ -95,28 +65,24 @@ _HOMES = {
     "settle": "killick.core.settle",
     "standard": "killick.core.standard",
 }
+__all__ = sorted([*_HOMES, "errors", "metrics", "nets"])
 
+if not TYPE_CHECKING:
 
-class _LazyPackage(_ModuleType):
-    """A package whose names are imported when they are asked for, once."""
-
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(name: str) -> object:
+        """A name that is asked for the first time; or a module, such as `killick.training`."""
         if name in _HOMES:
-            found = getattr(_importlib.import_module(_HOMES[name]), name)
-            setattr(self, name, found)
-            return found
-        module = f"{self.__name__}.{name}"
-        # Modules too: `killick.training.train` works after `import killick`.
+            globals()[name] = getattr(_importlib.import_module(_HOMES[name]), name)
+            return globals()[name]
+        module = f"killick.{name}"
         if not name.startswith("_"):
             try:
                 return _importlib.import_module(module)
             except ModuleNotFoundError as problem:
                 if problem.name != module:
                     raise
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__} - {"TYPE_CHECKING"})
+        raise AttributeError(f"module 'killick' has no attribute {name!r}")
 
 
-_sys.modules[__name__].__class__ = _LazyPackage
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING"})

@@ -16,40 +16,20 @@ import yaml
 from killick.errors import OptionError, show
 from killick.registry import Registry
 
-# Old spellings of keys, options and keyword arguments.
-ALIASES = {"optimiser": "optimizer", "normalise": "normalize", "colour": "color"}
+_LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "least": ("at least", operator.ge),
+    "above": ("more than", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("less than", operator.lt),
+}
 _MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
 
 
-def canonical_name(name: str) -> str:
-    """A dotted name in today's spelling.
-
-    Example:
-        >>> canonical_name("optimiser.lr")
-        'optimizer.lr'
-    """
-    return ".".join(ALIASES.get(part, part) for part in name.split("."))
-
-
 def setting(
-    default: Any,
-    about: str,
-    *,
-    among: tuple[str, ...] | None = None,
-    least: float | None = None,
-    above: float | None = None,
-    most: float | None = None,
-    below: float | None = None,
+    default: Any, about: str, *, among: tuple[str, ...] | None = None, **limits: float
 ) -> Any:
-    """A field of a recipe: its default, its meaning and its limits."""
-    meta = {
-        "about": about,
-        "among": among,
-        "least": least,
-        "above": above,
-        "most": most,
-        "below": below,
-    }
+    """A field of a recipe: its default, its meaning and its limits: least, above, most or below."""
+    meta = {"about": about, "among": among, **limits}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=meta)
     return dataclasses.field(default=default, metadata=meta)
@@ -117,8 +97,7 @@ def read_settings(
     hints = typing.get_type_hints(kind)
     fields = {each.name: each for each in dataclasses.fields(kind)}
     taken: dict[str, Any] = {}
-    for given, value in values.items():
-        name = ALIASES.get(given, given) if isinstance(given, str) else given
+    for name, value in values.items():
         if name not in fields:
             shown = show(name).strip("'\"")
             problems.append(_unknown(f"{prefix}{shown}", prefix, list(fields), everywhere))
@@ -165,23 +144,16 @@ def _read_registered(
             for place, each in enumerate(value)
         ]
     if isinstance(value, Mapping):
-        value = {ALIASES.get(key, key): each for key, each in value.items()}
-        chosen = value.get("name", default)
+        value = {"name": default, **value}
         known: set[str] = set()
-        if isinstance(chosen, str) and chosen in registry:
-            known = {each.name for each in dataclasses.fields(registry.find(chosen))}
+        if isinstance(value["name"], str) and value["name"] in registry:
+            known = {each.name for each in dataclasses.fields(registry.find(value["name"]))}
         for _, other in registry.items() if known else ():
             hints = typing.get_type_hints(other)
             for each in dataclasses.fields(other):
                 if each.name in value and each.name not in known:
-                    _read_value(
-                        value.pop(each.name),
-                        hints[each.name],
-                        each,
-                        f"{name}.{each.name}",
-                        problems,
-                    )
-        value.setdefault("name", default)
+                    one = value.pop(each.name)
+                    _read_value(one, hints[each.name], each, f"{name}.{each.name}", problems)
     return _read_entry(registry, value, f"{name}.", problems, everywhere)
 
 
@@ -281,14 +253,8 @@ def _limits(value: Any, meta: Mapping[str, Any]) -> str:
         near = difflib.get_close_matches(str(value), among, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         return f"one of {', '.join(among)}{hint}"
-    limits: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
-        ("least", "at least", operator.ge),
-        ("above", "more than", operator.gt),
-        ("most", "at most", operator.le),
-        ("below", "less than", operator.lt),
-    )
-    for name, words, holds in limits:
-        if meta.get(name) is not None and not holds(value, meta[name]):
+    for name, (words, holds) in _LIMITS.items():
+        if name in meta and not holds(value, meta[name]):
             return f"{words} {meta[name]}"
     return ""
 

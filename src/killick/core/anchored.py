@@ -19,7 +19,6 @@ from killick.core.image_model import (
     Normalize,
     image_model_in,
     make_normalizer,
-    old_keywords,
 )
 from killick.core.inspection import logits_of
 from killick.core.references import check_finite, check_tensor, random_cycle, take
@@ -377,7 +376,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-@old_keywords(normalise="normalize")
 def anchor(
     net: nn.Module,
     stem: str | Sequence[str] | None = None,

@@ -1,18 +1,14 @@
 """The base of anchored and standard models: image shape, normalization, classes, provenance."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from killick.core.references import check_tensor
 from killick.errors import DtypeError, OptionError, ShapeError
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Normalize(nn.Module):
@@ -133,21 +129,6 @@ def check_dtype(images: Tensor, normalizes: bool, what: str = "images") -> None:
         )
     if not normalizes and not images.is_floating_point():
         raise DtypeError(f"expected {what} as floats, found dtype {images.dtype}.")
-
-
-def old_keywords(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a function take keyword arguments also by their old names: `@old_keywords(old="new")`."""
-
-    def wrap(function: Callable[P, T]) -> Callable[P, T]:
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            for old in names.keys() & kwargs.keys():
-                kwargs[names[old]] = kwargs.pop(old)
-            return function(*args, **kwargs)
-
-        return call
-
-    return wrap
 
 
 def image_model_in(model: nn.Module) -> ImageModel | None:

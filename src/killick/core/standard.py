@@ -13,7 +13,6 @@ from killick.core.image_model import (
     Normalize,
     image_model_in,
     make_normalizer,
-    old_keywords,
 )
 from killick.core.inspection import logits_of
 from killick.errors import OptionError, ShapeError
@@ -52,7 +51,6 @@ class Standard(ImageModel):
         return f"images {self.image_shape}, no references"
 
 
-@old_keywords(normalise="normalize")
 def standard(
     net: nn.Module,
     normalize: tuple[Sequence[float], Sequence[float]] | None = None,

@@ -157,7 +157,7 @@ def _failed(job: Job, problem: str, trace: str | None = None) -> JobResult:
     return {"status": "failed", "problem": problem}
 
 
-class _ProgressFile:
+class _ProgressFile(Display):
     """Writes how far a job is to `progress.json`, for a scheduler on any machine."""
 
     def __init__(self, folder: Path, stages: int) -> None:
@@ -175,9 +175,6 @@ class _ProgressFile:
         self._total, self._text, self._written = max(1, total), "", 0.0
         self._write(done)
         yield self
-
-    def message(self, text: str) -> None:
-        """Do nothing: the run folder has its own log."""
 
     def advance(self, done: int) -> None:
         """Set how much is done."""

@@ -37,11 +37,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """A new folder to write into, which then takes the place of `folder`; or nothing changes.
 
-    What was at `folder` is removed only when all is written. An `OSError` is the caller's to
-    explain.
-
-    Args:
-        folder: Not a link. Its parent is made if missing.
+    What was at `folder`, which must not be a link, is removed only when all is written.
     """
     mark = secrets.token_hex(4)
     beside, before = (folder.with_name(f".{folder.name}.{mark}.{end}") for end in ("part", "old"))
@@ -64,12 +60,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Hold a lock on `folder`; where the system has no locks, go on without.
-
-    Args:
-        folder: Must exist.
-        name: Of the lock: work of different kinds does not wait for each other.
-    """
+    """Hold the lock `name` on `folder`; where the system has no locks, go on without."""
     try:
         import fcntl
     except ImportError:

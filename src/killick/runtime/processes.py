@@ -14,13 +14,7 @@ from killick.errors import OptionError
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that train together.
-
-    Attributes:
-        rank: Of this one; 0 writes files and talks.
-        count: How many there are.
-        device: Of this one.
-    """
+    """The rank of this process among those that train together, their count, and its device."""
 
     rank: int
     count: int
@@ -86,11 +80,9 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise OptionError(
-            f"expected a device such as auto, cpu, cuda or cuda:1, found {name!r}."
-        ) from None
+        device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
-        raise OptionError(f"expected --device cpu or cuda, found {name!r}, which is not supported.")
+        raise OptionError(f"expected a device such as auto, cpu, cuda or cuda:1, found {name!r}.")
     if device.type == "cuda" and not cuda:
         raise OptionError("expected a GPU for --device cuda, found none that torch can use.")
     return torch.device("cuda", local_rank) if name == "cuda" else device

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -13,36 +12,20 @@ from rich.table import Column
 SECONDS_BETWEEN_UPDATES = 0.2
 
 
-class Display(Protocol):
-    """Receives the progress of a task."""
+class Display:
+    """Receives the progress of a task. This one shows nothing."""
 
     def message(self, text: str) -> None:
         """Print a line."""
-        ...
 
     def advance(self, done: int) -> None:
         """Set how much is done; cheap enough for every step."""
-        ...
 
     def update(self, done: int, text: str, *, line: bool = False) -> None:
         """Set how much is done, and a short status; `line` prints it also without a terminal."""
-        ...
 
 
-class SilentDisplay:
-    """Shows nothing: for all processes but the first, and for tests."""
-
-    def message(self, text: str) -> None:
-        """Do nothing."""
-
-    def advance(self, done: int) -> None:
-        """Do nothing."""
-
-    def update(self, done: int, text: str, *, line: bool = False) -> None:
-        """Do nothing."""
-
-
-class TerminalDisplay:
+class TerminalDisplay(Display):
     """A bar with a status and the time left; a line now and then where there is no terminal.
 
     Args:
@@ -79,12 +62,7 @@ class TerminalDisplay:
             self._open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -114,12 +92,12 @@ class TerminalDisplay:
             line or now - self._last_line > self._seconds_between_lines
         ):
             self._last_line = now
-            of, left = "", ""
+            of = left = ""
             if self._total is not None:
                 of = f"/{self._total}"
-            if self._total is not None and done > self._before:
-                rate = (now - self._began) / (done - self._before)
-                left = f" {format_seconds(rate * (self._total - done))} left"
+                if done > self._before:
+                    rate = (now - self._began) / (done - self._before)
+                    left = f" {format_seconds(rate * (self._total - done))} left"
             self.message(f"{self._title}: {self._unit} {int(done)}{of} {text}{left}")
 
     def update_part(self, name: str, fraction: float | None, text: str = "") -> None:
@@ -170,7 +148,7 @@ DisplayFactory = Callable[[str, int, int, str], AbstractContextManager[Display]]
 def choose_display(factory: DisplayFactory | None, quiet: bool) -> DisplayFactory:
     """None if `quiet`; else as given; by default a terminal."""
     if quiet:
-        return lambda title, total, done, unit: nullcontext(SilentDisplay())
+        return lambda title, total, done, unit: nullcontext(Display())
     if factory is not None:
         return factory
     return lambda title, total, done, unit: TerminalDisplay(title, total, done, unit=unit)

@@ -11,8 +11,6 @@ import yaml
 from killick.errors import OptionError, RecipeError, check_option, show
 from killick.protocols.base import check_protocol
 from killick.settings import (
-    ALIASES,
-    canonical_name,
     read_settings,
     settings_of,
     value_from_text,
@@ -36,13 +34,13 @@ SHORT = {
 
 
 def find_setting(name: str) -> str:
-    """The dotted name of a setting: from its short name, an old spelling, or with dashes.
+    """The dotted name of a setting: from its short name, or with dashes.
 
     Example:
-        >>> find_setting("lr"), find_setting("optimiser.weight-decay")
+        >>> find_setting("lr"), find_setting("optimizer.weight-decay")
         ('optimizer.lr', 'optimizer.weight_decay')
     """
-    name = canonical_name(name.replace("-", "_"))
+    name = name.replace("-", "_")
     return SHORT.get(name, name)
 
 
@@ -106,7 +104,6 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
             f"cannot read the recipe {path}: expected settings such as 'epochs: 10', found"
             f" {type(values).__name__}."
         )
-    values = {ALIASES.get(key, key): value for key, value in values.items()}
     base = values.pop("base", None)
     if base is None:
         return values
@@ -189,7 +186,7 @@ def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
-    *groups, last = canonical_name(dotted).split(".")
+    *groups, last = dotted.split(".")
     for group in groups:
         inner = values.setdefault(group, {})
         if isinstance(inner, str):

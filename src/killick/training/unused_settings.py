@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from killick.errors import OptionError
-from killick.settings import canonical_name
 from killick.training.recipe import Recipe
 
 _SGD = ("optimizer.name", ("sgd",))
@@ -39,7 +38,7 @@ def find_unused(recipe: Recipe, given: Iterable[str]) -> dict[str, str]:
     found = {}
     protocol = recipe.protocol
     own = {each.name for each in dataclasses.fields(protocol)}
-    for dotted in map(canonical_name, given):
+    for dotted in given:
         group, _, name = dotted.partition(".")
         if group == "protocol" and name and name not in own:
             found[dotted] = f"not a setting of the protocol {protocol.name}"
