@@ -3,7 +3,7 @@
 import json
 import sys
 
-import huggingface_hub
+import huggingface_hub.errors
 import pytest
 from published import Client, anchored, make_problem, plain
 from runs import small

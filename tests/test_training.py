@@ -112,7 +112,9 @@ def test_a_run_starts_from_any_saved_form(pictures, tmp_path, kind):
 def test_weights_that_do_not_fit_are_refused_by_name(pictures, tmp_path):
     torch.save(killick.nets.resnet_small(num_classes=7).state_dict(), tmp_path / "seven.pt")
     recipe = small(pictures)
-    with pytest.raises(CheckpointError, match=r"'fc.weight' of shape \(4, 64\), found \(7, 64\)"):
+    with pytest.raises(
+        CheckpointError, match=r"'fc.weight' has the shape \(7, 64\), not \(4, 64\)"
+    ):
         train(recipe, tmp_path / "a", start=tmp_path / "seven.pt", quiet=True)
     fresh = small(pictures, network__new_head=True, epochs=1)
     assert train(fresh, tmp_path / "b", start=tmp_path / "seven.pt", quiet=True).finished
