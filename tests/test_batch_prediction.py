@@ -24,12 +24,11 @@ from torch import nn
 import killick
 from killick.core.image_model import Threshold
 from killick.core.inference import Prediction
-from killick.data import decoding
 from killick.data.preprocessing import PlainView
 from killick.deploy import decoding_limits
 from killick.deploy import image_reading as reading
-from killick.deploy.image_paths import ImagePath
-from killick.deploy.image_reading import LoadedImage, MemoryBudget, read_batches, read_one
+from killick.deploy.image_paths import InputImage
+from killick.deploy.image_reading import MemoryBudget, read_batches, read_one
 from killick.deploy.prediction_records import make_records, normalized_entropy
 from killick.errors import DataError, OptionError, OutputError, ReferencesError
 from killick.evaluation.classifier import Classifier, open_classifier
@@ -158,7 +157,7 @@ def test_uncertainty_is_entropy_as_a_part_of_the_largest():
 
 def test_of_equals_the_first_is_the_label_and_the_most_likely():
     answered = predicted(torch.full((1, 9), 1 / 9), torch.zeros(1))
-    (record,) = make_records([LoadedImage("a", torch.zeros(1))], answered, None, top=2)
+    (record,) = make_records([InputImage("a", torch.zeros(1))], answered, None, top=2)
     assert (record.label, record.index) == ("0", 0)
     assert [each.index for each in record.top] == [0, 1]
 
@@ -168,7 +167,7 @@ def test_of_equals_the_first_is_the_label_and_the_most_likely():
 def test_a_picture_that_the_model_has_no_number_for_is_told(bad, where):
     values = {"probs": torch.tensor([[0.5, 0.5], [0.1, 0.9]]), "energy": torch.zeros(2)}
     values[where].view(-1)[0] = bad
-    seen = [LoadedImage(name, torch.zeros(1)) for name in "ab"]
+    seen = [InputImage(name, torch.zeros(1)) for name in "ab"]
     first, second = make_records(seen, predicted(**values), ("x", "y"))
     assert first.error.startswith("cannot label a: ")
     assert (second.label, second.error) == ("y", None)
@@ -260,12 +259,12 @@ def test_a_strip_that_would_grow_beyond_all_memory_is_refused_by_name(tmp_path, 
     for size in ((1, 2000), (2000, 1)):
         path = str(tmp_path / "strip.png")
         Image.new("RGB", size).save(path)
-        seen = read_one(ImagePath(path), PlainView(16, 32))
-        assert seen.image is None
+        seen = read_one(InputImage(path), PlainView(16, 32))
+        assert seen.pixels is None
         told = f"its {size[0]} x {size[1]} pixels are too long a strip to be shown at 32 px"
         assert told in seen.problem
         assert path in seen.problem
-        assert read_one(ImagePath(path), PlainView(16)).image.shape == (3, 16, 16)
+        assert read_one(InputImage(path), PlainView(16)).pixels.shape == (3, 16, 16)
 
 
 def test_only_so_many_pictures_are_read_ahead(files):
@@ -274,7 +273,7 @@ def test_only_so_many_pictures_are_read_ahead(files):
     def endless():
         while True:
             asked.append(None)
-            yield ImagePath(files[len(asked) % len(files)])
+            yield InputImage(files[len(asked) % len(files)])
 
     batches = read_batches(endless(), PlainView(4), batch=8, workers=2)
     assert len(next(batches)) == 8
@@ -298,7 +297,7 @@ def _two_threads():
 @pytest.mark.usefixtures("_two_threads")
 def test_what_goes_wrong_while_looking_is_raised_and_the_threads_end(files):
     def looking():
-        yield from [ImagePath(path) for path in files]
+        yield from [InputImage(path) for path in files]
         raise DataError("the list broke off")
 
     batches = read_batches(looking(), PlainView(4), batch=2, workers=1)
@@ -327,7 +326,7 @@ def test_a_slow_picture_does_not_change_the_order(files, monkeypatch):
         return decode(path, name)
 
     monkeypatch.setattr(reading, "decode_limited", slow)
-    found = [ImagePath(path) for path in files]
+    found = [InputImage(path) for path in files]
     seen = [each for b in read_batches(found, PlainView(4), batch=4, workers=4) for each in b]
     assert [each.path for each in seen] == files
 
@@ -337,7 +336,7 @@ def test_a_bug_while_reading_is_raised(files, monkeypatch):
 
     monkeypatch.setattr(reading, "decode_limited", lambda path, name: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        list(read_batches([ImagePath(files[0])], PlainView(4), batch=1, workers=1))
+        list(read_batches([InputImage(files[0])], PlainView(4), batch=1, workers=1))
 
 
 def test_several_small_pictures_are_read_at_once_but_a_huge_one_alone():
@@ -363,22 +362,6 @@ def test_several_small_pictures_are_read_at_once_but_a_huge_one_alone():
     take(100)  # there is room again
 
 
-def test_a_place_grows_where_there_is_room_or_nobody_else_and_gives_all_of_it_back():
-    room = MemoryBudget(100)
-    with room.reserve(30) as first:
-        assert first.grow(20)
-        with room.reserve(10) as second:
-            assert second.grow(40)
-            assert not second.grow(1)
-            assert not first.grow(1)
-            assert (first.size, second.size) == (50, 50)
-        assert first.grow(1000)  # alone
-    with room.reserve(100), room.reserve(0) as place:
-        assert not place.grow(1)
-    with room.reserve(1), room.reserve(99):
-        pass
-
-
 class Noted(MemoryBudget):
     """A room that writes down what is asked of it, and how much is taken at most."""
 
@@ -388,63 +371,21 @@ class Noted(MemoryBudget):
 
     @contextlib.contextmanager
     def reserve(self, size):
-        with super().reserve(size) as place:
+        with super().reserve(size):
             self.asked.append(size)
             self.most = max(self.most, self._taken)
-            yield place
-
-    def _extend(self, own, more):
-        fits = super()._extend(own, more)
-        self.asked.append(more)
-        self.most = max(self.most, self._taken)
-        return fits
+            yield
 
 
-def test_reading_a_picture_takes_room_for_its_file_and_its_pixels_and_reads_it_once(
-    files, monkeypatch
-):
-    room, opened = Noted(1), []
+def test_reading_a_picture_takes_room_for_its_file_and_then_for_its_pixels_too(files, monkeypatch):
+    room, expected = Noted(1), []
     monkeypatch.setattr(reading, "_BUDGET", room)
-    monkeypatch.setattr(decoding_limits, "open", _noting(opened), raising=False)
     for path in files:
-        assert read_one(ImagePath(path), PlainView(4)).image is not None
-    assert opened == files
-    expected = []
-    for path in files:
+        assert read_one(InputImage(path), PlainView(4)).pixels is not None
         with Image.open(path) as picture:
-            expected += [3 * os.path.getsize(path), 22 * picture.width * picture.height]
+            for_file = 3 * os.path.getsize(path)
+            expected += [for_file, for_file + 22 * picture.width * picture.height]
     assert room.asked == expected
-
-
-def _noting(opened):
-    def note(path, *arguments, **options):
-        opened.append(path)
-        return open(path, *arguments, **options)
-
-    return note
-
-
-def test_a_picture_that_finds_others_in_the_room_waits_with_empty_hands(files, monkeypatch):
-    for_file = 3 * os.path.getsize(files[0])
-    with Image.open(files[0]) as picture:
-        for_pixels = 22 * picture.width * picture.height
-    room, done = Noted(for_file + 1), []  # for the file and one byte of somebody else's
-    monkeypatch.setattr(reading, "_BUDGET", room)
-
-    def look():
-        done.append(read_one(ImagePath(files[0]), PlainView(4)))
-
-    looking = threading.Thread(target=look, daemon=True)
-    with room.reserve(1):
-        looking.start()
-        end = time.monotonic() + 10
-        while room.asked != [1, for_file, for_pixels] or room._taken != 1:
-            assert time.monotonic() < end
-            time.sleep(0.001)
-        assert not done
-    looking.join(10)
-    assert room.asked == [1, for_file, for_pixels, for_file + for_pixels]
-    assert torch.equal(done[0].image, PlainView(4)(decoding.decode(files[0], "it")))
 
 
 def test_many_threads_never_have_more_than_the_room_holds(tmp_path, monkeypatch):
@@ -458,10 +399,10 @@ def test_many_threads_never_have_more_than_the_room_holds(tmp_path, monkeypatch)
         paths.append(str(path))
     room = Noted(largest)
     monkeypatch.setattr(reading, "_BUDGET", room)
-    batches = read_batches(map(ImagePath, paths), PlainView(4), batch=5, workers=8)
+    batches = read_batches(map(InputImage, paths), PlainView(4), batch=5, workers=8)
     seen = [each for batch in batches for each in batch]
     assert [each.path for each in seen] == paths
-    assert [int(each.image[0, 0, 0]) for each in seen] == list(range(24))
+    assert [int(each.pixels[0, 0, 0]) for each in seen] == list(range(24))
     assert room.most <= largest
     assert room._taken == 0
 
@@ -473,9 +414,9 @@ def test_a_file_that_is_not_there_or_too_large_takes_no_more_than_may_be_read(
     monkeypatch.setattr(reading, "_BUDGET", room)
     with open(tmp_path / "huge.png", "wb") as file:
         file.truncate(10**12)
-    assert "Is a directory" in read_one(ImagePath(str(tmp_path)), PlainView(4)).problem
-    assert "No such file" in read_one(ImagePath(str(tmp_path / "none.png")), PlainView(4)).problem
-    assert "bytes exceed" in read_one(ImagePath(str(tmp_path / "huge.png")), PlainView(4)).problem
+    assert "Is a directory" in read_one(InputImage(str(tmp_path)), PlainView(4)).problem
+    assert "No such file" in read_one(InputImage(str(tmp_path / "none.png")), PlainView(4)).problem
+    assert "bytes exceed" in read_one(InputImage(str(tmp_path / "huge.png")), PlainView(4)).problem
     assert room.asked[1:] == [0, 3 * decoding_limits.LARGEST_FILE]
 
 
@@ -498,7 +439,7 @@ def test_padded_files_do_not_fill_the_memory_however_many_threads_read(tmp_path,
     monkeypatch.setattr(reading, "decode_limited", slowly)
     tracemalloc.start()
     try:
-        seen = list(read_batches(map(ImagePath, paths), PlainView(4), batch=8, workers=8))
+        seen = list(read_batches(map(InputImage, paths), PlainView(4), batch=8, workers=8))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -103,10 +103,7 @@ def test_all_options_reach_the_model_and_the_records(here, capsys):
             {"label": t.label, "index": t.index, "probability": pytest.approx(t.probability)}
             for t in theirs.top
         ]
-    assert "anchored for 3 references" in err
-    assert "There is one for --references 1." in err
-    err = run(capsys, "anchored-unjudged", "pictures", "--references", "2")[2]
-    assert "killick.fit_threshold(model, images, k=2)" in err
+    assert "killick.fit_threshold(model, images, k=3)" in err
 
 
 def test_a_file_is_written_in_the_format_of_its_extension(here, capsys):
@@ -142,11 +139,7 @@ def test_a_terminal_is_shown_a_table_with_the_totals(here, capsys, monkeypatch):
     assert len(lines) == 1 + 11 + 1
     assert "it is empty" in lines[4]
     assert "11 images, 1 unreadable, " in lines[-1]
-    assert err.startswith(
-        "killick: cannot read pictures/03.png: it is empty"
-    )  # stderr is elsewhere
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert run(capsys, "anchored", "pictures")[2] == ""
+    assert err == ""  # the table has it
     assert "cannot read" in run(capsys, "anchored", "pictures", "--only", "in")[2]
 
 
@@ -195,7 +188,7 @@ def test_without_a_threshold_it_is_said_once_how_to_get_one(here, capsys):
     assert all(record["in_distribution"] is None for record in read_json(out))
     told, totals = err.splitlines()
     assert told == (
-        "killick: no OOD threshold is stored in anchored-unjudged."
+        "killick: no OOD threshold for k=1 is stored in anchored-unjudged."
         " Store one: killick evaluate anchored-unjudged --store-threshold."
     )
     assert "distribution" not in totals
@@ -220,7 +213,7 @@ def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
     ("words", "told"),
     [
         (["anchored"], "IMAGES"),
-        (["anchored", "gone.png"], "cannot read gone.png: No such file or directory"),
+        (["anchored", "gone.png"], "cannot read gone.png: no such file"),
         (["anchored", "*.gif"], "*.gif"),
         (["nowhere", "pictures"], "nowhere"),
         (["anchored", "pictures", "--references", "9"], "expected 9 stored reference(s), found 4"),
@@ -237,8 +230,6 @@ def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
             ["anchored", "pictures", "--format", "table", "--probabilities"],
             "--probabilities requires",
         ),
-        (["anchored", "pictures", "-0"], "--null requires"),
-        (["anchored", "-", "-"], "only once"),
         (
             ["anchored-unjudged", "pictures", "--only", "out"],
             "--only out requires",

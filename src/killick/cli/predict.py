@@ -2,9 +2,8 @@
 
 import argparse
 import contextlib
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from killick.cli.arguments import add_shared
 from killick.errors import OptionError
 
 if TYPE_CHECKING:
-    from killick.deploy.image_paths import ImagePath
+    from killick.deploy.image_paths import InputImage
     from killick.deploy.prediction_records import Record
 
 FORMATS = ("table", "json", "csv")
@@ -88,24 +87,35 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Label the images; 1 if some could not be read."""
     from rich.console import Console
 
-    from killick.deploy.batch_prediction import (
+    from killick.deploy.batch_prediction import explain_missing_threshold, predict_batches
+    from killick.deploy.prediction_writers import (
         RecordCounts,
-        explain_missing_threshold,
-        predict_batches,
+        RecordFields,
+        choose_format,
+        make_format,
+        open_output,
     )
-    from killick.deploy.prediction_writers import RecordFields, choose_format, make_format
     from killick.evaluation.classifier import open_classifier
     from killick.runtime.progress import TerminalDisplay
 
     on_terminal = options.output is None and sys.stdout.isatty()
     form = choose_format(options.format, options.output, on_terminal)
-    _check(options, form)
-    paths, total = _find(options)
+    if options.probabilities and form == "table":
+        raise OptionError("--probabilities requires --format json or csv; a table takes --top 3.")
+    images, total = _find(options)
     classifier = open_classifier(
         options.model,
         references=options.references,
         device=options.device,
         trust=options.trust,
+    )
+    batches = predict_batches(
+        classifier,
+        images,
+        batch=options.batch,
+        workers=options.workers,
+        top=options.top,
+        probabilities=options.probabilities,
     )
     fields = RecordFields(
         classifier.classes,
@@ -115,21 +125,15 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         top=options.top,
         probabilities=options.probabilities,
     )
-    advice = None
+    advice = ""
     if not fields.in_distribution:
         advice = explain_missing_threshold(classifier, options.model)
-    if advice is not None and options.only in ("in", "out"):
-        raise OptionError(f"--only {options.only} requires a stored threshold: {advice}")
-    batches = predict_batches(
-        classifier,
-        paths,
-        batch=options.batch,
-        workers=options.workers,
-        top=options.top,
-        probabilities=options.probabilities,
-    )
-    width = shutil.get_terminal_size().columns if on_terminal else 100
-    writing = make_format(form, fields, width=width, color=on_terminal)
+        if options.only in ("in", "out"):
+            raise OptionError(f"--only {options.only} requires a stored threshold: {advice}")
+    out = Console()
+    colored = on_terminal and out.color_system is not None and not out.no_color
+    width = out.width if on_terminal else 100
+    writing = make_format(form, fields, width=width, color=colored)
     counts = RecordCounts(fields.in_distribution)
     display = TerminalDisplay(
         "killick: predicting",
@@ -140,10 +144,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         delay=1,
     )
     # On a terminal the lines of a table give the errors already.
-    silent = on_terminal and form == "table" and sys.stderr.isatty()
-    silent = silent and options.only not in ("in", "out")
-    with _output(options.output) as write, display, contextlib.closing(batches):
-        if advice is not None and not options.quiet:
+    silent = on_terminal and form == "table" and options.only is None
+    with open_output(options.output) as write, display, contextlib.closing(batches):
+        if advice and not options.quiet:
             display.message(f"killick: {advice}")
         text = writing.head()
         for records in batches:
@@ -161,17 +164,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     return 1 if counts.broken else 0
 
 
-def _check(options: argparse.Namespace, form: str) -> None:
-    """Refuse what does not go together."""
-    if options.probabilities and form == "table":
-        raise OptionError("--probabilities requires --format json or csv; a table takes --top 3.")
-    if options.null and "-" not in options.images:
-        raise OptionError("--null requires - among the images, a list on stdin.")
-    if options.images.count("-") > 1:
-        raise OptionError("- (a list on stdin) can be given only once.")
-
-
-def _find(options: argparse.Namespace) -> tuple[Iterable["ImagePath"], int | None]:
+def _find(options: argparse.Namespace) -> tuple[Iterable["InputImage"], int | None]:
     """The images, and how many, unless they are still to come on stdin."""
     from killick.deploy.image_paths import find_images, read_list, require_images
 
@@ -180,18 +173,6 @@ def _find(options: argparse.Namespace) -> tuple[Iterable["ImagePath"], int | Non
         return require_images(find_images(options.images, listed)), None
     found = list(require_images(find_images(options.images)))
     return found, len(found)
-
-
-@contextlib.contextmanager
-def _output(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """The function that writes to the file, or to stdout."""
-    from killick.deploy.prediction_writers import output_file, write_to
-
-    if path is None:
-        yield write_to(sys.stdout.buffer)
-        return
-    with output_file(path) as file:
-        yield write_to(file, path)
 
 
 def _write_undisturbed(write: Callable[[str], None], text: str) -> None:

@@ -7,7 +7,6 @@ go through `killick.deploy.decoding_limits` instead, which bounds what they may 
 import contextlib
 import io
 import os
-import unicodedata
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -186,8 +185,10 @@ def _from_deep_gray(image: Image.Image) -> Image.Image:
 
 
 def printable(text: str) -> str:
-    """In one line that can be written anywhere: file names may hold nearly any bytes."""
-    odd = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of characters, ends of lines
-    return "".join(
-        ascii(letter)[1:-1] if unicodedata.category(letter) in odd else letter for letter in text
-    )
+    r"""In one line that can be written anywhere: file names may hold nearly any bytes.
+
+    Example:
+        >>> printable("a/b.png"), printable("a\nb\udcff")
+        ('a/b.png', 'a\\nb\\udcff')
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

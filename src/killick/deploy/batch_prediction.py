@@ -2,14 +2,12 @@
 
 import os
 import shlex
-import time
 from collections.abc import Generator, Iterable, Iterator
 
 import torch
 from torch import nn
 
-from killick.core.standard import model_in
-from killick.deploy.image_paths import ImagePath, find_images, require_images
+from killick.deploy.image_paths import InputImage, find_images, require_images
 from killick.deploy.image_reading import read_batches
 from killick.deploy.prediction_records import Record, make_records
 from killick.errors import OptionError
@@ -81,7 +79,7 @@ def label(
 
 def predict_batches(
     classifier: Classifier,
-    paths: Iterable[ImagePath],
+    images: Iterable[InputImage],
     *,
     batch: int | None = None,
     workers: int | None = None,
@@ -92,71 +90,31 @@ def predict_batches(
     for option, value, least in (("batch", batch, 1), ("workers", workers, 1), ("top", top, 0)):
         if value is not None and (type(value) is not int or value < least):
             raise OptionError(f"{option} must be at least {least}, found {value!r}.")
-    loaded_batches = read_batches(
-        paths,
+    batches = read_batches(
+        images,
         classifier.view,
         batch=batch or classifier.usual_batch,
         workers=workers or _cores(),
     )
 
-    def predicted() -> Generator[list[Record], None, None]:
-        for loaded in loaded_batches:
-            images = [each.image for each in loaded if each.image is not None]
-            found = classifier.predict(torch.stack(images)) if images else None
-            names = classifier.class_names
-            yield make_records(loaded, found, names, top=top, probabilities=probabilities)
+    def predict(loaded: list[InputImage]) -> list[Record]:
+        pixels = [each.pixels for each in loaded if each.pixels is not None]
+        found = classifier.predict(torch.stack(pixels)) if pixels else None
+        names = classifier.class_names
+        return make_records(loaded, found, names, top=top, probabilities=probabilities)
 
-    return predicted()
-
-
-class RecordCounts:
-    """Counts of all records so far, and the time since it was made.
-
-    Args:
-        has_threshold: Whether OOD images are counted.
-    """
-
-    def __init__(self, has_threshold: bool) -> None:
-        self.images = self.broken = self.out = 0
-        self._has_threshold, self._began = has_threshold, time.monotonic()
-
-    def add(self, records: list[Record]) -> None:
-        """Count some more."""
-        self.images += len(records)
-        self.broken += sum(record.error is not None for record in records)
-        self.out += sum(record.in_distribution is False for record in records)
-
-    @property
-    def speed(self) -> str:
-        """Images per second."""
-        speed = self.images / max(1e-9, time.monotonic() - self._began)
-        return f"{speed:,.0f} images/s" if speed >= 10 else f"{speed:.1f} images/s"
-
-    def describe(self) -> str:
-        """All of it in a line."""
-        parts = [f"{self.images:,} image{'s' * (self.images != 1)}"]
-        parts += [f"{self.broken:,} unreadable"] if self.broken else []
-        parts += [f"{self.out:,} out of distribution"] if self._has_threshold else []
-        return ", ".join([*parts, self.speed])
+    return (predict(loaded) for loaded in batches)
 
 
 def explain_missing_threshold(classifier: Classifier, model: str) -> str:
-    """Why OOD images are not detected, and how to store a threshold.
-
-    Args:
-        classifier: Without a threshold.
-        model: As the user named it.
-    """
+    """Why OOD images are not detected in `model`, as the user named it; how to store a threshold."""
     count, name = classifier.references or 1, shlex.quote(model)
-    why = f"no OOD threshold is stored in {name}" + (f" for {count} references" * (count > 1))
+    fix = f"killick evaluate {name} --store-threshold"
     if classifier.exported is not None:
-        return f"{why}. Store one, killick evaluate MODEL --store-threshold, and export again."
-    stored = model_in(classifier.model).threshold
-    if stored is not None:
-        return f"{why}. There is one for --references {stored.k}."
-    if count > 1:
-        return f"{why}. Fit one: killick.fit_threshold(model, images, k={count}); save the model."
-    return f"{why}. Store one: killick evaluate {name} --store-threshold."
+        fix = "killick evaluate MODEL --store-threshold, and export again"
+    elif count > 1:
+        fix = f"killick.fit_threshold(model, images, k={count}), and save the model"
+    return f"no OOD threshold for k={count} is stored in {name}. Store one: {fix}."
 
 
 def _cores() -> int:

@@ -6,12 +6,13 @@ not exist gives a problem in its place, and the rest goes on.
 
 import glob
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from killick.data.decoding import EXTENSIONS
+from torch import Tensor
+
+from killick.data.decoding import EXTENSIONS, printable
 from killick.data.sources.imagefolder import list_images
 from killick.errors import DataError
 
@@ -21,21 +22,17 @@ _KNOWN = f"({' '.join(EXTENSIONS)})"
 
 
 @dataclass(frozen=True)
-class ImagePath:
-    """An image to be read, or why there is none.
-
-    Attributes:
-        path: Of the image; or the path or pattern without one.
-        problem: Why there is none.
-    """
+class InputImage:
+    """An image to be labeled: its pixels once it is read, or the problem in their place."""
 
     path: str
+    pixels: Tensor | None = None
     problem: str | None = None
 
 
 def find_images(
     given: Iterable[str | os.PathLike[str]], listed: Iterable[str] | None = None
-) -> Iterator[ImagePath]:
+) -> Iterator[InputImage]:
     """The images that paths stand for, one by one.
 
     Args:
@@ -44,17 +41,19 @@ def find_images(
         listed: What `-` stands for among them: paths of files and folders, taken literally.
     """
     for each in given:
-        words = os.fspath(each)
-        if words == LIST and listed is not None:
-            for path in listed:
-                yield from _expand(path, may_match=False)
+        path = os.path.expanduser(os.fspath(each))
+        if path == LIST and listed is not None:
+            for line in listed:
+                yield from _expand(line)
+        elif glob.has_magic(path) and not os.path.lexists(path):
+            yield from _match(path)
         else:
-            yield from _expand(os.path.expanduser(words), may_match=True)
+            yield from _expand(path)
 
 
-def require_images(found: Iterable[ImagePath]) -> Iterator[ImagePath]:
+def require_images(found: Iterable[InputImage]) -> Iterator[InputImage]:
     """The same, if there is an image among them; else the first problem is raised."""
-    problems: list[ImagePath] = []
+    problems: list[InputImage] = []
     coming = iter(found)
     for each in coming:
         problems.append(each)
@@ -80,18 +79,6 @@ def read_list(descriptor: int, *, null: bool = False) -> Iterator[str]:
     yield from _paths([rest], null)
 
 
-def show_path(path: str) -> str:
-    r"""The path on one printable line, whatever bytes and control characters it has.
-
-    Example:
-        >>> show_path("a/b.png"), show_path("a\nb\udcff")
-        ('a/b.png', 'a\\nb\\udcff')
-    """
-    if path.isprintable():
-        return path
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in path)
-
-
 def _paths(parts: Iterable[bytes], null: bool) -> Iterator[str]:
     for part in parts:
         whole = part if null else part.removesuffix(b"\r")
@@ -101,38 +88,31 @@ def _paths(parts: Iterable[bytes], null: bool) -> Iterator[str]:
             yield os.fsdecode(whole)
 
 
-def _expand(path: str, *, may_match: bool) -> Iterator[ImagePath]:
-    try:
-        kind = os.stat(path).st_mode
-    except (OSError, ValueError) as problem:
-        if may_match and glob.has_magic(path) and not os.path.lexists(path):
-            yield from _match(path)
-        else:
-            reason = (problem.strerror if isinstance(problem, OSError) else None) or str(problem)
-            yield ImagePath(path, f"cannot read {show_path(path)}: {reason}. Check the path.")
-        return
-    if not stat.S_ISDIR(kind):
-        yield ImagePath(path)
-        return
-    try:
-        names = list_images(Path(path))
-    except DataError as problem:
-        yield ImagePath(path, show_path(str(problem)))
-        return
-    for name in names:
-        yield ImagePath(os.path.join(path, name))
-    if not names:
-        yield ImagePath(path, f"no images in {show_path(path)} {_KNOWN}.")
+def _expand(path: str) -> Iterator[InputImage]:
+    """A file, or the images of a folder."""
+    if os.path.isdir(path):
+        try:
+            names = list_images(Path(path))
+        except DataError as problem:
+            yield InputImage(path, problem=printable(str(problem)))
+            return
+        for name in names:
+            yield InputImage(os.path.join(path, name))
+        if not names:
+            yield InputImage(path, problem=f"no images in {printable(path)} {_KNOWN}.")
+    elif os.path.exists(path):
+        yield InputImage(path)
+    else:
+        yield InputImage(path, problem=f"cannot read {printable(path)}: no such file.")
 
 
-def _match(pattern: str) -> Iterator[ImagePath]:
+def _match(pattern: str) -> Iterator[InputImage]:
     """The files that match; images alone, unless the pattern itself names the extension."""
     extension = os.path.splitext(pattern)[1]
     any_kind = bool(extension) and not glob.has_magic(extension)
     there = [path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
     fitting = [path for path in there if any_kind or path.lower().endswith(EXTENSIONS)]
     for path in fitting:
-        yield ImagePath(path)
+        yield InputImage(path)
     if not fitting:
-        known = "" if any_kind else f" {_KNOWN}"
-        yield ImagePath(pattern, f"no images match {show_path(pattern)}{known}.")
+        yield InputImage(pattern, problem=f"no images match {printable(pattern)}.")

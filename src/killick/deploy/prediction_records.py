@@ -1,27 +1,21 @@
 """One record for each image, with the same fields in every format."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from killick.core.inference import Prediction
-from killick.deploy.image_paths import show_path
-from killick.deploy.image_reading import LoadedImage
+from killick.data.decoding import printable
+from killick.deploy.image_paths import InputImage
 
 
 @dataclass(frozen=True, slots=True)
 class ClassProbability:
-    """A class and its probability.
-
-    Attributes:
-        label: Its name, or its number where classes have no names.
-        index: Its number.
-        probability: From 0 to 1.
-    """
+    """A class, by name where it has one and by number, and its probability."""
 
     label: str
     index: int
@@ -65,45 +59,36 @@ class Record:
         """The same for JSON, without fields that were not requested or do not exist."""
         if self.error is not None:
             return {"image": self.image, "error": self.error}
-        names = ("image", "label", "index", "confidence", "uncertainty", "energy")
-        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if self.std is not None:
-            fields["std"] = self.std
-        fields["in_distribution"] = self.in_distribution
-        if self.top:
-            fields["top"] = [
-                {"label": each.label, "index": each.index, "probability": each.probability}
-                for each in self.top
-            ]
-        if self.probabilities:
-            fields["probabilities"] = list(self.probabilities)
-        return fields
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        found["top"] = [asdict(each) for each in self.top]
+        found["probabilities"] = list(self.probabilities)
+        optional = ("std", "top", "probabilities", "error")
+        return {
+            name: value
+            for name, value in found.items()
+            if name not in optional or value not in (None, [])
+        }
 
 
 def make_records(
-    loaded: Sequence[LoadedImage],
+    images: Sequence[InputImage],
     prediction: Prediction | None,
     class_names: tuple[str, ...] | None,
     *,
     top: int = 0,
     probabilities: bool = False,
 ) -> list[Record]:
-    """The records of images, in order.
+    """The records of images, in order, unreadable ones among them.
 
-    Args:
-        loaded: The images, unreadable ones among them.
-        prediction: For those that are readable; None if there are none.
-        class_names: In the order of the probabilities, if known.
-        top: How many of the most likely classes to include.
-        probabilities: Whether to include those of all classes.
+    `prediction` is for those that are readable; None if there are none.
     """
-    readable = [each.path for each in loaded if each.image is not None]
-    made = iter(
-        _records(readable, prediction, class_names, top, probabilities) if prediction else ()
-    )
+    readable = [each.path for each in images if each.problem is None]
+    made: Iterator[Record] = iter(())
+    if prediction is not None:
+        made = _predicted(readable, prediction, class_names, top, probabilities)
     return [
-        Record(each.path, error=each.problem) if each.image is None else next(made)
-        for each in loaded
+        next(made) if each.problem is None else Record(each.path, error=each.problem)
+        for each in images
     ]
 
 
@@ -118,52 +103,45 @@ def normalized_entropy(probs: Tensor) -> Tensor:
     return (entropy / math.log(probs.shape[1])).clamp(0, 1)
 
 
-def _records(
+def _predicted(
     paths: Sequence[str],
     found: Prediction,
     names: tuple[str, ...] | None,
     top: int,
     probabilities: bool,
-) -> list[Record]:
+) -> Iterator[Record]:
     """Whole batches to numbers at once; one by one takes longer than a small network."""
     assert found.probs is not None
     assert found.energy is not None
-    probs, energy, n = found.probs.cpu(), found.energy.cpu(), len(paths)
-    index = probs.argmax(1)
-    own = index[:, None]
+    probs, energy = found.probs.cpu(), found.energy.cpu()
+    order = probs.sort(stable=True, dim=1, descending=True)  # of equals the first comes first
+    columns = {
+        "confidence": order.values[:, 0].tolist(),
+        "uncertainty": normalized_entropy(probs).tolist(),
+        "energy": energy.tolist(),
+    }
+    if found.std is not None:
+        columns["std"] = found.std.cpu().gather(1, order.indices[:, :1])[:, 0].tolist()
+    if found.in_distribution is not None:
+        columns["in_distribution"] = found.in_distribution.tolist()
+    kept = max(top, 1)
+    likely, shares = order.indices[:, :kept].tolist(), order.values[:, :kept].tolist()
+    every = probs.tolist() if probabilities else [[]] * len(paths)
     finite = (probs.isfinite().all(1) & energy.isfinite()).tolist()
-    confidence, entropy = probs.gather(1, own)[:, 0].tolist(), normalized_entropy(probs).tolist()
-    std = [None] * n if found.std is None else found.std.cpu().gather(1, own)[:, 0].tolist()
-    inside = [None] * n if found.in_distribution is None else found.in_distribution.tolist()
-    # Stable, so that the first of equals is the label here too.
-    order = probs.sort(stable=True, dim=1, descending=True) if top else None
-    likely = [[]] * n if order is None else order.indices[:, :top].tolist()
-    shares = [[]] * n if order is None else order.values[:, :top].tolist()
-    every = probs.tolist() if probabilities else [[]] * n
-    energies = energy.tolist()
-
-    def name(index: int) -> str:
-        return str(index) if names is None else names[index]
-
-    records = []
-    for i, (path, best) in enumerate(zip(paths, index.tolist(), strict=True)):
+    for i, path in enumerate(paths):
         if not finite[i]:
             reason = "the model returns NaN or infinity. Check how it was trained or exported."
-            records.append(Record(path, error=f"cannot label {show_path(path)}: {reason}"))
+            yield Record(path, error=f"cannot label {printable(path)}: {reason}")
             continue
-        pairs = zip(likely[i], shares[i], strict=True)
-        records.append(
-            Record(
-                path,
-                name(best),
-                best,
-                confidence[i],
-                entropy[i],
-                energies[i],
-                std[i],
-                inside[i],
-                tuple(ClassProbability(name(k), k, share) for k, share in pairs),
-                tuple(every[i]),
-            )
+        classes = [
+            ClassProbability(str(index) if names is None else names[index], index, share)
+            for index, share in zip(likely[i], shares[i], strict=True)
+        ]
+        yield Record(
+            path,
+            classes[0].label,
+            classes[0].index,
+            **{name: values[i] for name, values in columns.items()},
+            top=tuple(classes[:top]),
+            probabilities=tuple(every[i]),
         )
-    return records

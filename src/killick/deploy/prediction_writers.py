@@ -1,20 +1,19 @@
 """Records as JSON lines, CSV or a table; on the standard output, or in a file, whole or not."""
 
 import contextlib
+import csv
 import io
 import json
 import os
-import re
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rich.cells import cell_len, chop_cells, set_cell_size
-from rich.console import Console
-from rich.text import Text
-
-from killick.deploy.image_paths import show_path
+from killick.data.decoding import printable
 from killick.deploy.prediction_records import Record
 from killick.errors import DataError, OptionError
 from killick.runtime.atomic_files import atomic_file
@@ -29,21 +28,12 @@ EXTENSIONS = {
 }
 _LONGEST_PATH = 60  # beyond which it is shortened, so that wide terminals have no wide gaps
 _LONGEST_LABEL = 24
-_NEEDS_QUOTES = re.compile(r'[,"\r\n]')
+_STYLES = {"bold": "\x1b[1m", "red": "\x1b[31m", "yellow": "\x1b[33m"}
 
 
 @dataclass(frozen=True)
 class RecordFields:
-    """Which fields all records have.
-
-    Attributes:
-        classes: How many there are.
-        class_names: If known.
-        std: Whether there are several references, and so a spread.
-        in_distribution: Whether there is an OOD threshold.
-        top: How many likely classes are included.
-        probabilities: Whether those of all classes are included.
-    """
+    """Which fields all records have: `std` with several references, for example."""
 
     classes: int
     class_names: tuple[str, ...] | None = None
@@ -54,7 +44,7 @@ class RecordFields:
 
 
 class JsonLines:
-    """An object a line. A path that is no UTF-8 is kept in escapes, as Python's `os` has them."""
+    """An object a line."""
 
     def head(self) -> str:
         """What comes before all records."""
@@ -62,7 +52,8 @@ class JsonLines:
 
     def lines(self, records: Sequence[Record]) -> str:
         """Some records, each with its line end."""
-        return "".join(f"{_as_json(_short(record.to_dict()))}\n" for record in records)
+        found = [_rounded(record.to_dict()) for record in records]
+        return "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in found)
 
     def foot(self, totals: str) -> str:
         """What comes after all records."""
@@ -70,114 +61,86 @@ class JsonLines:
 
 
 class Csv(JsonLines):
-    """A line for each record, with the fields of JSON; lists become numbered columns.
-
-    Args:
-        fields: Decides which columns there are.
-    """
+    """A line for each record, with the fields of JSON; lists become numbered columns."""
 
     def __init__(self, fields: RecordFields) -> None:
-        self._columns = ["image", "label", "index", "confidence", "uncertainty", "energy"]
-        self._columns += ["std"] * fields.std + ["in_distribution"]
+        columns = ["image", "label", "index", "confidence", "uncertainty", "energy"]
+        columns += ["std"] * fields.std + ["in_distribution"]
         for place in range(1, min(fields.top, fields.classes) + 1):
-            self._columns += [f"top_{place}", f"top_{place}_probability"]
+            columns += [f"top_{place}", f"top_{place}_probability"]
         if fields.probabilities:
-            self._columns += [f"probability_{index}" for index in range(fields.classes)]
-        self._columns.append("error")
+            columns += [f"probability_{index}" for index in range(fields.classes)]
+        self._columns = [*columns, "error"]
 
     def head(self) -> str:
         """The names of the columns."""
-        return _as_csv(self._columns)
+        return _as_csv([self._columns])
 
     def lines(self, records: Sequence[Record]) -> str:
         """A line for each record."""
-        return "".join(_as_csv(self._cells(record)) for record in records)
-
-    def _cells(self, record: Record) -> list[str]:
-        fields = _short(record.to_dict())
-        for place, each in enumerate(fields.pop("top", ()), 1):
-            fields[f"top_{place}"] = each["label"]
-            fields[f"top_{place}_probability"] = each["probability"]
-        for index, probability in enumerate(fields.pop("probabilities", ())):
-            fields[f"probability_{index}"] = probability
-        found = [fields.get(column) for column in self._columns]
-        return [
-            "" if cell is None else str(cell).lower() if isinstance(cell, bool) else str(cell)
-            for cell in found
-        ]
+        found = map(_flat, records)
+        return _as_csv([[each.get(column) for column in self._columns] for each in found])
 
 
 class Table(JsonLines):
-    """Aligned columns, which can be printed line by line.
+    """A line for each record, for people, within `width` characters."""
 
-    Args:
-        fields: Decides which columns there are, and how wide.
-        width: Of a line.
-        color: Whether OOD and unreadable images stand out.
-    """
-
-    def __init__(self, fields: RecordFields, width: int = 100, *, color: bool = False) -> None:
-        self._out = io.StringIO()
-        self._console = Console(
-            file=self._out,
-            force_terminal=color,
-            width=width,
-            color_system="auto" if color else None,
-            highlight=False,
-            markup=False,
-        )
-        names = fields.class_names or (str(fields.classes - 1),)
-        longest = max(cell_len(show_path(name)) for name in names)
-        label = max(len("label"), min(longest, _LONGEST_LABEL))
-        # Title and width of what comes after the path; numbers stand to the right.
-        self._columns = [("label", label), ("confidence", 10), ("uncertainty", 11)]
-        self._columns += [("std", 6)] * fields.std
-        self._columns += [("distribution", 12)] * fields.in_distribution
+    def __init__(self, fields: RecordFields, width: int, *, color: bool = False) -> None:
+        self._color = color
+        names = [printable(name) for name in fields.class_names or ()]
+        label = min(max(map(len, ["label", *names])), _LONGEST_LABEL)
+        # Widths of what comes after the path.
+        self._columns = {"label": label, "confidence": 10, "uncertainty": 11}
+        if fields.std:
+            self._columns["std"] = 6
+        if fields.in_distribution:
+            self._columns["distribution"] = 12
         if fields.top:
-            self._columns.append(("most likely", min(fields.top, 3) * 16))
-        taken = sum(2 + wide for _, wide in self._columns)
+            self._columns["most likely"] = 16 * min(fields.top, 3)
+        taken = sum(2 + wide for wide in self._columns.values())
         self._path = min(max(12, width - taken), _LONGEST_PATH)
 
     def head(self) -> str:
         """The titles."""
-        titles = [_aligned(title, title, wide) for title, wide in self._columns]
-        path = set_cell_size("image", self._path)
-        return self._rendered([Text("  ".join([path, *titles]), "bold")])
+        return self._line("image", {title: title for title in self._columns}, "bold")
 
     def lines(self, records: Sequence[Record]) -> str:
         """A line for each record; an unreadable image has the reason."""
-        return self._rendered([self._line(record) for record in records])
+        return "".join(map(self._record, records))
 
     def foot(self, totals: str) -> str:
         """The totals."""
-        return self._rendered([Text(totals, "bold")])
+        return self._styled(totals, "bold")
 
-    def _line(self, record: Record) -> Text:
-        image = show_path(record.image)
-        path = set_cell_size(shorten(image, self._path), self._path)
+    def _record(self, record: Record) -> str:
+        image = printable(record.image)
+        if len(image) > self._path:  # the end of a path says more than its beginning
+            image = f"…{image[1 - self._path :]}"
         if record.error is not None:
-            reason = show_path(record.error).removeprefix(f"cannot read {image}: ")
-            return Text(f"{path}  {reason}", "red")
+            reason = record.error.removeprefix(f"cannot read {printable(record.image)}: ")
+            return self._styled(f"{image:{self._path}}  {reason}", "red")
+        likely = [f"{each.label} {100 * each.probability:.1f} %" for each in record.top]
         cells = {
-            "label": show_path(record.label or ""),
+            "label": record.label or "",
             "confidence": f"{100 * (record.confidence or 0):.1f} %",
             "uncertainty": f"{record.uncertainty:.3f}",
             "std": "" if record.std is None else f"{record.std:.3f}",
-            "distribution": {True: "in", False: "out", None: ""}[record.in_distribution],
-            "most likely": ", ".join(
-                f"{show_path(each.label)} {100 * each.probability:.1f} %" for each in record.top
-            ),
+            "distribution": "in" if record.in_distribution else "out",
+            "most likely": ", ".join(likely),
         }
-        shown = [_aligned(title, cells[title], wide) for title, wide in self._columns]
-        return Text("  ".join([path, *shown]), "yellow" if record.in_distribution is False else "")
+        return self._line(image, cells, "yellow" if record.in_distribution is False else "")
 
-    def _rendered(self, lines: list[Text]) -> str:
-        self._out.seek(0)
-        self._out.truncate()
-        for line in lines:
-            line.rstrip()
-            self._console.print(line, soft_wrap=True)
-        return self._out.getvalue()
+    def _line(self, image: str, cells: dict[str, str], style: str) -> str:
+        line = f"{image:{self._path}}"
+        for title, wide in self._columns.items():
+            cell = printable(cells[title])
+            cell = cell if len(cell) <= wide else f"{cell[: wide - 1]}…"
+            side = ">" if title in ("confidence", "uncertainty", "std") else "<"
+            line += f"  {cell:{side}{wide}}"
+        return self._styled(line.rstrip(), style)
+
+    def _styled(self, line: str, style: str) -> str:
+        return f"{_STYLES[style]}{line}\x1b[0m\n" if self._color and style else f"{line}\n"
 
 
 def make_format(
@@ -205,92 +168,88 @@ def choose_format(given: str | None, output: Path | None, on_terminal: bool) -> 
 
 
 @contextlib.contextmanager
-def output_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that becomes `path` once all is in it; what was there stays until then.
+def open_output(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """A function that writes text at once to the standard output or a file.
 
-    What is no ordinary file, such as a named pipe, is written directly.
+    The file takes the place of `path` once all is in it; what is no ordinary file, such as a named
+    pipe, is written directly. A pipe without a reader is no error of the user.
     """
-    path = Path(os.path.realpath(path))  # a link stays one
-    if path.is_dir():
-        raise DataError(f"cannot write {path}: it is a folder.")
-    direct = path.exists() and not path.is_file()
-    with _write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") if direct else atomic_file(path) as file:
-            yield file
-
-
-def write_to(stream: BinaryIO, name: object = "the output") -> Callable[[str], None]:
-    """A function that writes text and flushes: a reader at the other end sees lines at once.
-
-    Args:
-        stream: Where to.
-        name: For errors.
-    """
-
-    def write(text: str) -> None:
-        with _write_errors(name):
-            stream.write(text.encode("utf-8", "backslashreplace"))
-            stream.flush()
-
-    return write
-
-
-@contextlib.contextmanager
-def _write_errors(name: object) -> Iterator[None]:
-    """A pipe without a reader is no error of the user; other write errors are `DataError`s."""
     try:
-        yield
+        if path is None:
+            yield partial(_write, sys.stdout.buffer)
+            return
+        place = Path(os.path.realpath(path))  # a link stays one
+        place.parent.mkdir(parents=True, exist_ok=True)
+        direct = place.exists() and not place.is_file()
+        with place.open("wb") if direct else atomic_file(place) as file:
+            yield partial(_write, file)
     except BrokenPipeError:
         raise
     except OSError as problem:
-        raise DataError(f"cannot write {name}: {problem.strerror}.") from problem
+        where = path or "the output"
+        raise DataError(f"cannot write {where}: {problem.strerror}.") from problem
 
 
-def shorten(text: str, cells: int) -> str:
-    """The end of a text, so that it fits: the end of a path says more than its beginning.
-
-    Example:
-        >>> shorten("photos/holidays/beach.jpg", 12)
-        '…s/beach.jpg'
-    """
-    if cell_len(text) <= cells:
-        return text
-    kept = text
-    while cell_len(kept) > cells - 1:
-        kept = kept[max(1, (cell_len(kept) - cells) // 2) :]
-    return f"…{kept}"
+def _write(stream: BinaryIO, text: str) -> None:
+    """A path that is no UTF-8 is kept in escapes, as Python's `os` and JSON have them."""
+    stream.write(text.encode("utf-8", "backslashreplace"))
+    stream.flush()
 
 
-def _aligned(title: str, text: str, cells: int) -> str:
-    if title in ("label", "distribution", "most likely"):
-        longer = cell_len(text) > cells
-        return set_cell_size(chop_cells(text, cells - 1)[0] + "…" if longer else text, cells)
-    return " " * (cells - cell_len(text)) + text
+@dataclass
+class RecordCounts:
+    """Counts of all records so far, of OOD images if there is a threshold, and the speed."""
+
+    has_threshold: bool
+    images: int = 0
+    broken: int = 0
+    out: int = 0
+    _began: float = field(default_factory=time.monotonic)
+
+    def add(self, records: list[Record]) -> None:
+        """Count some more."""
+        self.images += len(records)
+        self.broken += sum(record.error is not None for record in records)
+        self.out += sum(record.in_distribution is False for record in records)
+
+    @property
+    def speed(self) -> str:
+        """Images per second."""
+        return f"{self.images / max(1e-9, time.monotonic() - self._began):,.1f} images/s"
+
+    def describe(self) -> str:
+        """All of it in a line."""
+        parts = [f"{self.images:,} image{'s' * (self.images != 1)}"]
+        parts += [f"{self.broken:,} unreadable"] if self.broken else []
+        parts += [f"{self.out:,} out of distribution"] if self.has_threshold else []
+        return ", ".join([*parts, self.speed])
 
 
-def _short(value: Any) -> Any:
+def _as_csv(rows: list[list[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def _flat(record: Record) -> dict[str, Any]:
+    """The fields of a record as columns."""
+    found: dict[str, Any] = _rounded(record.to_dict())
+    for place, each in enumerate(found.pop("top", ()), 1):
+        found[f"top_{place}"] = each["label"]
+        found[f"top_{place}_probability"] = each["probability"]
+    for index, probability in enumerate(found.pop("probabilities", ())):
+        found[f"probability_{index}"] = probability
+    if isinstance(inside := found.get("in_distribution"), bool):
+        found["in_distribution"] = str(inside).lower()
+    return found
+
+
+def _rounded(value: Any) -> Any:
     """The same with numbers of seven digits, all that a float32 has."""
     if isinstance(value, float):
         return float(f"{value:.7g}")
     if isinstance(value, list):
-        return [_short(each) for each in value]
-    return {key: _short(each) for key, each in value.items()} if isinstance(value, dict) else value
-
-
-def _as_json(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(fields)
-    return text
-
-
-def _as_csv(cells: list[str]) -> str:
-    """A line. Python's own writer leaves a lone carriage return without quotes."""
-    quoted = (
-        '"{}"'.format(cell.replace('"', '""')) if _NEEDS_QUOTES.search(cell) else cell
-        for cell in cells
-    )
-    return f"{','.join(quoted)}\n"
+        return [_rounded(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return value
