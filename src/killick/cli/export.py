@@ -11,6 +11,11 @@ from killick.cli.arguments import add_shared
 if TYPE_CHECKING:
     from killick.storage.exported_file import Exported
 
+# Those that `killick.export` takes under the same name.
+OPTIONS = (
+    *("format", "k", "precision", "references", "acceptance", "data", "validation"),
+    *("limit", "calibration", "opset", "name", "root"),
+)
 EXAMPLES = """\
 examples:
   killick export runs/mine                             ONNX, one reference folded in
@@ -62,6 +67,7 @@ def add(commands: Any, name: str) -> None:
     )
     add_argument(
         "--accept",
+        dest="acceptance",
         metavar="SHARE",
         type=float,
         help="share of validation images below the OOD threshold (default: the stored threshold,"
@@ -101,22 +107,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         if not options.quiet:
             print(sentence, file=sys.stderr)
 
-    folder = options.output or _default_folder(options)
     exported = export(
         options.model,
-        folder,
-        format=options.format,
-        k=options.k,
-        precision=options.precision,
-        references=options.references,
-        acceptance=options.accept,
-        data=options.data,
-        validation=options.validation,
-        limit=options.limit,
-        calibration=options.calibration,
-        opset=options.opset,
-        name=options.name,
-        root=options.root,
+        options.output or _default_folder(options),
+        **{name: getattr(options, name) for name in OPTIONS},
         say=say,
     )
     if not options.quiet:
@@ -126,13 +120,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _default_folder(options: argparse.Namespace) -> Path:
     """Named after the model and what is special about the export."""
-    whole = Path(options.model).absolute()
-    name = whole.parent.name if whole.name == "model" else whole.name
+    from killick.deploy.exporter import name_of
+
     special = [options.format]
     special += [options.precision] if options.precision != "float32" else []
     special += [f"k{options.k}"] if options.k != 1 else []
     special += [options.references] if options.references != "stored" else []
-    return Path("exports") / "-".join([name, *special])
+    return Path("exports") / "-".join([name_of(options.model), *special])
 
 
 def _describe(exported: "Exported") -> list[str]:

@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.data is not None and options.references == "stored":
         raise OptionError("--data requires --references mean or synthetic.")
     from killick.core.anchored import Anchored
-    from killick.deploy.private_references import format_cost, replace_by_statistics
+    from killick.deploy.private_references import format_cost, replace_and_measure
     from killick.deploy.publisher import find_rows, publish, push
     from killick.storage.hub import import_client
     from killick.storage.loading import load
@@ -82,33 +81,29 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
     def say(sentence: str) -> None:
         if not options.quiet:
-            print(sentence, file=sys.stderr)
+            print(sentence)
 
     if options.push is not None:
         import_client(f"to push {options.push}")
     model = load(options.model)
     rows = find_rows(model, options.model, options.rows)
-    cost = None
-    had_threshold = model.threshold is not None
+    cost, had_threshold = None, model.threshold is not None
     if options.references != "stored":
-        cost = replace_by_statistics(model, options.references, options.data, say=say)
+        cost = replace_and_measure(model, options.references, options.data, say)
     made = publish(model, options.output, rows=rows, license=options.license, repo=options.push)
-    if not options.quiet:
-        print(f"The model and its card are in {made.folder}, with {made.rows:,} rows.")
-        if isinstance(model, Anchored):
-            print(note_on_references(model))
-        if cost is not None:
-            print(f"What that costs: {format_cost(cost)}")
-        if not made.rows:
-            where = shlex.quote(str(made.folder))
-            print(f"The card says: not evaluated. Evaluate it: killick evaluate {where}")
-        if had_threshold and model.threshold is None:
-            print(
-                "Its threshold was fitted with the old references, and is gone. Fit one: killick"
-                f" evaluate {shlex.quote(str(made.folder))} --suite clean --store-threshold"
-            )
+    evaluate = f"killick evaluate {shlex.quote(str(made.folder))}"
+    say(f"The model and its card are in {made.folder}, with {made.rows:,} rows.")
+    if isinstance(model, Anchored):
+        say(note_on_references(model))
+    if cost is not None:
+        say(f"What that costs: {format_cost(cost)}")
+    if not made.rows:
+        say(f"The card says: not evaluated. Evaluate it: {evaluate}")
+    if had_threshold and model.threshold is None:
+        say(
+            "Its threshold was fitted with the old references, and is gone. Fit one:"
+            f" {evaluate} --suite clean --store-threshold"
+        )
     if options.push is not None:
-        where = push(made.folder, options.push, private=options.private)
-        if not options.quiet:
-            print(f"Sent: {where}")
+        say(f"Sent: {push(made.folder, options.push, private=options.private)}")
     return 0

@@ -1,12 +1,11 @@
 """The network as it is deployed: images in; logits, probabilities, energy and more out."""
 
 import copy
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from killick.core.anchored import Anchored, evaluating
+from killick.core.anchored import Anchored
 from killick.core.folding import Folded, fold
 from killick.core.standard import Standard
 from killick.deploy.fusion import fuse
@@ -19,10 +18,6 @@ class Deployed(nn.Module):
 
     There is `std` with several references, and `in_distribution` with a threshold: a buffer, to be
     set once it is known.
-
-    Args:
-        net: Folded or standard.
-        has_threshold: Whether it returns `in_distribution`.
     """
 
     threshold: Tensor
@@ -67,27 +62,16 @@ class Deployed(nn.Module):
         return reduced
 
 
-def deploy(model: Anchored | Standard, k: int, *, has_threshold: bool) -> Deployed:
-    """`model` as it is deployed, on the CPU, with its first `k` references folded in.
-
-    Args:
-        model: Left as it is.
-        k: Of an anchored model; a standard one has none.
-        has_threshold: Whether it returns `in_distribution`.
-    """
-    with evaluating(model):
-        alone = copy.deepcopy(model).cpu().float().eval()
-    net = fuse(fold(alone, k)) if isinstance(alone, Anchored) else alone
-    deployed = Deployed(net, has_threshold).eval().requires_grad_(False)
-    _check_logits(deployed, alone.image_shape, alone.normalize is not None)
-    return deployed
-
-
 @torch.no_grad()
-def _check_logits(deployed: Deployed, shape: Sequence[int], normalizes: bool) -> None:
-    logits = deployed.net(torch.zeros(2, *shape, dtype=torch.uint8 if normalizes else None))
+def deploy(model: Anchored | Standard, k: int, *, has_threshold: bool) -> Deployed:
+    """`model`, on the CPU in float32, as it is deployed: its first `k` references folded in."""
+    net = fuse(fold(model, k)) if isinstance(model, Anchored) else model
+    deployed = Deployed(net, has_threshold).eval().requires_grad_(False)
+    dtype = None if model.normalize is None else torch.uint8
+    logits = net(torch.zeros(2, *model.image_shape, dtype=dtype))
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise OutputError(
             f"only classifiers can be exported: for 2 images the network returns"
             f" {tuple(logits.shape)}, not (2, classes)."
         )
+    return deployed

@@ -21,13 +21,7 @@ ExportData = str | ImageSet | Sets | Tensor | tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class ExportSets:
-    """The sets that are known; each may be missing.
-
-    Attributes:
-        validation: To fit the threshold on.
-        test: To measure on.
-        train: To calibrate on, and to make references of.
-    """
+    """Sets to fit the threshold, to measure, and to calibrate or make references on, if known."""
 
     validation: ImageSet | None = None
     test: ImageSet | None = None
@@ -43,12 +37,7 @@ def find_export_sets(
 ) -> ExportSets:
     """The sets given; else those that the model was trained with, if they can be read.
 
-    Args:
-        model: Its provenance says what it was trained on, if that is known.
-        data: To measure and to calibrate on.
-        validation: To fit the threshold on.
-        root: Where downloaded sets are.
-        report: Gets the reason why the model's own data cannot be read.
+    `report` gets the reason why the model's own data cannot be read.
     """
     if model.normalize is None or len(model.image_shape) != 3 or model.image_shape[0] != 3:
         if data is not None or validation is not None:
@@ -103,21 +92,8 @@ def read_some(model: ImageModel, images: ImageSet, limit: int) -> tuple[Tensor, 
     return torch.cat(list(read_all(images, view_for(model)))), images.labels
 
 
-def labels_for(model: ImageModel, images: ImageSet, labels: Tensor, classes: int) -> Tensor | None:
-    """The labels as the model numbers its `classes`; None where the classes are others."""
-    ours = model.class_names
-    if ours is None:
-        return labels if images.classes == classes else None
-    if images.class_names == ours:
-        return labels
-    if not set(images.class_names) <= set(ours):
-        return None
-    numbers = torch.tensor([ours.index(name) for name in images.class_names])
-    return numbers[labels]
-
-
-def require(images: ImageSet | None, purpose: str, way_out: str) -> ImageSet:
-    """The set, or an error that says how to give one."""
+def require(images: ImageSet | None, purpose: str) -> ImageSet:
+    """The set, or an error that says what it is needed for."""
     if images is None:
-        raise DataError(f"no images are known {purpose}. {way_out}")
+        raise DataError(f"no images are known {purpose}.")
     return images

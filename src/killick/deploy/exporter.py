@@ -19,37 +19,30 @@ from typing import Any
 
 import torch
 
+import killick
 from killick import metrics
 from killick.core.anchored import Anchored, evaluating
 from killick.core.image_model import Threshold
 from killick.core.standard import Standard, model_in
-from killick.core.synthetic_references import replace_references
-from killick.data.image_set import ImageSet
 from killick.data.preprocessing import view_for
 from killick.deploy import check_export as check
 from killick.deploy.deployed_net import Deployed, deploy
-from killick.deploy.export_files import OPSET, OnnxFile, TorchFile
-from killick.deploy.export_sets import (
-    ExportData,
-    ExportSets,
-    find_export_sets,
-    labels_for,
-    read_some,
-    require,
-)
+from killick.deploy.export_files import OPSET, make_file
+from killick.deploy.export_sets import ExportData, ExportSets, find_export_sets, read_some, require
 from killick.deploy.parity import (
     BATCH,
+    check_calibrated,
     choose_examples,
-    compare_calibrated,
     compare_examples,
     compare_images,
     file_outputs,
     make_candidates,
     model_outputs,
 )
-from killick.errors import OptionError, StorageError, check_option
+from killick.deploy.private_references import replace_by_statistics
+from killick.errors import OptionError, check_option
 from killick.nets import remembered
-from killick.runtime.atomic_files import atomic_folder
+from killick.runtime.atomic_files import atomic_folder, check_replaceable
 from killick.storage.export_metadata import FILE_FORMATS, PRECISIONS, ExportMetadata, read_metadata
 from killick.storage.exported_file import FILES, Exported, open_export
 from killick.storage.loading import load
@@ -57,7 +50,6 @@ from killick.storage.weights import digest_weights
 
 REFERENCES = ("stored", "mean", "synthetic")
 ACCEPTANCE = 0.95
-STATISTICS_IMAGES = 5000  # of which mean and synthetic references are made
 FEW = 0.9  # a file with a lower share of equal labels is warned of
 NO_THRESHOLD = Threshold(0.0, 1.0, 1, "nothing yet")
 
@@ -114,138 +106,130 @@ def export(
     check_option("format", format, FILE_FORMATS)
     check_option("precision", precision, PRECISIONS)
     check_option("references", references, REFERENCES)
-    report = say or (lambda sentence: None)
-    given = load(os.fspath(model)) if isinstance(model, str | os.PathLike) else model_in(model)
-    _check(given, format, k, precision, references, acceptance)
-    folder = Path(folder)
-    _check_free(folder)
-    if name is None:
-        whole = (folder if isinstance(model, torch.nn.Module) else Path(model)).absolute()
-        name = whole.parent.name if whole.name == "model" else whole.name
-    weights = digest_weights(given)
-    with evaluating(given):
-        original = copy.deepcopy(given).cpu().float().eval()
-    sets = find_export_sets(original, data, validation, root, report)
-    source = _with_references(original, references, k, sets)
-    if source is not original:
-        weights = digest_weights(source)
-    stored, wanted = _plan_threshold(original, source, k, acceptance, precision, sets, report)
-    deployed = deploy(source, k, has_threshold=stored is not None or wanted is not None)
-    about = replace(_describe(source, deployed, name, format, precision), weights=weights)
-    made = _make(deployed, about, sets, source, calibration, opset)
-    try:
-        with atomic_folder(Path(os.path.realpath(folder))) as part:
-            path = part / FILES[format]
-            if wanted is not None:
-                made.write(replace(about, threshold=NO_THRESHOLD), path)
-                stored = _fit(open_export(path, trust=True), source, sets, wanted, limit)
-            if stored is not None:
-                about = replace(about, threshold=stored)
-                made.set_threshold(stored.energy)
-            made.write(about, path)
-            exported = open_export(path, trust=True)
-            images = choose_examples(exported, make_candidates(source.image_shape, about.takes))
-            figures, examples = compare_examples(exported, images, model_outputs(source, images, k))
-            if precision == "int8":
-                seen, _ = read_some(source, _calibration_set(sets), BATCH)
-                compare_calibrated(exported, seen, model_outputs(source, seen, k))
-            measured: dict[str, Any] = {"examples": figures}
-            if sets.test is None:
-                report("No labeled images are known, so accuracy was not measured: --data.")
-            else:
-                measured["images"] = _measure(exported, original, sets.test, k, limit, report)
-            about = replace(about, measured=measured)
-            made.write(about, path)
-            (part / "examples.npz").write_bytes(examples)
-            (part / "model.json").write_text(about.to_json() + "\n", encoding="utf-8")
-            shutil.copyfile(check.__file__, part / "check.py")
-    except OSError as problem:
-        raise StorageError(
-            f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
-            " unchanged. Free some space, or choose another folder: --output."
-        ) from problem
-    return open_export(folder / FILES[format], trust=True)
-
-
-def _check(
-    model: Anchored | Standard,
-    format: str,
-    k: int,
-    precision: str,
-    references: str,
-    acceptance: float | None,
-) -> None:
-    """Refuse what is impossible, before anything is read or written."""
     if type(k) is not int or k < 1:
         raise OptionError(f"k must be at least 1 reference, found {k!r}.")
     if acceptance is not None and not 0 < acceptance <= 1:
         raise OptionError(f"acceptance must be between 0 and 1, found {acceptance!r}.")
     if precision == "int8" and format != "onnx":
         raise OptionError(f"int8 requires format 'onnx', found {format!r}.")
-    if references == "mean" and k != 1:
-        raise OptionError(f"the mean is one reference: k must be 1, found {k}.")
-    if isinstance(model, Anchored):
-        if references == "stored":
-            model.stored_references(k)
-    elif k != 1 or references != "stored":
-        option = f"k={k}" if k != 1 else f"references={references!r}"
-        raise OptionError(f"a standard model has no references, found {option}. Leave it out.")
+    report = say or (lambda sentence: None)
+    folder = Path(folder)
+    check_replaceable(folder, _exported_files(folder))
+    given = load(os.fspath(model)) if isinstance(model, str | os.PathLike) else model_in(model)
+    with evaluating(given):
+        original = copy.deepcopy(given).cpu().float().eval()
+    if isinstance(original, Standard) and k != 1:
+        raise OptionError(f"a standard model has no references, found k={k}. Leave it out.")
+    sets = find_export_sets(original, data, validation, root, report)
+    source, weights = original, digest_weights(given)
+    if references != "stored":
+        source = copy.deepcopy(original)
+        replace_by_statistics(source, references, sets, k=k)  # type: ignore[arg-type]
+        weights = digest_weights(source)
+    threshold, share = _plan_threshold(original, source, k, precision, acceptance, sets, report)
+    deployed = deploy(source, k, has_threshold=threshold is not None or share is not None)
+    about = replace(
+        _describe(source, deployed),
+        name=name or name_of(folder if isinstance(model, torch.nn.Module) else model),
+        file_format=format,
+        precision=precision,
+        weights=weights,
+    )
+    calibrated = None
+    if precision == "int8":
+        train = require(sets.train or sets.validation, "to calibrate int8 with (--data)")
+        calibrated = read_some(source, train, calibration)[0]
+    made = make_file(deployed, about, calibrated, opset or OPSET)
+    with atomic_folder(folder) as part:
+        path = part / FILES[format]
+        if share is not None and sets.validation is not None:
+            made.write(replace(about, threshold=NO_THRESHOLD), path)
+            images, _ = read_some(source, sets.validation, limit)
+            energies = file_outputs(open_export(path, trust=True), images)["energy"]
+            fitted_on = f"{sets.validation.name} ({len(images)})"
+            threshold = Threshold(float(metrics.threshold(energies, share)), share, k, fitted_on)
+        about = replace(about, threshold=threshold)
+        made.write(about, path)
+        exported = open_export(path, trust=True)
+        images = choose_examples(exported, make_candidates(source.image_shape, about.takes))
+        figures, examples = compare_examples(exported, images, model_outputs(source, images, k))
+        if calibrated is not None:
+            seen = calibrated[:BATCH]
+            check_calibrated(exported, seen, model_outputs(source, seen, k))
+        measured: dict[str, Any] = {"examples": figures}
+        if sets.test is None:
+            report("No labeled images are known, so accuracy was not measured: --data.")
+        else:
+            compared = k if isinstance(original, Standard) else min(k, len(original.references))
+            measured["images"] = compare_images(
+                lambda images: file_outputs(exported, images), original, compared, sets.test, limit
+            )
+            if (same := measured["images"]["same_label"]) < FEW:
+                report(
+                    f"Only {same:.1%} of the images get the model's label. Use a higher"
+                    " --precision, or other references."
+                )
+        about = replace(about, measured=measured)
+        made.write(about, path)
+        (part / "examples.npz").write_bytes(examples)
+        (part / "model.json").write_text(about.to_json() + "\n", encoding="utf-8")
+        shutil.copyfile(check.__file__, part / "check.py")
+    return open_export(folder / FILES[format], trust=True)
 
 
-def _with_references(
-    model: Anchored | Standard, kind: str, k: int, sets: ExportSets
-) -> Anchored | Standard:
-    """The model with the references that the file is to have."""
-    if kind == "stored":
-        return model
-    assert isinstance(model, Anchored)
-    train = require(sets.train, f"to make {kind} references of", "Name the training set: --data.")
-    replaced = copy.deepcopy(model)
-    images, _ = read_some(model, train, STATISTICS_IMAGES)
-    replace_references(replaced, kind, images, k=None if kind == "mean" else k)  # type: ignore[arg-type]
-    return replaced.eval()
+def name_of(place: str | os.PathLike[str]) -> str:
+    """The name of a model by its folder, or by the run folder it is in."""
+    whole = Path(place).absolute()
+    return whole.parent.name if whole.name == "model" else whole.name
+
+
+def _exported_files(folder: Path) -> set[str]:
+    """The files of an export that is there; none if there is something else."""
+    path = folder / "model.json"
+    try:
+        read_metadata(path.read_text(encoding="utf-8"), path)
+    except (OSError, ValueError):  # StorageError is one
+        return set()
+    return {*FILES.values(), "model.json", "examples.npz", "check.py"}
 
 
 def _plan_threshold(
     original: Anchored | Standard,
-    model: Anchored | Standard,
+    source: Anchored | Standard,
     k: int,
-    acceptance: float | None,
     precision: str,
+    acceptance: float | None,
     sets: ExportSets,
     report: Callable[[str], None],
 ) -> tuple[Threshold | None, float | None]:
     """The threshold to take as it is, or the share of validation images to fit one to."""
-    chosen, stored = original.threshold, model.threshold  # none where references were replaced
-    usable = stored if stored is not None and stored.k == k else None
-    if acceptance is None and usable is not None and precision == "float32":
-        return usable, None
+    stored = source.threshold  # none where references were replaced
+    fits = stored is not None and stored.k == k
+    if fits and acceptance is None and (precision == "float32" or sets.validation is None):
+        return stored, None
     if sets.validation is not None:
+        chosen = original.threshold
         return None, acceptance or (ACCEPTANCE if chosen is None else chosen.acceptance)
     if acceptance is not None:
         raise OptionError(
             f"no validation images are known to accept {acceptance:.0%} of. Name some:"
             " --validation DATA."
         )
-    if usable is not None:
-        report(f"The threshold was fitted in float32; no images are known to fit {precision}'s.")
-        return usable, None
-    why = "none is stored" if stored is None else f"the stored one is for k={stored.k}"
-    report(f"No threshold: {why}, and no validation images are known: --validation DATA.")
+    report(
+        f"No threshold: none is stored for k={k}, and no validation images are known:"
+        " --validation DATA."
+    )
     return None, None
 
 
-def _describe(
-    model: Anchored | Standard, deployed: Deployed, name: str, format: str, precision: str
-) -> ExportMetadata:
-    from killick import __version__
-
+def _describe(model: Anchored | Standard, deployed: Deployed) -> ExportMetadata:
+    """The metadata of a network, but for those of its file."""
     view = view_for(model) if len(model.image_shape) == 3 else None
     made = remembered(model.net)
     return ExportMetadata(
-        name=name,
-        file_format=format,
-        precision=precision,
+        name="",
+        file_format="",
+        precision="",
         network=type(model.net).__name__ if made is None else made.name,
         image_shape=tuple(model.image_shape),
         takes="float32" if model.normalize is None else "uint8",
@@ -257,7 +241,7 @@ def _describe(
         interpolation="bilinear" if view is None else view.interpolation,
         threshold=None,
         weights="",
-        made_with={"killick": __version__, "torch": torch.__version__.split("+")[0]},
+        made_with={"killick": killick.__version__, "torch": torch.__version__.split("+")[0]},
     )
 
 
@@ -273,94 +257,3 @@ def describe_references(model: Anchored | Standard, k: int) -> str:
         f"{what} ({policy}), usually training images, folded into the first layer, where they may"
         " still be recognized. To export without: mean or synthetic references"
     )
-
-
-def _make(
-    deployed: Deployed,
-    about: ExportMetadata,
-    sets: ExportSets,
-    source: Anchored | Standard,
-    calibration: int,
-    opset: int | None,
-) -> "OnnxFile | TorchFile":
-    """The network in its format and precision, ready to be written."""
-    dtype = torch.uint8 if about.takes == "uint8" else torch.float32
-    image = torch.zeros(about.image_shape, dtype=dtype)
-    if about.file_format == "torch":
-        if about.precision != "float32":
-            deployed = deployed.to_precision(getattr(torch, about.precision))
-        return TorchFile(deployed, image)
-    batches = None
-    if about.precision == "int8":
-        batches = read_some(source, _calibration_set(sets), calibration)[0].split(BATCH)
-    return OnnxFile(deployed, image, about.precision, batches, opset or OPSET)
-
-
-def _calibration_set(sets: ExportSets) -> ImageSet:
-    return require(
-        sets.train or sets.validation,
-        "to calibrate int8 with",
-        "Name data with a training set (--data DATA), or validation images (--validation).",
-    )
-
-
-def _fit(
-    exported: Exported,
-    model: Anchored | Standard,
-    sets: ExportSets,
-    acceptance: float,
-    limit: int,
-) -> Threshold:
-    """The energy up to which the file accepts that share of validation images."""
-    assert sets.validation is not None
-    images, _ = read_some(model, sets.validation, limit)
-    energies = file_outputs(exported, images)["energy"]
-    found = float(metrics.threshold(energies, acceptance))
-    return Threshold(found, acceptance, exported.k or 1, f"{sets.validation.name} ({len(images)})")
-
-
-def _measure(
-    exported: Exported,
-    original: Anchored | Standard,
-    test: ImageSet,
-    k: int,
-    limit: int,
-    report: Callable[[str], None],
-) -> dict[str, Any]:
-    """File against model on test images."""
-    images, labels = read_some(original, test, limit)
-    found = file_outputs(exported, images)
-    known = labels_for(original, test, labels, found["logits"].shape[1])
-    if known is None:
-        report(f"{test.name} has other classes than the model: no accuracy.")
-    k = k if isinstance(original, Anchored) and len(original.references) >= k else 1
-    figures = compare_images(found, model_outputs(original, images, k), known, f"{test.name}, test")
-    if figures["same_label"] < FEW:
-        report(
-            f"Only {figures['same_label']:.1%} of the images get the model's label. Use a higher"
-            " --precision, or other references."
-        )
-    return figures
-
-
-def _check_free(folder: Path) -> None:
-    """Refuse a place where anything else is than an export."""
-    if not folder.exists():
-        return
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-    others = sorted(names - {*FILES.values(), "model.json", "examples.npz", "check.py"})
-    if not others and (not names or _is_export_metadata(folder / "model.json")):
-        return
-    found = f"{others[0]!r} in it" if others and folder.is_dir() else "something else"
-    raise StorageError(
-        f"cannot write {folder}: expected a new folder, or an export to replace, found {found}."
-        " Choose another: --output FOLDER."
-    )
-
-
-def _is_export_metadata(path: Path) -> bool:
-    try:
-        read_metadata(path.read_text(encoding="utf-8"), path)
-    except (OSError, ValueError):  # StorageError is one
-        return False
-    return True

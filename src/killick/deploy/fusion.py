@@ -8,13 +8,13 @@ ReLU and a maximum over places follow, the maximum is taken first: it is the sam
 quarter of the values to the ReLU, which a runtime would have merged too.
 """
 
+import contextlib
 import copy
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.hooks import RemovableHandle
 
 from killick.core.folding import Folded, FoldedStem
 from killick.core.image_model import Normalize
@@ -52,57 +52,52 @@ def fuse(folded: Folded) -> Folded:
 
 def _absorb_normalization(folded: Folded) -> bool:
     """Let the first layer read 0 to 255; False where it does not read just the images."""
-    normalize = folded.normalize
-    stems = _stems(folded.net)
+    normalize, stems = folded.normalize, _stems(folded.net)
     if not isinstance(normalize, Normalize) or folded.front is not None or not stems:
         return False
-    images = _noise(folded)
-    normalized = normalize(images)
+    normalized = normalize(_noise(folded))
     read = inputs_of(folded.net, list(stems), normalized)
-    # With K references the stem is given K copies, and so are they here.
-    tiled = normalized
     for name, stem in stems.items():
         layer = stem.layer
         if not isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) or layer.groups != 1:
             return False
-        if not torch.equal(read[name], tiled):
+        if not torch.equal(read[name], normalized):
             return False
-        shift = normalize.shift.view(-1, *[1] * (tiled.ndim - 2)).expand(tiled.shape[1:])
+        wide = (-1, *[1] * (normalized.ndim - 2))
         plain = copy.deepcopy(layer).double()
         plain.bias = None
-        constant = plain(shift[None].double())
-        scale = normalize.scale.double().view(-1, *[1] * (layer.weight.ndim - 2))
-        layer.weight.copy_(layer.weight.double() * scale)
-        stem.offset.copy_(stem.offset.double() + constant)
+        shift = normalize.shift.view(wide).expand(normalized.shape[1:])
+        stem.offset.copy_(stem.offset.double() + plain(shift[None].double()))
+        layer.weight.copy_(layer.weight.double() * normalize.scale.double().view(wide))
     folded.normalize = AsFloats(normalize.scale)
     return True
 
 
 def _absorb_batchnorm(folded: Folded) -> bool:
     """Scale the first layer and its map as the BatchNorm right behind would."""
-    stems = _stems(folded.net)
-    found = _norms_behind(folded, stems)
+    stems = {name: stem for name, stem in _stems(folded.net).items() if stem.axis == 0}
+    norms = {
+        name: part
+        for name, part in folded.net.named_modules()
+        if isinstance(part, _BatchNorm) and part.track_running_stats and not part.training
+    }
+    found = _readers(folded, stems, norms)
     for stem_name, norm_name in found.items():
-        stem, norm = stems[stem_name], folded.net.get_submodule(norm_name)
-        layer = stem.layer
-        assert isinstance(norm, _BatchNorm)
-        assert norm.running_mean is not None
+        stem, norm = stems[stem_name], copy.deepcopy(norms[norm_name]).double()
+        weight: Tensor = stem.layer.weight  # type: ignore[assignment]
+        bias: Tensor | None = stem.layer.bias  # type: ignore[assignment]
         assert norm.running_var is not None
-        factor = (norm.running_var.double() + norm.eps).rsqrt()
-        if norm.weight is not None:
-            factor = factor * norm.weight.double()
-        constant = -norm.running_mean.double() * factor
-        if norm.bias is not None:
-            constant = constant + norm.bias.double()
-        weight: Tensor = layer.weight  # type: ignore[assignment]
-        if (bias := layer.bias) is not None:
-            constant = constant + bias.double() * factor  # type: ignore[operator]
-            layer.register_parameter("bias", None)
+        offset = stem.offset.double()
+        if bias is not None:
+            offset = offset + bias.double().view(-1, *[1] * (offset.ndim - 2))
+            stem.layer.register_parameter("bias", None)
+        statistics = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+        stem.offset.copy_(nn.functional.batch_norm(offset, *statistics, eps=norm.eps))
+        factor = (norm.running_var + norm.eps).rsqrt()
+        factor = factor if norm.weight is None else factor * norm.weight
         weight.copy_(weight.double() * factor.view(-1, *[1] * (weight.ndim - 1)))
-        wide = (-1, *[1] * (stem.offset.ndim - 2))
-        stem.offset.copy_(stem.offset.double() * factor.view(wide) + constant.view(wide))
         # timm's norms also do what follows.
-        rest = [getattr(norm, part, None) for part in ("drop", "act")]
+        rest = [getattr(norms[norm_name], part, None) for part in ("drop", "act")]
         kept = [part for part in rest if isinstance(part, nn.Module)]
         folded.net = replace(folded.net, norm_name, nn.Sequential(*kept))
     return bool(found)
@@ -113,56 +108,37 @@ def _take_maximum_first(folded: Folded) -> bool:
     named = dict(folded.net.named_modules())
     relus = {name: part for name, part in named.items() if type(part) is nn.ReLU}
     pools = {name: part for name, part in named.items() if type(part) is nn.MaxPool2d}
-    first = dict(list(_readers(folded, relus, pools).items())[:1])
-    for relu, pool in first.items():
-        folded.net = replace(folded.net, relu, nn.Identity())
-        folded.net = replace(folded.net, pool, nn.Sequential(pools[pool], nn.ReLU()))
-    return bool(first)
-
-
-def _norms_behind(folded: Folded, stems: dict[str, FoldedStem]) -> dict[str, str]:
-    """For each stem the BatchNorm that reads the very tensor it returned."""
-    makers = {name: stem for name, stem in stems.items() if stem.axis == 0}
-    norms = {
-        name: part
-        for name, part in folded.net.named_modules()
-        if isinstance(part, _BatchNorm) and part.track_running_stats and not part.training
-    }
-    return _readers(folded, makers, norms)
+    found = _readers(folded, relus, pools)
+    if not found:
+        return False
+    relu, pool = next(iter(found.items()))
+    folded.net = replace(folded.net, relu, nn.Identity())
+    folded.net = replace(folded.net, pool, nn.Sequential(pools[pool], nn.ReLU()))
+    return True
 
 
 def _readers(
     folded: Folded, makers: Mapping[str, nn.Module], readers: Mapping[str, nn.Module]
 ) -> dict[str, str]:
     """For each maker the reader that is given the very tensor it returned."""
-    made: dict[int, str] = {}
-    kept: list[Tensor] = []  # alive, so that no other tensor gets its number
+    names = {module: name for name, module in (*makers.items(), *readers.items())}
+    made: dict[str, Tensor] = {}
     found: dict[str, str] = {}
-    handles: list[RemovableHandle] = []
 
-    def remember(name: str) -> None:
-        def record(_: nn.Module, args: object, output: Tensor) -> None:
-            made[id(output)] = name
-            kept.append(output)
+    def remember(module: nn.Module, args: object, output: Tensor) -> None:
+        made[names[module]] = output
 
-        handles.append(makers[name].register_forward_hook(record))
+    def look(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        for maker, output in made.items():
+            if args and args[0] is output:
+                found[maker] = names[module]
 
-    def look(name: str) -> None:
-        def record(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            if args and id(args[0]) in made:
-                found[made[id(args[0])]] = name
-
-        handles.append(readers[name].register_forward_pre_hook(record))
-
-    for name in makers:
-        remember(name)
-    for name in readers:
-        look(name)
-    try:
+    with contextlib.ExitStack() as stack:
+        for module in makers.values():
+            stack.callback(module.register_forward_hook(remember).remove)
+        for module in readers.values():
+            stack.callback(module.register_forward_pre_hook(look).remove)
         folded(_noise(folded))
-    finally:
-        for handle in handles:
-            handle.remove()
     return found
 
 
@@ -173,10 +149,7 @@ def _stems(net: nn.Module) -> dict[str, FoldedStem]:
 def _noise(folded: Folded) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(3 * folded.k, *folded.image_shape, generator=generator)
-    like = next(folded.parameters())
-    if folded.normalize is not None:
-        return (255 * x).to(torch.uint8).to(like.device)
-    return x.to(like)
+    return x if folded.normalize is None else (255 * x).to(torch.uint8)
 
 
 def _are_same(folded: Folded, shorter: Folded) -> bool:

@@ -1,7 +1,7 @@
 """Parity of an exported file and its model: on stored examples, and on images of the data."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from killick.core.anchored import Anchored
+from killick.core.image_model import ImageModel
 from killick.core.inference import predict
 from killick.core.standard import Standard
+from killick.data.image_set import ImageSet
 from killick.data.synthetic_ood import make_blobs, make_noise
 from killick.deploy.check_export import difference
+from killick.deploy.export_sets import read_some
 from killick.errors import OutputError
 from killick.storage.export_metadata import ExportMetadata
 from killick.storage.exported_file import Exported
@@ -96,16 +99,9 @@ def file_outputs(exported: Exported, images: Tensor) -> dict[str, Tensor]:
 def compare_examples(
     exported: Exported, images: Tensor, expected: dict[str, Tensor]
 ) -> tuple[dict[str, Any], bytes]:
-    """How far the file is from the model on the examples, and the examples to go with it.
+    """How far the file is from the model on the examples, and the content of `examples.npz`.
 
-    Args:
-        exported: The file.
-        images: The examples.
-        expected: The outputs of the model.
-
-    Returns:
-        Figures, and the content of `examples.npz`: the images, the outputs of the file, and how
-        far they may differ on other machines.
+    That is the images, the outputs of the file, and how far they may differ on other machines.
 
     Raises:
         OutputError: If the file does not compute what the model does.
@@ -130,7 +126,7 @@ def compare_examples(
     return {"count": len(images), **apart}, content.getvalue()
 
 
-def compare_calibrated(exported: Exported, images: Tensor, expected: dict[str, Tensor]) -> None:
+def check_calibrated(exported: Exported, images: Tensor, expected: dict[str, Tensor]) -> None:
     """Refuse an int8 file that differs from the model on images like those of its calibration.
 
     Examples are not like them, and beyond the ranges of calibration 8 bits promise nothing.
@@ -169,28 +165,38 @@ def _check_batch_independence(exported: Exported, images: Tensor, found: dict[st
 
 
 def compare_images(
-    found: dict[str, Tensor], expected: dict[str, Tensor], labels: Tensor | None, name: str
+    run: Callable[[Tensor], dict[str, Tensor]],
+    model: Anchored | Standard,
+    k: int,
+    test: ImageSet,
+    limit: int,
 ) -> dict[str, Any]:
-    """Accuracy and agreement of file and model on images of the data.
-
-    Args:
-        found: Outputs of the file.
-        expected: Outputs of the model.
-        labels: As the model numbers its classes, if they are known.
-        name: Of the set.
-    """
+    """Accuracy and agreement of what `run` returns and `model`, on at most `limit` test images."""
+    images, labels = read_some(model, test, limit)
+    found, expected = run(images), model_outputs(model, images, k)
     ours, theirs = found["logits"].argmax(1), expected["logits"].argmax(1)
     apart = (found["probabilities"] - expected["probabilities"]).abs()
     figures: dict[str, Any] = {
-        "set": name,
+        "set": f"{test.name}, test",
         "count": len(ours),
         "same_label": float((ours == theirs).double().mean()),
         "largest_probability_difference": float(apart.max()),
         "mean_confidence_difference": float(apart.max(1).values.double().mean()),
     }
-    if labels is not None:
-        figures["accuracy"] = float((ours == labels).double().mean())
-        figures["model_accuracy"] = float((theirs == labels).double().mean())
+    known = _labels_for(model, test, labels, found["logits"].shape[1])
+    if known is not None:
+        figures["accuracy"] = float((ours == known).double().mean())
+        figures["model_accuracy"] = float((theirs == known).double().mean())
     if "in_distribution" in found:
         figures["accepted"] = float(found["in_distribution"].double().mean())
     return figures
+
+
+def _labels_for(model: ImageModel, images: ImageSet, labels: Tensor, classes: int) -> Tensor | None:
+    """The labels as the model numbers its `classes`; None where the classes are others."""
+    ours = model.class_names
+    if ours is None:
+        return labels if images.classes == classes else None
+    if not set(images.class_names) <= set(ours):
+        return None
+    return torch.tensor([ours.index(name) for name in images.class_names])[labels]

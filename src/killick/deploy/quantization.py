@@ -1,16 +1,17 @@
 """int8: onnxruntime's static quantization, with ranges from calibration images."""
 
 import contextlib
+import io
 import logging
-import os
 import tempfile
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch import Tensor
 
+from killick.deploy.parity import BATCH
 from killick.storage.exported_file import INPUT
 
 if TYPE_CHECKING:
@@ -20,29 +21,25 @@ if TYPE_CHECKING:
 QUANTIZED = ["Conv", "MatMul", "Gemm"]
 
 
-def quantize(graph: "onnx.ModelProto", batches: Iterable[Tensor]) -> "onnx.ModelProto":
-    """The graph with 8-bit products.
+def quantize(graph: "onnx.ModelProto", images: Tensor) -> "onnx.ModelProto":
+    """The graph with 8-bit products, and ranges of activations from calibration images.
 
     Weights have 7 bits for each output channel on its own: with 8, older processors (AVX2 without
     VNNI) overflow in silence.
-
-    Args:
-        graph: In float32.
-        batches: Calibration images, as the graph takes them; ranges of activations are theirs.
     """
     import onnx
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
+    batches = iter(images.split(BATCH))
+
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._batches = iter(batches)
-
         def get_next(self) -> dict[str, Any] | None:
-            images = next(self._batches, None)
-            return None if images is None else {INPUT: np.ascontiguousarray(images.numpy())}
+            batch = next(batches, None)
+            return None if batch is None else {INPUT: batch.contiguous().numpy()}
 
-    with tempfile.TemporaryDirectory() as place, _silent_in(place):
+    # The quantizer leaves files where it runs.
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place), silent():
         before, ready, after = (str(Path(place) / f"{i}.onnx") for i in range(3))
         onnx.save(graph, before)
         quant_pre_process(before, ready, skip_symbolic_shape=True)
@@ -61,16 +58,17 @@ def quantize(graph: "onnx.ModelProto", batches: Iterable[Tensor]) -> "onnx.Model
 
 
 @contextlib.contextmanager
-def _silent_in(place: str) -> Iterator[None]:
-    """In a folder of its own, for the quantizer leaves files where it runs, and without log lines.
-
-    Its warnings go through the root logger.
-    """
-    before, folder = logging.root.manager.disable, os.getcwd()
+def silent() -> Iterator[None]:
+    """Silence exporters: their log lines, warnings and prints."""
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    os.chdir(place)
     try:
-        yield
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
     finally:
-        os.chdir(folder)
         logging.disable(before)

@@ -4,11 +4,11 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from killick.errors import CheckpointError
+from killick.errors import CheckpointError, StorageError
 
 
 @contextlib.contextmanager
@@ -37,8 +37,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """A new folder to write into, which then takes the place of `folder`; or nothing changes.
 
-    What was at `folder`, which must not be a link, is removed only when all is written.
+    What was at `folder` is removed only when all is written. A link stays one.
     """
+    folder = Path(os.path.realpath(folder))
     mark = secrets.token_hex(4)
     beside, before = (folder.with_name(f".{folder.name}.{mark}.{end}") for end in ("part", "old"))
     try:
@@ -52,10 +53,27 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             if before.exists():
                 os.rename(before, folder)
             raise
+    except OSError as problem:
+        raise StorageError(
+            f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
+            " unchanged. Free some space, or choose another folder."
+        ) from problem
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         if folder.exists():  # else what was there before is kept, under the other name
             shutil.rmtree(before, ignore_errors=True)
+
+
+def check_replaceable(folder: Path, ours: Iterable[str]) -> None:
+    """Refuse to replace a folder that holds other files than `ours`, or anything but a folder."""
+    if not folder.exists():
+        return
+    names = os.listdir(folder) if folder.is_dir() else ["a file"]
+    if others := sorted(set(names) - set(ours)):
+        raise StorageError(
+            f"cannot write {folder}: expected a new folder, or one that the same command wrote,"
+            f" found {others[0]}. Choose another folder."
+        )
 
 
 @contextlib.contextmanager
