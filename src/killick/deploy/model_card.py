@@ -15,7 +15,7 @@ from killick.data.preprocessing import view_for
 from killick.deploy.private_references import COST, format_cost
 from killick.metrics.metric_registry import METRICS, SCORES
 from killick.nets.custom import LIBRARIES
-from killick.results.rows import Row, members_of
+from killick.results.rows import Row
 from killick.storage.hub import import_client
 from killick.storage.saving import note_on_references
 
@@ -30,24 +30,11 @@ _INVISIBLE = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029]+")
 
 @dataclass(frozen=True)
 class CardContents:
-    """What a card is made from.
-
-    Attributes:
-        model: As it is published.
-        config: As `config.json` has it.
-        classes: How many logits there are.
-        name: Of the model.
-        repo: Where it is on the hub, if known.
-        license: An identifier, such as apache-2.0, if one was given.
-        weights: A digest of all the model holds.
-        rows: Results of these weights and references.
-        left_out: How many rows there were of other weights or references.
-    """
+    """What a card is made from: the model, its `config.json`, and rows of its very weights."""
 
     model: Anchored | Standard
     config: dict[str, Any]
     classes: int
-    name: str
     repo: str | None
     license: str | None
     weights: str
@@ -61,6 +48,13 @@ class CardContents:
         return type(self.model.net).__name__ if made is None else str(made["name"])
 
     @property
+    def name(self) -> str:
+        """The model's name. Not by the folder: the same model gives the same card."""
+        if self.repo is not None:
+            return self.repo.partition("/")[2]
+        return str(self.rows[0]["model"] if self.rows else "") or self.network
+
+    @property
     def takes_images(self) -> bool:
         """Whether it takes images, not vectors."""
         return len(self.model.image_shape) == 3
@@ -70,11 +64,6 @@ class CardContents:
         """Whether it takes uint8 RGB images, as image files hold them."""
         model = self.model
         return self.takes_images and model.image_shape[0] == 3 and model.normalize is not None
-
-    @property
-    def place(self) -> str:
-        """Where it is loaded from."""
-        return self.repo or "path/to/this/folder"
 
     def recorded(self, *keys: str) -> dict[str, Any]:
         """A part of the provenance, empty where there is none: it may hold anything."""
@@ -92,39 +81,36 @@ def make_card(card: CardContents) -> str:
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=False,  # it is Markdown: what comes from outside is escaped by these filters
+        autoescape=False,  # it is Markdown: what comes from outside is escaped by this filter
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"text": text}
-    anchored = isinstance(card.model, Anchored)
-    data = card.recorded("facts").get("data")
-    summary = f"{'An anchored' if anchored else 'A standard'} {code(card.network)} for"
-    summary += f" {card.classes:,} classes{f', trained on {code(data)}' if data else ''}."
+    environment.filters["text"] = text
     groups = group_rows(card.rows)
-    predicts = card.takes_files and card.config["architecture"] is not None
+    place = card.repo or "path/to/this/folder"
+    made_by_name = card.config["architecture"] is not None
+    recipe = card.recorded("recipe") or card.recorded()
+    recipe = {key: value for key, value in recipe.items() if key != "rows"}
+    shown = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=1000)
     return environment.get_template("card.md.j2").render(
         front=_front_matter(card, groups),
         name=card.name,
-        summary=summary,
-        anchored=anchored,
+        network=code(card.network),
+        classes=card.classes,
+        anchored=isinstance(card.model, Anchored),
         facts=table([["", ""], *_facts(card)], words=2),
-        python=fenced(_usage(card), "python"),
-        command=fenced(f"killick predict {card.place} image.jpg", "sh") if predicts else "",
+        python=fenced(_usage(card, place), "python"),
+        command=f"killick predict {place} image.jpg" if card.takes_files and made_by_name else "",
         privacy=_privacy(card.model),
         results=[(title, list(_result_tables(rows))) for title, rows in groups.items()],
         left_out=card.left_out,
         weights=card.weights,
-        limits=list(_limits(card)),
-        training=_training(card),
+        training=fenced(shown, "yaml") if recipe else "",
         mark=MARK,
         made_with=", ".join(f"{key} {value}" for key, value in card.config["made_with"].items()),
     )
-
-
-# ------------------------------------------------------------------------------ front matter
 
 
 def _front_matter(card: CardContents, groups: dict[str, list[Row]]) -> str:
@@ -133,6 +119,20 @@ def _front_matter(card: CardContents, groups: dict[str, list[Row]]) -> str:
     tags = ["anchoring"] if isinstance(card.model, Anchored) else []
     tags += [TASK] if card.takes_images else []
     trained_on = _hub_data(card.recorded("recipe", "data").get("name"))
+    results = [
+        hub.EvalResult(
+            task_type=TASK,
+            dataset_type=_hub_data(row["data"]) or slug(row["data"]),
+            dataset_name=one_line(f"{row['data']}, {condition(row)}"),
+            dataset_config=slug(f"{title} {condition(row)}"),
+            metric_type="accuracy" if row["metric"] == "top1" else str(row["metric"]),
+            metric_value=round(float(row["value"]), 6),
+            metric_name=f"{METRICS.find(str(row['metric'])).title}, {inference(row)}".rstrip(", "),
+        )
+        for title, rows in groups.items()
+        for row in rows
+        if card.takes_images and row["score"] in ("", "energy")
+    ]
     data = hub.ModelCardData(
         license=card.license,
         library_name="killick",
@@ -140,21 +140,7 @@ def _front_matter(card: CardContents, groups: dict[str, list[Row]]) -> str:
         pipeline_tag=TASK if card.takes_images else None,
         datasets=[trained_on] if trained_on else None,
         model_name=one_line(card.name),
-        eval_results=[
-            hub.EvalResult(
-                task_type=TASK,
-                dataset_type=_hub_data(row["data"]) or slug(row["data"]),
-                dataset_name=one_line(f"{row['data']}, {condition(row)}"),
-                dataset_config=slug(f"{title} {condition(row)}"),
-                metric_type="accuracy" if row["metric"] == "top1" else str(row["metric"]),
-                metric_value=round(float(row["value"]), 6),
-                metric_name=_metric_title(row),
-            )
-            for title, rows in groups.items()
-            for row in rows
-            if card.takes_images and row["score"] in ("", "energy")
-        ]
-        or None,
+        eval_results=results or None,
     )
     return str(data.to_yaml())
 
@@ -165,12 +151,6 @@ def _hub_data(name: object) -> str | None:
     if kind == "hf" and re.fullmatch(r"[\w.-]+/[\w.-]+", rest, re.ASCII):
         return rest
     return HUB_DATA.get(str(name))
-
-
-def _metric_title(row: Row) -> str:
-    title = METRICS.find(str(row["metric"])).title
-    title += f" by {SCORES.find(str(row['score'])).title}" if row["score"] else ""
-    return f"{title}, {inference(row)}" if inference(row) else title
 
 
 # ----------------------------------------------------------------------------------- results
@@ -213,31 +193,25 @@ def inference(row: Row) -> str:
 
 def _result_tables(rows: Sequence[Row]) -> Iterable[str]:
     """Labeled sets by metric; OOD sets by score."""
-    for found, first in (
-        ([row for row in rows if row["score"] == ""], "images"),
-        ([row for row in rows if row["score"] != ""], "OOD images"),
-    ):
-        columns = list(dict.fromkeys((str(row["metric"]), str(row["score"])) for row in found))
-        lines: dict[tuple[str, str, int], dict[tuple[str, str], str]] = {}
+    labeled = [row for row in rows if row["score"] == ""]
+    ood = [row for row in rows if row["score"] != ""]
+    for found, first in ((labeled, "images"), (ood, "OOD images")):
+        titles = list(dict.fromkeys(map(_column, found)))
+        lines: dict[tuple[str, ...], dict[str, str]] = {}
         for row in found:
-            place = (condition(row), inference(row), int(row["count"]))
-            lines.setdefault(place, {})[str(row["metric"]), str(row["score"])] = _number(row)
+            place = (text(condition(row)), inference(row), f"{int(row['count']):,}")
+            lines.setdefault(place, {})[_column(row)] = _number(row)
+        cells = [[first, "inference", "count", *titles]]
+        cells += [[*place, *(line.get(t, "–") for t in titles)] for place, line in lines.items()]
         if lines:
-            titles = [_column(*column) for column in columns]
-            cells = [[first, "inference", "count", *titles]]
-            for (shown, how, count), values in lines.items():
-                numbers = [values.get(column, "–") for column in columns]
-                cells.append([text(shown), how, f"{count:,}", *numbers])
             yield table(cells, words=2)
-    spread = sorted({len(members_of(row)) for row in rows if row["std"] != ""})
-    if spread:
-        counts = " or ".join(map(str, spread))
-        yield f"±: standard deviation over {counts} references, each used alone."
+    if any(row["std"] != "" for row in rows):
+        yield "±: standard deviation over references, each used alone."
 
 
-def _column(metric: str, score: str) -> str:
-    entry = METRICS.find(metric)
-    return f"{entry.column}, {SCORES.find(score).title}" if score else entry.column
+def _column(row: Row) -> str:
+    column = METRICS.find(str(row["metric"])).column
+    return f"{column}, {SCORES.find(str(row['score'])).title}" if row["score"] else column
 
 
 def _number(row: Row) -> str:
@@ -252,27 +226,31 @@ def _number(row: Row) -> str:
 def _facts(card: CardContents) -> list[list[str]]:
     """What the model is, a line each."""
     model, known, made = card.model, card.recorded("facts"), card.config["architecture"]
-    given = {} if made is None else made["arguments"]
-    arguments = "".join(f", {code(f'{name}={value!r}')}" for name, value in given.items())
-    names = card.config["class_names"]
-    classes = f"{card.classes:,}"
-    if names is not None:
-        listed = ", ".join(text(name) for name in names[:MOST_CLASSES])
-        more = len(names) - MOST_CLASSES
-        classes += f": {listed}" + (f" and {more:,} more (config.json)" if more > 0 else "")
+    network = code(card.network)
+    if made is not None:
+        network += "".join(
+            f", {code(f'{key}={value!r}')}" for key, value in made["arguments"].items()
+        )
+        library = str(made["name"]).partition(":")[0]
+        if library not in LIBRARIES:  # modules are listed as they are
+            file = library if "." in library else f"{library}.py"
+            network += f"; needs the author's code, {code(f'KILLICK_NETWORKS={file}')}"
+    names = list(model.class_names or ())
+    listed = ", ".join(map(text, names[:MOST_CLASSES]))
+    more = ", and more (config.json)" if len(names) > MOST_CLASSES else ""
     takes = " x ".join(map(str, model.image_shape))
-    if model.normalize is None:
-        takes += ", floats in the network's own space"
-    else:
-        takes += f", uint8; {view_for(model).described}" if card.takes_images else ", uint8"
+    takes += ", floats in the network's own space" if model.normalize is None else ", uint8"
+    if card.takes_files:
+        takes += f"; {view_for(model).described}"
     settings = ("protocol", "alpha", "target", "scope", "data", "epochs", "seed", "start")
     trained = [f"{key} {text(known[key])}" for key in settings if known.get(key) not in (None, "")]
     facts = {
-        "network": f"{code(card.network)}{arguments}",
+        "network": network,
         "parameters": f"{sum(parameter.numel() for parameter in model.parameters()):,}",
         "input": takes,
-        "classes": classes,
+        "classes": f"{card.classes:,}" + (f": {listed}{more}" if names else ""),
         "training": ", ".join(trained),
+        "OOD threshold": "none; `killick evaluate MODEL --store-threshold` fits one",
     }
     if isinstance(model, Anchored):
         policy = f", {text(model.reference_policy)}" if model.reference_policy else ""
@@ -285,75 +263,30 @@ def _facts(card: CardContents) -> list[list[str]]:
     return [[title, words] for title, words in facts.items() if words]
 
 
-def _usage(card: CardContents) -> str:
+def _usage(card: CardContents, place: str) -> str:
     """A few lines of Python that run."""
-    model = card.model
-    if card.takes_files:
-        lines = ["import killick"]
-        lines += ["from killick.data.decoding import decode"]
-        lines += ["from killick.data.preprocessing import view_for", ""]
-        example = 'view_for(model)(decode("image.jpg", "image.jpg"))[None]'
-    else:
-        lines = ["import torch", "", "import killick", ""]
-        kind = "torch.rand" if model.normalize is None else "torch.zeros"
-        dtype = "" if model.normalize is None else ", dtype=torch.uint8"
-        example = f"{kind}({', '.join(map(str, (1, *model.image_shape)))}{dtype})"
+    loaded = f'model = killick.load("{place}")'
     if card.config["architecture"] is None:
-        lines.append(f"net = ...  # a {type(model.net).__name__}")
-        lines.append(f'model = killick.load("{card.place}", net=net)')
-    else:
-        lines.append(f'model = killick.load("{card.place}")')
-    lines.append(f"x = {example}")
-    lines.append("p = killick.predict(model, x)  # p.probs, p.energy, p.in_distribution")
-    label = "int(p.probs.argmax())"
-    label = label if model.class_names is None else f"model.class_names[{label}]"
-    lines.append(f"print({label}, float(p.probs.max()))")
-    if isinstance(model, Anchored) and len(model.references) > 1:
-        k = len(model.references)
-        lines.append(f'p = killick.predict(model, x, protocol="marginal", k={k})  # p.std')
-    return "\n".join(lines)
+        loaded = f'model = killick.load("{place}", net=net)  # net: a {card.network} of yours'
+    if card.takes_files:
+        used = [
+            'for record in killick.labelling.label(model, "image.jpg"):',
+            "    print(record.label, record.confidence, record.in_distribution)",
+        ]
+        return "\n".join(["import killick", "", loaded, *used])
+    dtype = "float32" if card.model.normalize is None else "uint8"
+    shape = ", ".join(map(str, (1, *card.model.image_shape)))
+    used = [f"x = torch.zeros({shape}, dtype=torch.{dtype})", "print(killick.predict(model, x))"]
+    return "\n".join(["import torch", "", "import killick", "", loaded, *used])
 
 
 def _privacy(model: Anchored | Standard) -> str:
     """Whether training images travel with the model."""
     if not isinstance(model, Anchored):
         return "A standard model has no references: no training image is stored with it."
-    note = note_on_references(model)
-    if len(model.references) and model.reference_kind == "images":
-        return (
-            f"**{note}** Anyone with the file can see them. To publish without:"
-            " `killick publish MODEL --references mean` or `--references synthetic`."
-        )
     cost = model.provenance.get(COST)
+    note = note_on_references(model)
     return f"{note} {text(format_cost(cost))}" if isinstance(cost, dict) else note
-
-
-def _limits(card: CardContents) -> Iterable[str]:
-    seed = card.recorded("facts").get("seed")
-    if card.rows and seed not in (None, ""):
-        yield f"All numbers are of one training run (seed {text(seed)})."
-    if card.rows and not any(row["suite"] == "ood" for row in card.rows):
-        yield "OOD detection was not evaluated."
-    if any(row["source"] == "generated" for row in card.rows):
-        yield "Corruptions were generated, not read from the published files."
-    if card.config["threshold"] is None:
-        yield "No OOD threshold is stored: `killick evaluate MODEL --store-threshold` fits one."
-    made = card.config["architecture"]
-    if made is None:
-        yield "The network was not made by name: pass it to `killick.load` as `net=`."
-    elif (library := str(made["name"]).partition(":")[0]) not in LIBRARIES:
-        file = library if "." in library else f"{library}.py"  # modules are listed as they are
-        yield f"The network needs the author's code: set {code(f'KILLICK_NETWORKS={file}')}."
-    if card.license is None:
-        yield "No license was given."
-
-
-def _training(card: CardContents) -> str:
-    """The recipe, or whatever is known of how the model was trained, as YAML."""
-    known = card.recorded("recipe") or card.recorded()
-    known = {key: value for key, value in known.items() if key != "rows"}
-    shown = yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1000)
-    return fenced(shown, "yaml") if known else ""
 
 
 # ---------------------------------------------------------------------------------- Markdown
@@ -377,13 +310,13 @@ def text(words: object) -> str:
 def code(words: object) -> str:
     """Words as code, on one line, also inside tables."""
     line = one_line(words).replace("|", "\\|")
-    fence = "`" * (_longest_run(line) + 1)
+    fence = _fence(line, 1)
     return f"{fence} {line} {fence}" if "`" in line else f"{fence}{line}{fence}"
 
 
 def fenced(block: str, language: str) -> str:
     """A block of code."""
-    fence = "`" * max(3, _longest_run(block) + 1)
+    fence = _fence(block, 3)
     return f"{fence}{language}\n{block.rstrip()}\n{fence}"
 
 
@@ -398,5 +331,6 @@ def slug(words: object) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", str(words)).strip("-.").lower() or "unnamed"
 
 
-def _longest_run(words: str) -> int:
-    return max((len(run) for run in re.findall("`+", words)), default=0)
+def _fence(words: str, least: int) -> str:
+    """More backticks than there are in a row in `words`."""
+    return "`" * max(least, *(len(run) + 1 for run in re.findall("`+", words)), 1)

@@ -26,10 +26,10 @@ from killick.core.standard import Standard, model_in
 from killick.deploy.model_card import MARK, CardContents, make_card
 from killick.errors import DataError, KillickError, OptionError, StorageError
 from killick.results.rows import Row, make_row, read_rows, write_rows
-from killick.runtime.atomic_files import atomic_folder
+from killick.runtime.atomic_files import atomic_folder, check_replaceable
 from killick.storage.hub import explain, import_client, read_hub_name
 from killick.storage.loading import FORMAT, PLAIN_NAMES, load
-from killick.storage.saving import ModelContents, gather, write_plain
+from killick.storage.saving import gather, write_plain
 from killick.storage.weights import digest_weights
 
 CARD = "README.md"
@@ -42,13 +42,7 @@ _log = logging.getLogger("killick")
 
 @dataclass(frozen=True)
 class Published:
-    """What was written.
-
-    Attributes:
-        folder: Where.
-        rows: How many rows the card is made from.
-        left_out: How many were of other weights or other references.
-    """
+    """What was written: how many rows it holds, and how many were of other weights."""
 
     folder: Path
     rows: int
@@ -83,15 +77,17 @@ def publish(
     Raises:
         StorageError: If it cannot be written, or does not load again; what was there stays.
     """
-    license = _check_license(license or licence)
-    repo = _check_repo(repo)
-    folder = Path(os.path.realpath(folder))
-    _check_replaceable(folder)
+    license, folder = license or licence, Path(os.path.realpath(folder))
+    if license is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", license):
+        raise OptionError(f"{license!r} is no license identifier such as apache-2.0 or cc-by-4.0.")
+    if repo is not None and ((hub := read_hub_name(repo)) is None or hub.revision is not None):
+        raise OptionError(f"expected a place on the hub such as owner/name, found {repo!r}.")
+    check_replaceable(folder, _published_files(folder))
     loaded = model_in(model) if isinstance(model, nn.Module) else load(model)
     found = find_rows(loaded, None if isinstance(model, nn.Module) else model, rows)
     contents = gather(loaded)
-    private = {key: without_folders(contents.config[key]) for key in ("provenance", "threshold")}
-    contents = ModelContents({**contents.config, **private}, contents.weights, contents.examples)
+    for key in ("provenance", "threshold"):
+        contents.config[key] = without_folders(contents.config[key])
     weights = digest_weights(loaded)
     kept = [make_row(**without_folders(row)) for row in found if row["weights"] == weights]
     left_out = len(found) - len(kept)
@@ -105,9 +101,8 @@ def publish(
         model=loaded,
         config=contents.config,
         classes=contents.examples["logits"].shape[-1],
-        name=_name(repo, kept, contents.config),
         repo=repo,
-        license=license,
+        license=license and license.lower(),
         weights=weights,
         rows=kept,
         left_out=left_out,
@@ -120,21 +115,26 @@ def publish(
         raise DataError(
             f"cannot read the rows ({problem}). Evaluate the model again: killick evaluate."
         ) from problem
-    _write(folder, contents, card, kept, weights)
+    with atomic_folder(folder) as beside:
+        write_plain(beside, contents)
+        (beside / CARD).write_text(card, encoding="utf-8", newline="\n")
+        if kept:
+            write_rows(beside, kept)
+            (beside / "rows.jsonl").unlink()  # the same once more
+        if contents.config["architecture"] is not None:
+            again = digest_weights(load(beside))
+            if again != weights:
+                raise StorageError(
+                    f"the written model has weights {again} when loaded, not {weights}. This is a"
+                    " bug in Killick."
+                )
     return Published(folder, len(kept), left_out)
 
 
 def push(folder: Path, repo: str, *, private: bool = False) -> str:
-    """Send a published folder to the hub, and return its address there.
+    """Send a published folder to the hub, to `owner/name`, and return its address there.
 
-    Args:
-        folder: As `publish` wrote it.
-        repo: `owner/name`; made if it is not there.
-        private: Whether a repository that is made now is private. One that is there stays as it is.
-
-    Raises:
-        InstallError: If the hub's client is not installed.
-        StorageError: If the hub does not take it.
+    A repository is made if it is not there, `private` or not; one that is there stays as it is.
     """
     client = import_client(f"to push {repo}")
     try:
@@ -160,13 +160,7 @@ def find_rows(
     place: str | os.PathLike[str] | None,
     given: Iterable[Row] | str | os.PathLike[str] | None = None,
 ) -> list[Row]:
-    """The rows that were given, else those beside the model, else those that training left in it.
-
-    Args:
-        model: That they are about.
-        place: Where it was loaded from, if it was.
-        given: Rows, or a folder or file with them.
-    """
+    """The rows that were given, else those at the model's `place`, else those stored in it."""
     if isinstance(given, str | os.PathLike):
         found = read_rows(Path(given))
         if not found:
@@ -203,40 +197,8 @@ def without_folders(value: Any) -> Any:
     return _FOLDERS.sub(r"\1", value) if isinstance(value, str) else value
 
 
-def _check_license(license: str | None) -> str | None:
-    if license is None:
-        return None
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license.lower()):
-        raise OptionError(f"{license!r} is no license identifier such as apache-2.0 or cc-by-4.0.")
-    return license.lower()
-
-
-def _check_repo(repo: str | None) -> str | None:
-    if repo is None:
-        return None
-    found = read_hub_name(repo)
-    if found is None or found.revision is not None:
-        raise OptionError(f"expected a place on the hub such as owner/name, found {repo!r}.")
-    return found.repo
-
-
-def _check_replaceable(folder: Path) -> None:
-    """Refuse a folder that holds anything but what was published there before."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise StorageError(f"cannot write {folder}: expected a folder, found a file.")
-    names, ours = {path.name for path in folder.iterdir()}, _published_files(folder)
-    others = sorted(names - FILES - ours)
-    if others or (names and not ours):
-        raise StorageError(
-            f"cannot write {folder}: expected a new folder or one written by killick publish, found"
-            f" {others[0] if others else 'files of something else'} in it. Choose another folder."
-        )
-
-
 def _published_files(folder: Path) -> set[str]:
-    """The data files of a model that was published there, perhaps saved again since; else none.
+    """The files of a model that was published there, perhaps saved again since; else none.
 
     A card that somebody wrote has no such last line, and is not replaced.
     """
@@ -244,38 +206,6 @@ def _published_files(folder: Path) -> set[str]:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         card = (folder / CARD).read_text(encoding="utf-8")
         ours = config["format"] == FORMAT and MARK in card
-        return {str(config[key]) for key in PLAIN_NAMES} if ours else set()
+        return {*FILES, *(str(config[key]) for key in PLAIN_NAMES)} if ours else set()
     except (OSError, ValueError, RecursionError, TypeError, KeyError):
         return set()
-
-
-def _name(repo: str | None, rows: list[Row], config: dict[str, Any]) -> str:
-    """What the card calls the model. Not by the folder: the same model gives the same card."""
-    if repo is not None:
-        return repo.partition("/")[2]
-    if rows and rows[0]["model"]:
-        return str(rows[0]["model"])
-    return "A model" if config["architecture"] is None else str(config["architecture"]["name"])
-
-
-def _write(folder: Path, contents: ModelContents, card: str, rows: list[Row], weights: str) -> None:
-    """All files beside `folder` first, loaded again as a check; then in its place."""
-    try:
-        with atomic_folder(folder) as beside:
-            write_plain(beside, contents)
-            (beside / CARD).write_text(card, encoding="utf-8", newline="\n")
-            if rows:
-                write_rows(beside, rows)
-                (beside / "rows.jsonl").unlink()  # the same once more
-            if contents.config["architecture"] is not None:
-                found = digest_weights(load(beside))
-                if found != weights:
-                    raise StorageError(
-                        f"the written model has weights {found} when loaded, not {weights}. This is"
-                        " a bug in Killick."
-                    )
-    except OSError as problem:
-        raise StorageError(
-            f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
-            " unchanged. Free some space, or choose another folder."
-        ) from problem
