@@ -222,7 +222,6 @@ def test_pictures_are_corrupted_one_by_one(pictures, tmp_path, capsys):
         (["evaluate", "RUN", "--severities", "1-5"], "--severities takes"),
         (["corrupt", "--output", "zz"], "--output requires images"),
         (["evaluate", "RUN", "--ood", "x=pictures:gone"], "gone"),
-        (["evaluate", "RUN", "--ood", "a=digits", "--ood", "a=shapes"], "'a' twice"),
         (["evaluate", "RUN", "--ood", "noise=digits"], "--ood noise"),
         (["evaluate", "RUN", "--class-map", "gone.json"], "cannot read the class map gone.json"),
         (

@@ -82,6 +82,21 @@ found 'lable' (did you mean 'label'?).
     raise OptionError(f"expected {name} to be one of {choices}, found {value!r}{hint}.")
 
 
+def suggest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean …?)`, or nothing where nothing is near.
+
+    Example:
+        >>> suggest("evalute", ["train", "evaluate"])
+        ' (did you mean evaluate?)'
+        >>> suggest("boil", ["train", "evaluate"])
+        ''
+    """
+    known = list(known)
+    begun = [each for each in known if each.startswith(word) and word.strip("-")]
+    found = [*begun, *difflib.get_close_matches(word, known, n=1)]
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
 _brief = reprlib.Repr()
 _brief.maxlevel, _brief.maxlist, _brief.maxtuple, _brief.maxdict, _brief.maxstring = 3, 8, 8, 4, 80
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from killick.errors import OptionError, show
+from killick.errors import OptionError, show, suggest
 from killick.registry import Registry
 
 _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -179,11 +179,9 @@ def _read_entry(
 
 def _unknown(name: str, prefix: str, known: list[str], everywhere: Sequence[str]) -> str:
     last = name.removeprefix(prefix)
-    near = difflib.get_close_matches(last, known, n=1)
-    if near:
-        return f"{name}: no such setting (did you mean {prefix}{near[0]}?)"
-    elsewhere = [dotted for dotted in everywhere if dotted.split(".")[-1] == last]
-    near = elsewhere or difflib.get_close_matches(name, list(everywhere), n=1)
+    near = [prefix + each for each in difflib.get_close_matches(last, known, n=1)]
+    near = near or [dotted for dotted in everywhere if dotted.split(".")[-1] == last]
+    near = near or difflib.get_close_matches(name, everywhere, n=1)
     return f"{name}: no such setting" + (f" (did you mean {near[0]}?)" if near else "")
 
 
@@ -250,9 +248,7 @@ def _limits(value: Any, meta: Mapping[str, Any]) -> str:
         return ""
     among = meta.get("among")
     if among and value not in among:
-        near = difflib.get_close_matches(str(value), among, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        return f"one of {', '.join(among)}{hint}"
+        return f"one of {', '.join(among)}{suggest(str(value), among)}"
     for name, (words, holds) in _LIMITS.items():
         if name in meta and not holds(value, meta[name]):
             return f"{words} {meta[name]}"

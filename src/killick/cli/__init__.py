@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import Any
 
 import killick
 from killick.cli.arguments import add_shared, take_plugins
-from killick.cli.parser import Parser, inner_parsers
+from killick.cli.parser import Parser, describe, inner_parsers
 from killick.errors import KillickError
 from killick.registry import enable_plugin
 
@@ -153,12 +152,10 @@ def _welcome() -> str:
     """What `killick` alone prints: first steps and all commands."""
     _, commands = make_parser()
     lines = [ABOUT, "", "Try first:"]
-    for command, about in FIRST_STEPS.items():
-        lines += [f"  {command}", textwrap.indent(textwrap.fill(about, WIDTH - 6), " " * 6)]
-    lines += ["", "Commands:"]
-    for each in commands._choices_actions:
-        first, *more = textwrap.wrap(each.help or "", WIDTH - 14)
-        lines += [f"  {each.dest:12}{first}", *(" " * 14 + line for line in more)]
+    lines += [describe(FIRST_STEPS, 6, WIDTH), "", "Commands:"]
+    lines += [
+        describe({each.dest: each.help or "" for each in commands._choices_actions}, 14, WIDTH)
+    ]
     lines += ["", "Help: killick COMMAND --help. Tab completion: killick completion --help."]
     return "\n".join(lines)
 

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from killick.cli.parser import Parser
 from killick.errors import OptionError
 
 SHARED: dict[str, dict[str, Any]] = {
@@ -47,16 +48,10 @@ def take_plugins(words: list[str]) -> tuple[list[str], list[str]]:
         >>> take_plugins(["study", "--plugin", "mine", "x", "--plugin=other"])
         (['mine', 'other'], ['study', 'x'])
     """
-    packages, rest, waiting = [], [], list(words)
-    while waiting:
-        word = waiting.pop(0)
-        if word == "--plugin" and waiting:
-            packages.append(waiting.pop(0))
-        elif word.startswith("--plugin="):
-            packages.append(word.removeprefix("--plugin="))
-        else:
-            rest.append(word)
-    return packages, rest
+    parser = Parser(add_help=False)
+    parser.add_argument("--plugin", action="append", default=[])
+    known, rest = parser.parse_known_args(words)
+    return known.plugin, rest
 
 
 def read_names(text: str) -> tuple[str, ...]:
@@ -79,13 +74,3 @@ def read_pair(text: str) -> tuple[str, str]:
     if not (name and equals and data):
         raise argparse.ArgumentTypeError(f"takes NAME=DATA, not {text!r}")
     return name, data
-
-
-def name_sets(option: str, pairs: list[tuple[str, str]]) -> dict[str, str]:
-    """Data by name, each name once."""
-    found: dict[str, str] = {}
-    for name, data in pairs:
-        if name in found:
-            raise OptionError(f"{option} has the name {name!r} twice. Give each set its own.")
-        found[name] = data
-    return found

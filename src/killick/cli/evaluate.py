@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import add_shared, name_sets, read_names, read_numbers, read_pair
+from killick.cli.arguments import add_shared, read_names, read_numbers, read_pair
 from killick.errors import OptionError
 
 EXAMPLES = """\
@@ -164,8 +164,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             options.model,
             options.data,
             suites,
-            ood=name_sets("--ood", options.ood),
-            shift=name_sets("--shift", options.shift),
+            ood=dict(options.ood),
+            shift=dict(options.shift),
             corruption_files=options.corruption_files,
             cbar_files=options.cbar_files,
             corruptions=options.corruptions,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from killick.cli.arguments import name_sets, read_names, read_numbers, read_pair
+from killick.cli.arguments import read_names, read_numbers, read_pair
 
 if TYPE_CHECKING:
     from killick.experiments.jobs import Job
@@ -52,8 +52,8 @@ def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:
         "suites": options.suite,
         "corruptions": options.corruptions,
         "severities": read_numbers("--severities", options.severities),
-        "ood": name_sets("--ood", options.ood),
-        "shift": name_sets("--shift", options.shift),
+        "ood": dict(options.ood),
+        "shift": dict(options.shift),
         "corruption_files": options.corruption_files,
         "cbar_files": options.cbar_files,
     }

@@ -106,20 +106,14 @@ def _suites() -> list[Entry]:
 
 def _corruptions() -> list[Entry]:
     from killick.corruptions.corruption import CORRUPTIONS
-    from killick.corruptions.suites import PUBLISHED
-    from killick.corruptions.suites import SUITES as SETS
+    from killick.corruptions.suites import PUBLISHED, SUITES
 
-    names = dict.fromkeys((*PUBLISHED, *CORRUPTIONS.names()))
-    suites = {name: [suite for suite, names in SETS.items() if name in names] for name in names}
-    return [
-        _entry(
-            name,
-            CORRUPTIONS.find(name),
-            suites=suites[name],
-            tables=list(CORRUPTIONS.find(name).tables),
-        )
-        for name in names
-    ]
+    found = []
+    for name in dict.fromkeys((*PUBLISHED, *CORRUPTIONS.names())):
+        entry = CORRUPTIONS.find(name)
+        suites = [suite for suite, names in SUITES.items() if name in names]
+        found.append(_entry(name, entry, suites=suites, tables=list(entry.tables)))
+    return found
 
 
 def _arms() -> list[Entry]:
@@ -135,11 +129,8 @@ def _arms() -> list[Entry]:
 def _studies() -> list[Entry]:
     from killick.studies import find_study, study_names
 
-    return [
-        _entry(name, study, item=study.item)
-        for name in study_names()
-        if (study := find_study(name))
-    ]
+    studies = {name: find_study(name) for name in study_names()}
+    return [_entry(name, study, item=study.item) for name, study in studies.items()]
 
 
 KINDS: dict[str, Callable[[], list[Entry]]] = {

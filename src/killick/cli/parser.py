@@ -6,17 +6,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from killick.errors import OptionError
+from killick.errors import OptionError, suggest
 
 
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that raises `OptionError` and suggests the likely spelling.
 
-    Args:
-        arguments: For `ArgumentParser`.
-        fill: Called with the parser before it first parses or prints help. It adds what takes long
-            to know, such as the options of one study or a list of settings.
-        keywords: For `ArgumentParser`.
+    `fill` is called before the parser first parses or prints help. It adds what takes long to know,
+    such as the options of one study or a list of settings.
     """
 
     def __init__(
@@ -74,12 +71,7 @@ class Parser(argparse.ArgumentParser):
         self.error(f"no such option: {name}{suggest(name, self.options)}")
 
     def refuse_near_misses(self, words: Iterable[str], settings: Iterable[str]) -> None:
-        """Raise for a misspelled option where unknown ones may be settings of a recipe.
-
-        Args:
-            words: Those that were not understood.
-            settings: All settings, without dashes; words nearer to one of them are left alone.
-        """
+        """Raise for a misspelled option, but not for words that are nearer to a recipe's settings."""
         known = [f"--{setting}" for setting in settings]
         for word in words:
             name = word.partition("=")[0]
@@ -94,21 +86,6 @@ def inner_parsers(parser: argparse.ArgumentParser) -> dict[str, Any]:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     return {}
-
-
-def suggest(word: str, known: Sequence[str]) -> str:
-    """` (did you mean …?)`, or nothing where nothing is near.
-
-    Example:
-        >>> suggest("evalute", ["train", "evaluate"])
-        ' (did you mean evaluate?)'
-        >>> suggest("boil", ["train", "evaluate"])
-        ''
-    """
-    near = difflib.get_close_matches(word.lower(), known, n=1)
-    begun = [each for each in known if each.startswith(word.lower())] if word.strip("-") else []
-    found = [*begun, *near][:1]
-    return f" (did you mean {found[0]}?)" if found else ""
 
 
 def describe(names: dict[str, str], column: int, width: int) -> str:

@@ -60,30 +60,21 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.report.writer import write_report
     from killick.results.run_folder import find_runs
 
-    output = options.output or _default_output(options.runs)
+    place = options.runs[0]
+    output = options.output or (place if options.runs == [place] and place.is_dir() else "report")
+    output = Path(output)
     if options.output is None and (output / "study.json").exists():
         raise OptionError(
             f"{output} holds the report of a study. Write this one elsewhere: --output FOLDER."
         )
-
-    runs = find_runs(options.runs)
+    runs, failed = find_runs(options.runs), tuple(_find_unfinished(options.runs))
     data = make_report_data(runs, options.baseline)
-    page = write_report(
-        runs,
-        output,
-        title=options.title,
-        failed=tuple(_find_unfinished(options.runs)),
-        data=data,
-    )
+    page = write_report(runs, output, title=options.title, failed=failed, data=data)
     for line in data.comparison.left_out:
         print(f"killick: {line}", file=sys.stderr)
     if not options.quiet:
         print(f"The report is in {page}, its figures and tables beside it.")
     return 0
-
-
-def _default_output(places: list[Path]) -> Path:
-    return places[0] if len(places) == 1 and places[0].is_dir() else Path("report")
 
 
 def _find_unfinished(places: Iterable[Path]) -> Iterable[str]:

@@ -19,8 +19,8 @@ from killick.cli.job_options import (
     read_execution,
     show_jobs,
 )
-from killick.cli.parser import Parser, suggest
-from killick.errors import OptionError
+from killick.cli.parser import Parser, describe
+from killick.errors import OptionError, suggest
 from killick.studies import find_study, study_names
 from killick.studies.study import SIZES, Plan, Study, make_plan
 
@@ -95,16 +95,14 @@ def _add_options(name: str, parser: Parser) -> None:
 
 
 def _describe_sizes(study: Study) -> str:
-    lines = ["sizes:"]
+    found = {}
     for name in SIZES:
         size = study.at_size(name)
         changed = {**size.settings, **size.options, "limit": size.evaluation.get("limit")}
         words = [f"{key} {_format(value)}" for key, value in changed.items() if value is not None]
-        text = "; ".join([f"recipe {size.recipe}", f"seeds {_format(size.seeds)}", *words])
-        text += f". {size.remark}" if size.remark else ""
-        first, *more = textwrap.wrap(f"{name:6} {text}", 71, break_long_words=False)
-        lines += [f"  {first}", *(" " * 9 + line for line in more)]
-    return "\n".join(lines)
+        found[name] = "; ".join([f"recipe {size.recipe}", f"seeds {_format(size.seeds)}", *words])
+        found[name] += f". {size.remark}" if size.remark else ""
+    return "sizes:\n" + describe(found, 9, 80)
 
 
 def _format(value: Any) -> str:
@@ -180,14 +178,11 @@ def _read_options(study: Study, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _list_studies() -> str:
-    lines = ["Studies, experiments of the paper:"]
-    for name in study_names():
-        study = find_study(name)
-        text = f"{study.item or 'beyond the paper'}: {study.about}"
-        first, *more = textwrap.wrap(text, 60)
-        lines += [f"  {name:16}{first}", *(" " * 18 + line for line in more)]
-    return "\n".join(
-        [*lines, "", "killick study NAME runs one; killick study NAME --help: options."]
+    studies = {name: find_study(name) for name in study_names()}
+    about = {name: f"{s.item or 'beyond the paper'}: {s.about}" for name, s in studies.items()}
+    return (
+        f"Studies, experiments of the paper:\n{describe(about, 18, 80)}\n\n"
+        "killick study NAME runs one; killick study NAME --help: options."
     )
 
 

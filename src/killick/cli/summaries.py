@@ -1,17 +1,18 @@
 """Tables of evaluations, comparisons and studies for the terminal."""
 
 import csv
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from killick.report.tables import TextTable
-    from killick.studies.findings import Findings
-    from killick.studies.study import Study
+from killick.metrics.metric_registry import METRICS, SCORES
+from killick.report.summary_metrics import summary_metrics
+from killick.studies.findings import Findings
+from killick.studies.study import Study
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -19,13 +20,24 @@ Cell = tuple[str, str, Row]  # the line and column it stands in
 
 # Columns of a comparison, by their keys in the report's summary.
 _COMPARED = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "ood_auroc")
+_WIDE = 1000  # columns, where there is no terminal
 
 
-def show_summary(rows: Rows, console: Console | None = None) -> None:
+def _make_console() -> Console:
+    width = None if sys.stdout.isatty() else _WIDE
+    return Console(highlight=False, markup=False, width=width)
+
+
+def _make_table(columns: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    return table
+
+
+def show_summary(rows: Rows) -> None:
     """Print the rows of an evaluation: sets, corruptions by severity, OOD detection."""
-    from killick.metrics.metric_registry import METRICS, SCORES
-
-    console = console or Console(highlight=False, markup=False)
+    console = _make_console()
     top1 = [row for row in rows if row["metric"] == "top1" and row["severity"] not in ("", "all")]
     single = [row for row in top1 if row["inference"] == "single" and not _is_mean(row)]
     tables = (
@@ -58,8 +70,6 @@ def show_summary(rows: Rows, console: Console | None = None) -> None:
 
 def _sets(rows: Rows) -> list[Cell]:
     """Summary metrics of each set, corrupted ones in the mean."""
-    from killick.metrics.metric_registry import METRICS
-
     shown = [
         row
         for row in rows
@@ -84,14 +94,9 @@ def _sets(rows: Rows) -> list[Cell]:
 
 def _table(first: str, cells: list[Cell]) -> Table:
     """A line for each set and inference."""
-    from killick.metrics.metric_registry import METRICS
-
     several = any(row["inference"] == "marginal" for _, _, row in cells)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column(first, overflow="fold")
     columns = list(dict.fromkeys(column for _, column, _ in cells))
-    for column in [*(["refs"] if several else []), *columns]:
-        table.add_column(column, justify="right")
+    table = _make_table([first, *(["refs"] if several else []), *columns])
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for line, column, row in cells:
         metric = METRICS.find(row["metric"])
@@ -113,19 +118,14 @@ def _title(row: Row) -> str:
     return f"{'C-bar' if row['suite'] == 'cbar' else 'corrupted'} ({row['corruption']})"
 
 
-def show_comparison(folder: Path, console: Console | None = None) -> None:
+def show_comparison(folder: Path) -> None:
     """Print the summary that a report leaves beside itself: an arm a line."""
-    from killick.report.summary_metrics import summary_metrics
-
-    console = console or Console(highlight=False, markup=False)
+    console = _make_console()
     with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
         found = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
     known = {each.key: each for each in summary_metrics()}
     columns = [known[key] for key in _COMPARED if any(key == each for _, each in found)]
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("arm")
-    for column in columns:
-        table.add_column(f"{column.title} {column.unit}".rstrip(), justify="right")
+    table = _make_table(["arm", *(f"{each.title} {each.unit}".rstrip() for each in columns)])
     for arm in dict.fromkeys(arm for arm, _ in found):
         cells = []
         for column in columns:
@@ -143,46 +143,20 @@ def show_comparison(folder: Path, console: Console | None = None) -> None:
         console.print("; ".join(shown), style="dim")
 
 
-def show_study(study: "Study", findings: "Findings", console: Console | None = None) -> None:
+def show_study(study: Study, findings: Findings) -> None:
     """Print the findings of a study: its headline, tables and checks."""
-    console = console or Console(highlight=False, markup=False)
+    console = _make_console()
     console.print(f"{study.title} ({study.item or 'beyond the paper'})", style="bold")
     console.print(findings.headline, soft_wrap=True)
     for table in findings.tables:
         console.print()
         console.print(f"{table.title}. {table.note}".rstrip(), style="dim", soft_wrap=True)
-        _show_table(table, console)
+        drawn = _make_table(table.columns)
+        for row in table.rows:
+            drawn.add_row(*row)
+        console.print(drawn)
     console.print()
     for check in findings.checks:
         console.print(f"{check.what}: {check.verdict} ({check.found})", soft_wrap=True)
     for note in findings.notes:
         console.print(note, style="dim", soft_wrap=True)
-
-
-def _show_table(table: "TextTable", console: Console) -> None:
-    """A line for each row; columns as lines where that is narrower and the terminal is narrow."""
-    columns, rows = table.columns, table.rows
-    if _width(columns, rows) > console.width:
-        turned = list(zip(columns, *rows, strict=True))
-        if _width(turned[0], turned[1:]) < _width(columns, rows):
-            columns, rows = turned[0], tuple(turned[1:])
-    width = _width(columns, rows)
-    if console.is_terminal and width > console.width:
-        note = f"it takes {width} columns, and here are {console.width}: see the report"
-        console.print(note, style="dim")
-        return
-    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for number, column in enumerate(columns):
-        drawn.add_column(column, justify="right" if number else "left")
-    for row in rows:
-        drawn.add_row(*row)
-    if width > console.width:  # not on a terminal: as wide as it is
-        console = Console(file=console.file, width=width, highlight=False, markup=False)
-    console.print(drawn)
-
-
-def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Of a table whose heads may be broken between words."""
-    heads = [max(map(len, head.split()), default=0) for head in columns]
-    cells = [max(map(len, column)) for column in zip(*rows, strict=True)] or heads
-    return sum(max(pair) + 2 for pair in zip(heads, cells, strict=True))

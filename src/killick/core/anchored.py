@@ -17,6 +17,7 @@ from killick.core.batchnorm import RecentPairs, estimate, tracked_norms
 from killick.core.image_model import (
     ImageModel,
     Normalize,
+    check_network,
     image_model_in,
     make_normalizer,
 )
@@ -414,11 +415,7 @@ def anchor(
         True
     """
     check_option("init", init, ["exact", "random"])
-    if not isinstance(net, nn.Module):
-        raise OptionError(
-            f"expected a network, an nn.Module, found {type(net).__name__}. Make one by name:"
-            " killick.nets.create('timm:resnet18')."
-        )
+    check_network(net)
     net = getattr(net, "_orig_mod", net)  # inside torch.compile
     given = net if isinstance(net, ImageModel) else None
     if isinstance(given, Anchored):

@@ -41,8 +41,6 @@ class RecentPairs:
 
     Attributes:
         owner: Stands for the one model that writes here; copies of it may read.
-        images: The ring.
-        references: Theirs, in the same places.
         written: How many pairs were ever written, on the device.
         mixed: Whether a batch was masked in part, on the device: then single samples are masked,
             and the statistics of training are those to keep.
@@ -124,15 +122,10 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 def estimate(
     norms: Iterable[_BatchNorm], module: nn.Module, runs: Iterable[Callable[[], object]]
 ) -> None:
-    """Set the running statistics of `norms` to their mean over `runs` of `module`.
+    """Set the running statistics of `norms` to their mean over `runs` of `module`, which holds them.
 
     Everything but `norms` is in eval mode meanwhile, so nothing is drawn (no dropout), and no
     process waits for another. Modes are restored at the end.
-
-    Args:
-        norms: The layers to estimate.
-        module: Holds them.
-        runs: Each runs `module` on one batch.
     """
     norms = list(norms)
     means = {norm: torch.zeros_like(running_mean(norm)) for norm in norms}

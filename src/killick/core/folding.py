@@ -23,33 +23,24 @@ from killick.core.inspection import (
     relative_error,
     replace,
 )
-from killick.core.stems import GroupedStem, Stem, assign_weight, scale_counts
-from killick.errors import OptionError, ShapeError, StemError
+from killick.core.stems import GroupedStem, Stem, WrappedLayer, assign_weight, scale_counts
+from killick.errors import OptionError, ShapeError, StemError, one_line
 
 
-class FoldedStem(nn.Module):
+class FoldedStem(WrappedLayer):
     """The layer for the residual, plus what the references contribute.
 
     With K references the batch holds K copies of each image, one after another in blocks: the
-    layer runs on the first block alone.
-
-    Args:
-        layer: Reads the residual.
-        offset: One map for each reference along the batch's axis.
-        axis: The batch's, which is not the first where a network puts its tokens first.
+    layer runs on the first block alone. The `offset` has one map for each reference along `axis`,
+    the batch's, which is not the first where a network puts its tokens first.
     """
 
     offset: Tensor
 
     def __init__(self, layer: nn.Module, offset: Tensor, axis: int) -> None:
-        super().__init__()
-        self.layer, self.axis, self.k = layer, axis, offset.shape[axis]
+        super().__init__(layer)
+        self.axis, self.k = axis, offset.shape[axis]
         self.register_buffer("offset", offset)
-
-    @property
-    def weight(self) -> Tensor:
-        """Of the layer; some networks look at its dtype."""
-        return self.layer.weight  # type: ignore[return-value]
 
     def forward(self, x: Tensor) -> Tensor:
         """`layer(x) + offset`."""
@@ -61,23 +52,18 @@ class FoldedStem(nn.Module):
         return both.flatten(self.axis, self.axis + 1)
 
 
-class _ResidualOnly(nn.Module):
+class _ResidualOnly(WrappedLayer):
     """A doubled layer that cannot be cut in half: it reads zeros for the reference."""
 
     order: Tensor
 
     def __init__(self, layer: nn.Module, stem: Stem, axis: int) -> None:
-        super().__init__()
-        self.layer, self.axis = layer, axis
+        super().__init__(layer)
+        self.axis = axis
         # Feature i of the pair is feature order[i] of the image, or the zero behind the last one.
         zero = max(stem.source) + 1
         order = [s if h else zero for h, s in zip(stem.half, stem.source, strict=True)]
         self.register_buffer("order", torch.tensor(order), persistent=False)
-
-    @property
-    def weight(self) -> Tensor:
-        """Of the layer; some networks look at its dtype."""
-        return self.layer.weight  # type: ignore[return-value]
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for `[0, x]`."""
@@ -208,10 +194,7 @@ def _batch_axes(anchored: Anchored, names: list[str], image: Tensor) -> dict[str
 def _residual_layer(layer: nn.Module, stem: Stem, pairs: Tensor) -> nn.Module:
     """The layer that reads the residual alone: half of the doubled one, where that is the same.
 
-    Args:
-        layer: The doubled layer.
-        stem: What its features stand for.
-        pairs: What it reads for `[0, x]`, to compare on.
+    The two are compared on `pairs`, what the layer reads for `[0, x]`.
     """
     inner = layer.layer if isinstance(layer, GroupedStem) else layer
     assert isinstance(inner, LINEAR)
@@ -245,10 +228,9 @@ def _check_same(anchored: Anchored, folded: Folded, references: Tensor) -> None:
     try:
         error = relative_error(folded(x), expected)
     except Exception as problem:
-        text = " ".join(str(problem).split())
         raise StemError(
-            f"cannot fold {type(anchored.net).__name__}: the folded network does not run ({text})."
-            " Its first layer may be used on several sizes. Use the anchored model as it is."
+            f"cannot fold {type(anchored.net).__name__}: the folded network does not run"
+            f" ({one_line(problem)}). Use the anchored model as it is."
         ) from problem
     if not error <= 1e-3:
         raise StemError(

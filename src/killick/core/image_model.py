@@ -101,6 +101,15 @@ class ImageModel(nn.Module):
         check_dtype(images, self.normalize is not None, what)
 
 
+def check_network(net: object) -> None:
+    """Refuse what is no network, such as the name of one."""
+    if not isinstance(net, nn.Module):
+        raise OptionError(
+            f"expected a network, an nn.Module, found {type(net).__name__}. Make one by name:"
+            " killick.nets.create('timm:resnet18')."
+        )
+
+
 def make_normalizer(normalize: tuple[Sequence[float], Sequence[float]] | None) -> Normalize | None:
     """The layer that an option `normalize=(mean, std)` stands for, if it was given."""
     if normalize is None:

@@ -125,16 +125,10 @@ def predict(
     if k is not None and (type(k) is not int or k < 1):
         raise OptionError(f"expected k to be a whole number from 1, found {k!r}.")
     inner.check(x)
-    if protocol == "transductive" and (scaling or members or average != "logits"):
+    if (scaling or average != "logits") and (protocol == "transductive" or task == "regression"):
         raise OptionError(
-            "expected protocol='transductive' without scaling, members and average: it uses one"
-            " reference for each image. Leave them out, or use protocol='marginal'."
-        )
-    if protocol != "transductive" and rho is not None:
-        raise OptionError(f"expected rho with protocol='transductive' alone, found {protocol!r}.")
-    if task == "regression" and (scaling is not None or average != "logits"):
-        raise OptionError(
-            "expected regression without scaling and average, which are about class probabilities."
+            "scaling and average are about class probabilities of several references: leave them out"
+            " with protocol='transductive' and task='regression'."
         )
     if isinstance(inner, Standard) and protocol != "single":
         raise OptionError(

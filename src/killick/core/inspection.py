@@ -4,14 +4,14 @@ No network is known by name.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from killick.errors import StemError
+from killick.errors import StemError, one_line
 
 Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 LINEAR = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -120,10 +120,9 @@ def find_stem(net: nn.Module, x: Tensor) -> dict[str, Layer]:
     found = {name: net.get_submodule(name) for name in reading}
     others = {n: m for n, m in found.items() if not isinstance(m, LINEAR)}
     if others:
-        name, module = next(iter(others.items()))
         raise StemError(
             f"cannot anchor {type(net).__name__}: expected the image to be read by a convolution"
-            f" or a linear layer, found {describe(name, module)}. If it normalizes the image, take"
+            f" or a linear layer, found {describe(others)}. If it normalizes the image, take"
             " it out of the network and pass normalize= instead."
         )
     if not found:
@@ -167,14 +166,10 @@ def named_layers(net: nn.Module, names: Sequence[str]) -> dict[str, Layer]:
     return {name: cast(Layer, known[name]) for name in names}
 
 
-def describe(name: str, module: nn.Module) -> str:
-    """A layer in one line."""
-    text = str(module).split("\n")[0]
-    return f"{text} at {name!r}"
-
-
-def _one_line(problem: Exception) -> str:
-    return " ".join(str(problem).split())
+def describe(layers: Mapping[str, nn.Module]) -> str:
+    """Layers in one line."""
+    found = [f"{str(module).splitlines()[0]} at {name!r}" for name, module in layers.items()]
+    return " and ".join(found)
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:
@@ -225,12 +220,10 @@ def example_batch(net: nn.Module, example: Tensor | None) -> Tensor:
         given = torch.cat([given, given])[:2] if len(given) == 1 else given[:2]
         try:
             run(net, given)
-        except StemError:
-            raise
         except Exception as problem:
             raise StemError(
                 f"cannot anchor {type(net).__name__}: it does not run on the example of shape"
-                f" {tuple(example.shape)} ({_one_line(problem)}). Pass a batch it accepts."
+                f" {tuple(example.shape)} ({one_line(problem)}). Pass a batch it accepts."
             ) from problem
         noise = torch.rand(given.shape, generator=generator).to(device, dtype) - 0.5
         try:  # noise of that shape tells features apart; the example itself may be constant
@@ -242,8 +235,7 @@ def example_batch(net: nn.Module, example: Tensor | None) -> Tensor:
     for shape in _likely_shapes(net):
         x = torch.rand(2, *shape, generator=generator).to(device, dtype) - 0.5
         try:
-            with torch.no_grad():
-                output = logits_of(net(x.clone()))
+            output = run(net, x)
         except StemError:
             raise
         except Exception:  # whatever a network raises on a shape it was not made for

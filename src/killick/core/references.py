@@ -20,12 +20,7 @@ def random_cycle(n: int, device: torch.device, generator: torch.Generator | None
     """For each of `n` images the number of its reference, on a uniformly random cycle through all.
 
     No image is its own reference, and each is the reference of exactly one other. The draw never
-    waits for the device.
-
-    Args:
-        n: Images in the batch.
-        device: Where the numbers are wanted.
-        generator: On any device; the default generator of `device` without it.
+    waits for the device, which may be another than that of `generator`.
 
     Example:
         >>> random_cycle(2, torch.device("cpu")).tolist()

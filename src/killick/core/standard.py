@@ -11,6 +11,7 @@ from killick.core.anchored import Anchored
 from killick.core.image_model import (
     ImageModel,
     Normalize,
+    check_network,
     image_model_in,
     make_normalizer,
 )
@@ -74,11 +75,7 @@ def standard(
         >>> model(torch.zeros(5, 3, 8, 8, dtype=torch.uint8)).shape
         torch.Size([5, 10])
     """
-    if not isinstance(net, nn.Module):
-        raise OptionError(
-            f"expected a network, an nn.Module, found {type(net).__name__}. Make one by name:"
-            " killick.nets.create('timm:resnet18')."
-        )
+    check_network(net)
     if image_model_in(net) is not None:
         raise OptionError(
             f"expected an ordinary network, found {type(image_model_in(net)).__name__}, which is a"

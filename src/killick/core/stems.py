@@ -78,7 +78,20 @@ class Widened:
     example: Tensor
 
 
-class GroupedStem(nn.Module):
+class WrappedLayer(nn.Module):
+    """A module in the place of the layer that it wraps."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    @property
+    def weight(self) -> Tensor:
+        """Of the layer; some networks look at its dtype."""
+        return cast(Tensor, self.layer.weight)
+
+
+class GroupedStem(WrappedLayer):
     """A doubled convolution with groups: each group reads its reference and its residual channels.
 
     `[r1 r2 r3 d1 d2 d3]` arrives, and three groups need `[r1 d1 | r2 d2 | r3 d3]`.
@@ -87,14 +100,8 @@ class GroupedStem(nn.Module):
     order: Tensor
 
     def __init__(self, layer: Layer, order: Tensor) -> None:
-        super().__init__()
-        self.layer = layer
+        super().__init__(layer)
         self.register_buffer("order", order, persistent=False)
-
-    @property
-    def weight(self) -> Tensor:
-        """Of the convolution; some networks look at its dtype."""
-        return self.layer.weight
 
     def forward(self, pairs: Tensor) -> Tensor:
         """Regroup, then convolve."""
@@ -109,16 +116,7 @@ def widen(
     example: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Widened:
-    """A copy of `net` whose stem reads pairs; `net` itself is left as it is.
-
-    Args:
-        net: Maps a batch to logits.
-        stem: Names of the layers to double, where they are not to be searched.
-        init: "exact" gives both halves the old kernel, so that the outputs stay as they were;
-            "random" draws a fresh kernel, as PyTorch does for a new layer.
-        example: A batch the network accepts. Without it, likely shapes are tried.
-        generator: For `init="random"`.
-    """
+    """A copy of `net` whose stem reads pairs; the arguments are those of `anchor`."""
     if isinstance(net, torch.jit.ScriptModule):
         raise StemError(
             "cannot anchor a TorchScript module: its layers cannot be changed. Anchor the network"
@@ -180,8 +178,7 @@ def _double(
 ) -> tuple[nn.Module, tuple[Stem, ...], tuple[tuple[str, str], ...]]:
     """`plain` with its `layers` doubled, and the channel counts that were doubled for it to run."""
     channels = x.shape[1]
-    named = " and ".join(describe(name, layer) for name, layer in layers.items())
-    start = f"cannot anchor {type(plain).__name__}: found {named} reading the image"
+    start = f"cannot anchor {type(plain).__name__}: found {describe(layers)} reading the image"
     out = (
         " Take what stands before it out of the network: a module of its own in front"
         " (nn.Sequential(before, net)), or normalize=(mean, std)."
@@ -197,18 +194,17 @@ def _double(
     before, before_large = inputs_of(plain, layers, x), inputs_of(plain, layers, large)
     counts: tuple[tuple[str, str], ...] = ()
     try:
-        after = [inputs_of(wide, layers, pair) for pair in pairs]
-    except Exception as problem:
-        counts = _channel_counts(wide, layers, channels)
-        scale_counts(wide, counts, 2.0)
-        if not counts:
-            message = f"{start}, but it does not run on {2 * channels} channels ({problem}).{out}"
-            raise _NotAPairOfInputs(message, problem) from problem
         try:
             after = [inputs_of(wide, layers, pair) for pair in pairs]
-        except Exception as again:
-            message = f"{start}, but it does not run on {2 * channels} channels ({again}).{out}"
-            raise _NotAPairOfInputs(message, again) from again
+        except Exception:  # it may check its channels
+            counts = _channel_counts(wide, layers, channels)
+            if not counts:
+                raise
+            scale_counts(wide, counts, 2.0)
+            after = [inputs_of(wide, layers, pair) for pair in pairs]
+    except Exception as problem:
+        message = f"{start}, but it does not run on {2 * channels} channels ({problem}).{out}"
+        raise _NotAPairOfInputs(message, problem) from problem
 
     stems = []
     for name in layers:
@@ -370,15 +366,14 @@ def _check_unchanged(
     for name, layer in layers.items():
         if not (error := relative_error(after[name], before[name])) <= 1e-4:
             raise StemError(
-                f"cannot anchor {type(wide).__name__}: found {describe(name, layer)} reading the"
+                f"cannot anchor {type(wide).__name__}: found {describe({name: layer})} reading the"
                 f" image, but doubling it changes what it computes by {error:.1e} of its size: its"
                 " weight is computed in a way that doubling does not keep. Bake the weight in"
                 " first (torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm)."
             )
     if not (error := relative_error(run(wide, pair), expected)) <= 1e-3:
-        named = " and ".join(describe(name, layer) for name, layer in layers.items())
         raise StemError(
-            f"cannot anchor {type(wide).__name__}: found {named} reading the image, but doubling it"
-            f" changes the network's outputs by {error:.1e} of their size: something else reads the"
-            " image too. Name every layer that does: stem=['first', 'second']."
+            f"cannot anchor {type(wide).__name__}: found {describe(layers)} reading the image, but"
+            f" doubling it changes the network's outputs by {error:.1e} of their size: something"
+            " else reads the image too. Name every layer that does: stem=['first', 'second']."
         )

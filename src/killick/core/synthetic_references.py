@@ -62,20 +62,10 @@ def replace_references(
 def make_references(
     kind: Kind, images: Tensor, *, k: int | None = None, seed: int = 0
 ) -> tuple[Tensor, str]:
-    """References made of statistics of `images`, and in words what they are.
-
-    Args:
-        kind: See `replace_references`.
-        images: Training images; at least 100 different ones.
-        k: How many: one by default, and always with "mean".
-        seed: Of the synthetic ones.
-    """
+    """References made of statistics of `images`, and in words what they are; by default one."""
     check_option("the kind of references", kind, get_args(Kind))
     if kind == "mean" and k not in (None, 1):
-        raise OptionError(
-            f"expected k of 1 with the mean, which is one image, found {k}. Leave k out, or take"
-            " synthetic references."
-        )
+        raise OptionError(f"expected k of 1 with the mean, which is one image, found {k}.")
     pool = ReferencePool(images)
     _check_many(images)
     if kind == "mean":

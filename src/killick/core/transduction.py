@@ -97,12 +97,7 @@ def nearest_residuals(x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:
 
     With d = x - r, `|d - D|^2 = |d|^2 + |D|^2 - 2 x.D + 2 r.D`: two matrix products of n·M and
     k·M dot products instead of one of n·k·M. What is left is a sweep over n·k·M sums, done in
-    pieces that stay in the cache.
-
-    Args:
-        x: `(n, features)`.
-        candidates: `(k, features)`.
-        bank: `(M, features)`.
+    pieces that stay in the cache. All three are `(…, features)`.
     """
     # Shift by the candidates' mean: distances stay, numbers get smaller, rounding too.
     centre = candidates.mean(0)
@@ -131,12 +126,7 @@ def nearest_candidate(
 ) -> tuple[Tensor, Tensor]:
     """For each image the number of the best candidate, and how far its residual is from training.
 
-    Args:
-        model: Holds the bank.
-        x: Images, as the model takes them.
-        candidates: References, likewise.
-        rho: Pick at random among the candidates at most so far, instead of the nearest one.
-        generator: For `rho`.
+    With `rho`, any candidate at most so far is picked at random, instead of the nearest one.
     """
     if len(model.residuals) == 0:
         raise ReferencesError(
@@ -154,14 +144,7 @@ def nearest_candidate(
 
 
 def residual_distances(model: Anchored, x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:
-    """`(n, k)`: how far each image's residual from each reference is from those of training.
-
-    Args:
-        model: Normalizes.
-        x: Images, as the model takes them.
-        candidates: References, likewise.
-        bank: Made by `residual_bank`.
-    """
+    """`(n, k)`: how far each image's residual from each reference is from those in `bank`."""
     prepared, references = model.prepare(x), model.prepare(candidates)
     fits = bank.ndim == prepared.ndim and bank.shape[1] == prepared.shape[1]
     if not fits or any(b > s for b, s in zip(bank.shape[2:], prepared.shape[2:], strict=True)):
