@@ -151,13 +151,13 @@ def test_damaged_and_missing_pictures_are_named(tmp_path):
     [
         (
             {"image": datasets.Image(), "text": datasets.Value("string")},
-            r"image \(Image\), text \(string\)",
+            "image, text",
         ),
-        ({"image": datasets.Image(), "label": datasets.Value("float32")}, r"label \(float32\)"),
-        ({"image": datasets.Image(), "size": datasets.Value("int64")}, r"size \(int64\)"),
+        ({"image": datasets.Image(), "label": datasets.Value("float32")}, "image, label"),
+        ({"image": datasets.Image(), "size": datasets.Value("int64")}, "image, size"),
         (
             {"pixels": datasets.Value("int8"), "kind": KINDS},
-            r"pixels \(int8\), kind \(ClassLabel\)",
+            "pixels, kind",
         ),
     ],
 )

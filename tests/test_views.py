@@ -217,7 +217,7 @@ def test_a_recipe_that_cannot_be_used_is_told_in_one_line_that_names_the_setting
     model = standard(torch.nn.Flatten(), image_shape=(3, 12, 12))
     for value in values:
         model.provenance = {"recipe": {"data": {key: value}}}
-        with pytest.raises(StorageError, match=f"data.{key} in the recipe.* found") as told:
+        with pytest.raises(StorageError, match=f"recipe.*data.{key}: .* found") as told:
             view_for(model)
         assert "\n" not in str(told.value)
     model.provenance = {"recipe": {"data": {"size": 2**12, "resize": 2**14}}}

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from killick.cli.arguments import add_shared
 from killick.errors import OptionError
 
 if TYPE_CHECKING:
-    from killick.data.integrity import Broken, Checked
+    from killick.data.integrity import Checked
 
 HEAD = b"# Images that killick check could not read.\n"
 SHOWN = 10  # of a kind of problem; --list has them all
@@ -56,22 +55,26 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.workers is not None and options.workers < 0:
         raise OptionError(f"--workers must be 0 or more, not {options.workers}.")
     workers = count_cores() if options.workers is None else options.workers
-    loaded = load_sets(options.data, root=options.root, decoded=False)
+    loaded = load_sets(options.data, root=options.root)
     both = {"train": loaded.train, "test": loaded.test}
     sets = {name: images for name, images in both.items() if images is not None}
     if options.list is not None:
-        _check_list(options.list, options.data, sets)
+        if any(images.paths() is None for images in sets.values()):
+            raise OptionError(f"--list requires a folder of images, not {options.data}.")
+        _check_list(options.list)
     total, done, found = sum(map(len, sets.values())), 0, {}
-    display = choose_display(None, options.quiet)
-    with display(f"checking {options.data}", total, 0, "image") as progress:
+    with choose_display(None, options.quiet)(
+        f"checking {options.data}", total, 0, "image"
+    ) as progress:
+
+        def tick(count: int) -> None:
+            nonlocal done
+            done += count
+            progress.advance(done)
+
         for name, images in sets.items():
-
-            def tick(count: int, before: int = done) -> None:
-                progress.advance(before + count)
-
             found[name] = check_set(images, workers=workers, tick=tick)
-            done += len(images)
-    broken = [each for checked in found.values() for each in checked.broken]
+    broken = {name: why for checked in found.values() for name, why in checked.broken.items()}
     if options.list is not None:
         _write_list(options.list, options.data, broken)  # before anything else can go wrong
     _print_problems(found, broken, options)
@@ -79,7 +82,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _print_problems(
-    found: "dict[str, Checked]", broken: "list[Broken]", options: argparse.Namespace
+    found: "dict[str, Checked]", broken: dict[str, str], options: argparse.Namespace
 ) -> None:
     from killick.data.decoding import WAY_OUT
     from killick.data.sources.imagefolder import WITHOUT
@@ -87,50 +90,47 @@ def _print_problems(
     if not options.quiet:
         for name, checked in found.items():
             _print(_describe(name, checked))
-    problems = [each.problem.removesuffix(WAY_OUT) for each in broken]
+    problems = [why.removesuffix(WAY_OUT) for why in broken.values()]
     _print_some(f"{len(broken):,} cannot be read", problems)
     for name, checked in found.items():
         twice = [f"{a} and {b}" for a, b in checked.contradictions()]
         _print_some(f"in {name} as different classes, {len(twice):,}", twice)
     if {"train", "test"} <= found.keys():
-        both = [
-            f"{a} is {b}" + ("" if same else ", with another label")
-            for a, b, same in found["test"].shared(found["train"])
-        ]
+        both = [f"{a} is {b}" for a, b in found["test"].shared(found["train"])]
         _print_some(f"in both test and train, {len(both):,}", both)
-    if options.quiet:
-        return
-    if broken and options.list is not None:
-        _print(f"leave them out: '{options.data.partition(WITHOUT)[0]}{WITHOUT}{options.list}'")
-    elif not broken:
+    if not broken and not options.quiet:
         _print("every image can be read")
+    elif options.list is not None and not options.quiet:
+        _print(f"leave them out: '{options.data.partition(WITHOUT)[0]}{WITHOUT}{options.list}'")
 
 
-def _check_list(given: Path, data: str, sets: dict[str, Any]) -> None:
+def _check_list(given: Path) -> None:
     """Refuse to overwrite anything but a list, before all images are read."""
-    if not all(hasattr(images.source, "path") for images in sets.values()):
-        raise OptionError(f"--list requires a folder of images, not {data}.")
     place = given.expanduser().resolve()
-    if given == Path() or not place.parent.is_dir():
+    if not place.parent.is_dir():
         raise OptionError(f"--list {given}: no such folder: {place.parent}.")
-    if not place.exists():
-        return
-    head = b""
-    if place.is_file():
-        with open(place, "rb") as file:
-            head = file.read(len(HEAD))
-    if head != HEAD:
+    if place.exists() and not (place.is_file() and place.read_bytes().startswith(HEAD)):
         raise OptionError(f"--list {given} exists and is not a list. Choose another name.")
+
+
+def _write_list(given: Path, data: str, broken: Iterable[str]) -> None:
+    """Write the list, with what `data` leaves out already."""
+    from killick.data.sources.imagefolder import WITHOUT, read_list
+    from killick.runtime.atomic_files import write_atomic
+
+    folder, marked, file = data.partition(":")[2].partition(WITHOUT)
+    before = sorted(read_list(folder, file)) if marked else []
+    lines = [os.fsencode(name) + b"\n" for name in (*before, *broken)]
+    write_atomic(given.expanduser().resolve(), HEAD + b"".join(lines))
 
 
 def _describe(name: str, checked: "Checked") -> str:
     """Counts and sizes of a set, in a line."""
-    images, counts = checked.images, checked.by_class
+    images = checked.images
     text = f"{name}: {len(images):,} images"
     if images.class_names != ("unknown",):
-        text += f" of {images.classes:,} classes, {_range(counts.values())} each"
-        rare = [kind for kind, count in counts.items() if count == 0]
-        text += f" (none of {', '.join(map(repr, rare[:5]))})" if rare else ""
+        counts = images.labels.bincount(minlength=images.classes).tolist()
+        text += f" of {images.classes:,} classes, {_range(counts)} each"
     if checked.sizes:
         heights, widths = zip(*checked.sizes, strict=True)
         text += f"; {_range(heights)} pixels high, {_range(widths)} wide"
@@ -154,18 +154,4 @@ def _print(line: str) -> None:
     """Print a line that any terminal takes, whatever files are called."""
     from killick.data.decoding import printable
 
-    encoding = sys.stdout.encoding or "utf-8"
-    print(printable(line).encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _write_list(given: Path, data: str, broken: "list[Broken]") -> None:
-    """Write the list, with what `data` leaves out already."""
-    from killick.data.sources.imagefolder import WITHOUT, split_off
-    from killick.runtime.atomic_files import write_atomic
-
-    before = split_off(data.partition(":")[2])[1].listed if WITHOUT in data else frozenset()
-    names = [os.fsencode(name) for name in (*sorted(before), *(each.where for each in broken))]
-    odd = [name for name in names if b"\n" in name or name.endswith(b"\r")]
-    lines = [name + b"\n" for name in names if name not in odd]
-    write_atomic(given.expanduser().resolve(), HEAD + b"".join(lines))
-    _print_some(f"{len(odd):,} cannot be listed; rename them", [os.fsdecode(name) for name in odd])
+    print(printable(line))

@@ -1,16 +1,11 @@
-"""Batches of training samples, from images on the device or streamed through workers; `read_all`.
-
-Both kinds have one interface. `begin` goes to a step of the run, `load` does the host's part of a
-step, and `batch` gives the samples by operations on the device alone, so that it can be compiled and
-captured in a CUDA graph.
-"""
+"""Batches of images: of a training run, from the device or from workers; or a whole set in order."""
 
 import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +13,11 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import Stream, key, root, sample_keys
+from killick.data.preprocessing import PlainView
 from killick.data.transforms import Shift, gather
 from killick.errors import DataError, KillickError
 
-View = Callable[[Tensor, int], Tensor]
+View = Callable[[Tensor, int], Any]  # makes a sample of an image and its key
 
 
 class Batch(NamedTuple):
@@ -70,30 +66,36 @@ def epoch_order(samples: int, seed: int, epoch: int, repeats: int = 1) -> Tensor
     return pairs.repeat(1, repeats).view(-1)[:samples] + samples * turns
 
 
-class Batches(Protocol):
-    """Where the training samples come from."""
+class Batches:
+    """Training samples, step by step.
 
-    samples: int
-    cut: Cut
+    `begin` goes to a step, `load` does the host's part of it, and `batch` gives the samples by
+    operations on the device alone, so that it can be compiled and captured in a CUDA graph.
+    """
+
+    def __init__(self, samples: int, cut: Cut, seed: int, repeats: int) -> None:
+        self.samples, self.cut = samples, cut
+        self._seed, self._repeats = seed, repeats
+
+    def _order(self, epoch: int) -> Tensor:
+        return epoch_order(self.samples, self._seed, epoch, self._repeats)
 
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
-        ...
+        raise NotImplementedError
 
     def load(self) -> None:
         """Do the host's part of the next step."""
-        ...
 
     def batch(self, number: int) -> Batch:
         """The samples of a pass, without waiting for the device."""
-        ...
+        raise NotImplementedError
 
     def advance(self) -> None:
         """Go on to the next step, on the device."""
-        ...
 
 
-class Resident:
+class Resident(Batches):
     """All images on the device as uint8 `(n, height, width, 3)`; batches are augmented there."""
 
     def __init__(
@@ -106,27 +108,23 @@ class Resident:
         seed: int,
         repeats: int = 1,
     ) -> None:
-        self.pixels, self.labels, self.shift, self.cut = pixels, labels, shift, cut
-        self.samples = len(pixels)
-        self._seed, self._repeats = seed, repeats
+        super().__init__(len(pixels), cut, seed, repeats)
+        self.pixels, self.labels, self.shift = pixels, labels, shift
         self._root = root(seed, pixels.device)
-        self._order = torch.zeros(self.samples, dtype=torch.long, device=pixels.device)
+        self._drawn = torch.zeros(self.samples, dtype=torch.long, device=pixels.device)
         self._cursor = torch.zeros((), dtype=torch.long, device=pixels.device)
         self._epoch = torch.zeros((), dtype=torch.long, device=pixels.device)
 
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
-        self._order.copy_(epoch_order(self.samples, self._seed, epoch, self._repeats))
+        self._drawn.copy_(self._order(epoch))
         self._epoch.fill_(epoch)
         self._cursor.fill_(step * self.cut.batch)
-
-    def load(self) -> None:
-        """Nothing: the device has all it needs."""
 
     def batch(self, number: int) -> Batch:
         """The samples of a pass, augmented."""
         place = torch.arange(self.cut.size, device=self.pixels.device) + self.cut.start(number)
-        drawn = self._order.index_select(0, self._cursor + place)
+        drawn = self._drawn.index_select(0, self._cursor + place)
         keys = sample_keys(self._root, self._epoch, drawn)
         numbers = drawn % self.samples
         images = gather(self.pixels, numbers, *self.shift.draw(keys))
@@ -137,19 +135,8 @@ class Resident:
         self._cursor.add_(self.cut.batch)
 
 
-class Streamed:
-    """Images that are read and augmented one by one in worker processes.
-
-    Args:
-        images: The set.
-        view: Makes a sample of an image and its key.
-        size: Height and width of a sample.
-        cut: Which part of each step's batch is this process's.
-        seed: Of the run.
-        device: Of the batches.
-        workers: Processes; 0 reads in this one.
-        repeats: See `epoch_order`.
-    """
+class Streamed(Batches):
+    """Images that are read, and made samples of `size` by `view`, in worker processes."""
 
     def __init__(
         self,
@@ -163,37 +150,44 @@ class Streamed:
         workers: int,
         repeats: int = 1,
     ) -> None:
-        self.samples, self.cut = len(images), cut
-        self._places = _Places(self.samples, cut, seed, repeats)
+        super().__init__(len(images), cut, seed, repeats)
+        self._begun = (0, 0)
         self._loader = _loader(
-            _Views(images, view),
+            _Samples(images, view),
             workers,
-            batch_sampler=self._places,
+            batch_sampler=_Restarted(self._places),
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
             prefetch_factor=4 if workers else None,
         )
-        self._iterator: Iterator[Any] | None = None
-        n = cut.size
+        shape, layout = (cut.size, 3, size, size), torch.channels_last
         self._buffers = [
             Batch(
-                torch.zeros(n, 3, size, size, dtype=torch.uint8, device=device).to(
-                    memory_format=torch.channels_last
-                ),
-                torch.zeros(n, dtype=torch.long, device=device),
-                torch.zeros(n, dtype=torch.long, device=device),
+                torch.zeros(shape, dtype=torch.uint8, device=device).to(memory_format=layout),
+                torch.zeros(cut.size, dtype=torch.long, device=device),
+                torch.zeros(cut.size, dtype=torch.long, device=device),
             )
             for _ in range(cut.passes)
         ]
 
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
-        self._places.begin(epoch, step)
-        self._iterator = start_workers(self._loader)
+        self._begun = (epoch, step)
+        self._iterator = _start_workers(self._loader)
+
+    def _places(self) -> Iterator[list[tuple[int, int]]]:
+        """The numbers and keys of the samples of each pass, from the step on that was begun."""
+        epoch, first = self._begun
+        order = self._order(epoch)
+        for step in range(first, self.samples // self.cut.batch):
+            for number in range(self.cut.passes):
+                start = step * self.cut.batch + self.cut.start(number)
+                drawn = order[start : start + self.cut.size]
+                keys = sample_keys(self._seed, epoch, drawn)
+                yield list(zip((drawn % self.samples).tolist(), keys.tolist(), strict=True))
 
     def load(self) -> None:
         """Copy what the workers made to where the step reads it."""
-        assert self._iterator is not None
         for buffers in self._buffers:
             for buffer, values in zip(buffers, _checked(next(self._iterator)), strict=True):
                 buffer.copy_(values, non_blocking=True)
@@ -202,31 +196,37 @@ class Streamed:
         """The samples of a pass."""
         return self._buffers[number]
 
-    def advance(self) -> None:
-        """Nothing: `load` goes on."""
-
 
 def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -> Iterator[Tensor]:
     """All images of a set in batches, in order, as `view` shows them."""
+    source = images.source
+    if isinstance(source, Tensor) and isinstance(view, PlainView) and view.keeps(source):
+        yield from (source[rows] for rows in images.rows.split(batch))
+    else:
+        for values in read_in_order(images, view, workers, batch, _collate):
+            yield _checked(values)[0]
+
+
+def read_in_order(
+    images: ImageSet, view: View, workers: int, batch: int, collate: Callable[[list[Any]], Any]
+) -> Iterator[Any]:
+    """What `collate` makes of the samples (view, label and key; or an error) of each batch."""
     places = [(number, 0) for number in range(len(images))]
-    loader = _loader(_Views(images, view), workers, sampler=places, batch_size=batch)
-    for values in start_workers(loader):
-        yield _checked(values)[0]
+    options = {"sampler": places, "batch_size": batch, "collate_fn": collate}
+    yield from _start_workers(_loader(_Samples(images, view), workers, **options))
 
 
 def _loader(dataset: Dataset[Any], workers: int, **options: Any) -> DataLoader[Any]:
+    options = {"collate_fn": _collate, **options}
+    # Without a generator of its own it would draw from the global one.
+    generator = torch.Generator()
     return DataLoader(
-        dataset,
-        num_workers=workers,
-        worker_init_fn=begin_worker,
-        generator=torch.Generator(),  # else the global one is drawn from
-        collate_fn=_collate,
-        **options,
+        dataset, num_workers=workers, worker_init_fn=_begin_worker, generator=generator, **options
     )
 
 
-def begin_worker(worker: int) -> None:
-    """What a worker does first (`worker_init_fn`).
+def _begin_worker(worker: int) -> None:
+    """What a worker does first.
 
     Signals to the group, such as Ctrl-C, are for the process that trains. What a worker inherited,
     such as the session of an inference engine, belongs to threads that the copy does not have: to
@@ -238,8 +238,8 @@ def begin_worker(worker: int) -> None:
     gc.enable()
 
 
-def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
-    """`iter(loader)`; its workers collect no garbage before `begin_worker`."""
+def _start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
+    """`iter(loader)`; its workers collect no garbage before `_begin_worker`."""
     collecting = gc.isenabled()
     gc.disable()  # in the copies as well
     try:
@@ -249,30 +249,17 @@ def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
             gc.enable()
 
 
-class _Places:
-    """The numbers of the samples in each pass, and their keys, from a given step on."""
+class _Restarted:
+    """Calls a generator function anew each time it is iterated over."""
 
-    def __init__(self, samples: int, cut: Cut, seed: int, repeats: int) -> None:
-        self._samples, self._cut, self._seed, self._repeats = samples, cut, seed, repeats
-        self.begin(0, 0)
+    def __init__(self, generate: Callable[[], Iterator[Any]]) -> None:
+        self._generate = generate
 
-    def begin(self, epoch: int, step: int) -> None:
-        self._epoch, self._step = epoch, step
-
-    def __len__(self) -> int:
-        return (self._samples // self._cut.batch - self._step) * self._cut.passes
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        order = epoch_order(self._samples, self._seed, self._epoch, self._repeats)
-        for step in range(self._step, self._samples // self._cut.batch):
-            for number in range(self._cut.passes):
-                start = step * self._cut.batch + self._cut.start(number)
-                drawn = order[start : start + self._cut.size]
-                keys = sample_keys(self._seed, self._epoch, drawn)
-                yield list(zip((drawn % self._samples).tolist(), keys.tolist(), strict=True))
+    def __iter__(self) -> Iterator[Any]:
+        return self._generate()
 
 
-class _Views(Dataset[tuple[Tensor, int, int] | KillickError]):
+class _Samples(Dataset[tuple[Any, int, int] | KillickError]):
     """Samples by (number, key).
 
     What is wrong with an image is returned: raised in a worker, it would arrive as pages of traceback.
@@ -281,7 +268,7 @@ class _Views(Dataset[tuple[Tensor, int, int] | KillickError]):
     def __init__(self, images: ImageSet, view: View) -> None:
         self._images, self._view = images, view
 
-    def __getitem__(self, place: tuple[int, int]) -> tuple[Tensor, int, int] | KillickError:
+    def __getitem__(self, place: tuple[int, int]) -> tuple[Any, int, int] | KillickError:
         number, sample_key = place
         try:
             image = self._view(self._images.read(number), sample_key)

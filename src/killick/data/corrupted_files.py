@@ -9,7 +9,7 @@ ImageNet-C/weather/fog/3/...    also so
 """
 
 import hashlib
-import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,14 +30,17 @@ class CorruptedFiles:
     """The corruptions in a folder; `names` are those of `known` that are there."""
 
     def __init__(self, path: str, known: Sequence[str], class_names: tuple[str, ...]) -> None:
-        self.path = Path(os.path.abspath(os.path.expanduser(path)))
+        self.path = Path(path).expanduser().absolute()
         self._class_names = class_names
         if not self.path.is_dir():
             raise DataError(f"no folder of corrupted images at {self.path}. Check the path.")
-        self._arrays = {name: self.path / f"{name}.npy" for name in known}
-        self._arrays = {name: file for name, file in self._arrays.items() if file.is_file()}
-        self._folders = {} if self._arrays else _find_folders(self.path, known)
-        self.names = tuple(name for name in known if name in self._arrays or name in self._folders)
+        folders = [self.path, *sorted(place for place in self.path.iterdir() if place.is_dir())]
+        self._places: dict[str, Path] = {}  # of each corruption: an array, or a folder
+        for name in known:
+            places = (self.path / f"{name}.npy", *(folder / name for folder in folders))
+            for place in filter(Path.exists, places):
+                self._places.setdefault(name, place)
+        self.names = tuple(self._places)
         if not self.names:
             raise DataError(
                 f"{self.path} has none of the {len(known)} corruptions: neither files such as"
@@ -46,54 +49,44 @@ class CorruptedFiles:
 
     def load(self, name: str, severity: int) -> ImageSet:
         """The images of a corruption at a severity, 1 to 5."""
-        if name in self._arrays:
+        place = self._places[name]
+        if place.is_file():
             return self._load_array(name, severity)
-        levels = sorted(filter(_is_number, os.listdir(self._folders[name])), key=float)
+        levels = [each for each in place.iterdir() if re.fullmatch(r"[0-9]+(\.[0-9]+)?", each.name)]
         if len(levels) != SEVERITIES:
             raise DataError(
-                f"{self._folders[name]} must have {SEVERITIES} folders of rising severity, found"
-                f" {len(levels)}."
+                f"{place} must have {SEVERITIES} folders of rising severity, found {len(levels)}."
             )
-        folder = self._folders[name] / levels[severity - 1]
-        return read_classes(folder, f"{name} {severity}")
+        levels.sort(key=lambda level: float(level.name))
+        return read_classes(levels[severity - 1], f"{name} {severity}")
 
     def check(self) -> None:
         """Refuse arrays of a wrong shape, before any of them is read."""
-        for name in self._arrays:
-            self._count(name, _open(self._arrays[name]))
+        for place in self._places.values():
+            if place.is_file():
+                _open_images(place)
 
     def digest(self, name: str) -> str:
         """A hash of the names, sizes and times of the files of a corruption."""
-        places = [self._arrays[name], self.path / "labels.npy"] if self._arrays else []
-        if not places:
-            top = self._folders[name]
-            places = [top, *sorted(top.iterdir())]
+        place = self._places[name]
+        places = [place, self.path / "labels.npy"]
+        if place.is_dir():
+            places = [place, *sorted(place.iterdir())]
         found = hashlib.sha256(str(self.path).encode())
-        for place in places:
-            if place.exists():
-                state = place.stat()
-                found.update(f"{place.name} {state.st_size} {state.st_mtime_ns}".encode())
+        for each in places:
+            if each.exists():
+                state = each.stat()
+                found.update(f"{each.name} {state.st_size} {state.st_mtime_ns}".encode())
         return found.hexdigest()[:12]
 
-    def _count(self, name: str, images: Array) -> int:
-        """How many images an array has for each severity."""
-        count, rest = divmod(len(images), SEVERITIES) if images.ndim else (0, 1)
-        fits = images.ndim == 4 and images.shape[-1] == 3 and images.dtype == np.uint8
-        if not fits or rest or not count:
-            raise DataError(
-                f"{self._arrays[name]} must hold uint8 images of shape (5 n, height, width, 3),"
-                f" found {images.dtype} {images.shape}."
-            )
-        return count
-
     def _load_array(self, name: str, severity: int) -> ImageSet:
-        pixels = _open(self._arrays[name])
-        count = self._count(name, pixels)
-        labels = _open(self.path / "labels.npy")
+        pixels = _open_images(self._places[name])
+        count, file = len(pixels) // SEVERITIES, self.path / "labels.npy"
+        labels = _open(file)
         if labels.shape not in ((count,), (SEVERITIES * count,)) or labels.dtype.kind not in "iu":
             raise DataError(
-                f"{self.path / 'labels.npy'} must hold {count} or {SEVERITIES * count} whole"
-                f" numbers for {name}.npy, found {labels.dtype} {labels.shape}."
+                f"{file} must hold {count} or {SEVERITIES * count} whole numbers for {name}.npy,"
+                f" found {labels.dtype} {labels.shape}."
             )
         part = slice((severity - 1) * count, severity * count)
         images = torch.from_numpy(np.array(pixels[part])).permute(0, 3, 1, 2)
@@ -111,21 +104,12 @@ def _open(file: Path) -> Array:
     return array
 
 
-def _find_folders(path: Path, known: Sequence[str]) -> dict[str, Path]:
-    """The folder of each corruption, in `path` or one below it."""
-    places = [path, *sorted(place for place in path.iterdir() if place.is_dir())]
-    found: dict[str, Path] = {}
-    for name in known:
-        for place in places:
-            if (place / name).is_dir():
-                found[name] = place / name
-                break
-    return found
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _open_images(file: Path) -> Array:
+    images = _open(file)
+    fits = images.ndim == 4 and images.shape[-1] == 3 and images.dtype == np.uint8
+    if not fits or len(images) % SEVERITIES or not len(images):
+        raise DataError(
+            f"{file} must hold uint8 images of shape (5 n, height, width, 3), found {images.dtype}"
+            f" {images.shape}."
+        )
+    return images

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from killick.settings import setting
 
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
+
 
 @dataclass(frozen=True)
 class Data:
@@ -17,13 +20,14 @@ class Data:
         None, "where cifar10 and cifar100 are; none: $KILLICK_DATA or ./data"
     )
     download: bool = setting(False, "download cifar10 or cifar100 if missing")
-    size: int = setting(32, "height and width of the network's input", least=4)
+    size: int = setting(32, "height and width of the network's input", least=4, most=2**12)
     resize: int | None = setting(
-        None, "for evaluation, the shorter side before the middle is taken; none: as size", least=1
+        None,
+        "for evaluation, the shorter side before the middle is taken; none: as size",
+        least=1,
+        most=LARGEST_RESIZE,
     )
-    interpolation: str = setting(
-        "bilinear", "where images are resized", among=("nearest", "bilinear", "bicubic")
-    )
+    interpolation: str = setting("bilinear", "where images are resized", among=INTERPOLATIONS)
     mean: list[float] | None = setting(
         None, "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams)"
     )

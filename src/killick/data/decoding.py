@@ -7,11 +7,10 @@ go through `killick.deploy.decoding_limits` instead, which bounds what they may 
 import contextlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 from torch import Tensor
 
@@ -25,8 +24,16 @@ EXTENSIONS = (
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 WAY_OUT = " Replace it or leave it out."
 
-_PART = 2**20  # pixels that are converted at a time, to bound the memory of large images
-_ORIENTATION, _PHOTOMETRIC, _WHITE_IS_ZERO = 0x0112, 262, 0  # EXIF and TIFF tags
+_ORIENTATION = 0x0112  # tag of EXIF
+_TURNS = {  # from how an image is stored, by its orientation, to upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class UnreadableImage(Exception):
@@ -43,21 +50,12 @@ def decode(data: bytes | str | os.PathLike[str], name: str) -> Tensor:
     Raises:
         DataError: If it cannot be read.
     """
-    with explained(name), _open(data) as image:
-        return to_pixels(image)
-
-
-def measure(data: bytes | str | os.PathLike[str], name: str) -> tuple[int, int]:
-    """Height and width in the file's header, before it is turned upright."""
-    with explained(name), _open(data) as image:
-        return image.height, image.width
-
-
-def _open(data: bytes | str | os.PathLike[str]) -> ImageFile.ImageFile:
-    if data == b"" or (not isinstance(data, bytes) and os.stat(data).st_size == 0):
-        raise UnreadableImage("it is empty")
-    file = io.BytesIO(data) if isinstance(data, bytes) else data
-    return Image.open(file, formats=FORMATS)
+    with explained(name):
+        if data == b"" or (not isinstance(data, bytes) and os.stat(data).st_size == 0):
+            raise UnreadableImage("it is empty")
+        file = io.BytesIO(data) if isinstance(data, bytes) else data
+        with Image.open(file, formats=FORMATS) as image:
+            return to_pixels(image)
 
 
 @contextlib.contextmanager
@@ -66,122 +64,44 @@ def explained(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error) or f"{type(error).__name__}"
         if isinstance(error, UnidentifiedImageError):
             reason = "not an image of a known format, or its beginning is damaged"
-        elif isinstance(error, OSError) and error.strerror:
-            reason = error.strerror
-        elif isinstance(error, MemoryError):
-            reason = "not enough memory"
-        elif isinstance(
-            error, (OSError, ValueError, UnreadableImage, Image.DecompressionBombError)
-        ):
-            reason = printable(str(error))[:200].rstrip(". ") or "it is damaged"
-        else:
-            reason = f"it is damaged ({printable(f'{type(error).__name__}: {error}')[:200]})"
+        reason = printable(reason)[:200].rstrip(". ")
         raise DataError(f"cannot read {printable(name)}: {reason}.{WAY_OUT}") from error
 
 
-def read_orientation(image: Image.Image) -> int:
-    """The EXIF orientation; 1, upright, if there is none that can be read."""
-    try:
-        found = int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF leaves the pixels as good as they are
-        return 1
-    return found if 1 <= found <= 8 else 1
-
-
-def to_pixels(
-    image: ImageFile.ImageFile, orientation_of: Callable[[Image.Image], int] = read_orientation
-) -> Tensor:
-    """The pixels of an open image, uint8 `(3, height, width)`, upright."""
-    stored_as = _raw_mode(image)
+def to_pixels(image: ImageFile.ImageFile, *, upright: bool = True) -> Tensor:
+    """The pixels of an open image, uint8 `(3, height, width)`, turned `upright` by its EXIF."""
     image.load()
-    _scale_transparent_color(image, stored_as)
-    negative = _is_negative(image)
-    orientation = orientation_of(image)
-    if image.mode == "I":
-        _check_range(image)
-    height, width = image.height, image.width
-    shape = (width, height) if orientation > 4 else (height, width)
-    pixels = torch.empty(3, *shape, dtype=torch.uint8)
-    stored = _as_stored(pixels.permute(1, 2, 0).numpy(), orientation)
-    for left, top, right, bottom in _parts(width, height):
-        whole = (right - left, bottom - top) == (width, height)
-        rgb = np.asarray(_to_rgb(image if whole else image.crop((left, top, right, bottom))))
-        stored[top:bottom, left:right] = 255 - rgb if negative else rgb
-    return pixels
+    turn = _find_turn(image) if upright else None
+    turned = image if turn is None else image.transpose(turn)
+    pixels = torch.from_numpy(np.array(_to_rgb(turned)))
+    return pixels.permute(2, 0, 1).contiguous()
 
 
-def _parts(width: int, height: int) -> Iterator[tuple[int, int, int, int]]:
-    """Boxes that cover an image; one for all but very large ones."""
-    across = min(width, _PART)
-    down = max(1, _PART // across)
-    for top in range(0, height, down):
-        for left in range(0, width, across):
-            yield left, top, min(left + across, width), min(top + down, height)
-
-
-def _as_stored(upright: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """A view of an upright image with its rows and columns as they are in the file."""
-    if orientation > 4:
-        upright = upright.swapaxes(0, 1)
-    if orientation in (3, 4, 6, 7):
-        upright = upright[::-1]
-    if orientation in (2, 3, 7, 8):
-        upright = upright[:, ::-1]
-    return upright
-
-
-def _raw_mode(image: ImageFile.ImageFile) -> str:
-    """Pillow's name for the values in a PNG, such as "L;4"; its `load` forgets it."""
-    known = [tile.args for tile in image.tile if isinstance(tile.args, str)]
-    return known[0] if image.format == "PNG" and known else ""
-
-
-def _scale_transparent_color(image: Image.Image, stored_as: str) -> None:
-    """Give the color as many bits as the pixels have now; Pillow leaves it as it was stored."""
-    color = image.info.get("transparency")
-    factor = {"L;2": 85, "L;4": 17}.get(stored_as)
-    if isinstance(color, int) and factor:
-        image.info["transparency"] = color * factor
-    if isinstance(color, tuple) and stored_as == "RGB;16B":
-        image.info["transparency"] = tuple(part >> 8 for part in color)
-
-
-def _is_negative(image: Image.Image) -> bool:
-    """Whether 0 is white in a TIFF of 16 bits; with fewer bits Pillow inverts it itself."""
-    if image.format != "TIFF" or not image.mode.startswith("I"):
-        return False
-    return bool(image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO)  # type: ignore[attr-defined]
+def _find_turn(image: Image.Image) -> Image.Transpose | None:
+    try:
+        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged EXIF leaves the pixels as good as they are
+        return None
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode.startswith("I"):
-        return _from_deep_gray(image).convert("RGB")
     if image.mode == "F":
         raise UnreadableImage("its gray values are floats of unknown range; save it with 8 bits")
+    if image.mode.startswith("I"):  # 16-bit gray: Pillow's own conversion clips at 255
+        low, high = np.array(image.getextrema())
+        if low < 0 or high > 65535:
+            raise UnreadableImage(
+                f"its gray values, {low} to {high}, exceed 16 bits; save it with 8"
+            )
+        gray = (np.asarray(image).astype(np.uint32) * 255 + 32767) // 65535
+        return Image.fromarray(gray.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         page = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(page, image.convert("RGBA")).convert("RGB")
     return image.convert("RGB")
-
-
-def _check_range(image: Image.Image) -> None:
-    low, high = np.array(image.getextrema())
-    if low < 0 or high > 65535:
-        raise UnreadableImage(f"its gray values, {low} to {high}, exceed 16 bits; save it with 8")
-
-
-def _from_deep_gray(image: Image.Image) -> Image.Image:
-    """16-bit gray scaled to 8 bits; Pillow's own conversion clips at 255 and ignores tRNS."""
-    gray = np.asarray(image).astype(np.uint32)
-    scaled = ((gray * 255 + 32767) // 65535).astype(np.uint8)
-    clear = image.info.get("transparency")
-    if isinstance(clear, int):
-        scaled[gray == clear] = 255
-    return Image.fromarray(scaled)
 
 
 def printable(text: str) -> str:

@@ -15,7 +15,10 @@ _LOOKED_AT = 16
 
 
 class Reader(Protocol):
-    """Images that are read one by one; sent to worker processes as it is."""
+    """Images that are read one by one; sent to worker processes as it is.
+
+    A reader of files also has `path(number)`, the file of an image.
+    """
 
     def __len__(self) -> int: ...
 
@@ -75,23 +78,26 @@ class ImageSet:
         """One image, uint8 `(3, height, width)`."""
         return self.source[int(self.rows[number])]
 
+    def paths(self) -> list[str] | None:
+        """The file of each image; None where they are not in files of their own."""
+        path = getattr(self.source, "path", None)
+        return [path(row) for row in self.rows.tolist()] if callable(path) else None
+
     def part(self, numbers: Tensor, name: str | None = None) -> "ImageSet":
         """The set of those numbers, in their order; the images are not copied."""
         rows, labels = self.rows[numbers], self.labels[numbers]
         return replace(self, name=name or self.name, rows=rows, labels=labels)
 
-    def with_labels(self, labels: Tensor) -> "ImageSet":
-        """The same images under other labels."""
-        return replace(self, labels=labels)
-
     def images(self) -> Tensor:
-        """All images as one tensor, where they are in memory."""
-        if not isinstance(self.source, Tensor):
-            raise DataError(f"{self.name} is not in memory: it is read from files.")
-        whole = len(self.rows) == len(self.source) and bool(
-            (self.rows == torch.arange(len(self.rows))).all()
-        )
-        return self.source if whole else self.source[self.rows]
+        """All images as one tensor; they must be of one size."""
+        if isinstance(self.source, Tensor):
+            whole = torch.equal(self.rows, torch.arange(len(self.source)))
+            return self.source if whole else self.source[self.rows]
+        read = [self.read(number) for number in range(len(self))]
+        sizes = {tuple(image.shape[1:]) for image in read}
+        if len(sizes) > 1:
+            raise DataError(f"the images of {self.name} have {len(sizes)} sizes, not one.")
+        return torch.stack(read)
 
 
 def digest(images: ImageSet) -> str:
@@ -101,20 +107,20 @@ def digest(images: ImageSet) -> str:
     """
     found = hashlib.sha256(images.labels.numpy().tobytes())
     found.update("\n".join(images.class_names).encode())
+    paths = images.paths()
     if isinstance(images.source, Tensor):
         for rows in images.rows.split(1024):
             part = images.source[rows].cpu().contiguous()
             found.update(f"{tuple(part.shape)}".encode())
             found.update(part.numpy().data)
-        return found.hexdigest()[:12]
-    path = getattr(images.source, "path", None)
-    if callable(path):
-        for row in images.rows.tolist():
-            state = os.stat(path(row))
-            found.update(f"{path(row)} {state.st_size} {state.st_mtime_ns}".encode())
-        return found.hexdigest()[:12]
-    for place in torch.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images))).long().tolist():
-        found.update(images.read(place).contiguous().numpy().data)
+    elif paths is not None:
+        for path in paths:
+            state = os.stat(path)
+            found.update(f"{path} {state.st_size} {state.st_mtime_ns}".encode())
+    else:
+        places = torch.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images))).long()
+        for place in places.tolist():
+            found.update(images.read(place).contiguous().numpy().data)
     return found.hexdigest()[:12]
 
 
@@ -122,9 +128,9 @@ def overlap(held: ImageSet, test: ImageSet) -> bool:
     """Whether some image is in both sets: of one source, of the same files, or all of them."""
     if held.source is test.source:
         return bool(torch.isin(held.rows, test.rows).any())
-    path, other = (getattr(images.source, "path", None) for images in (held, test))
-    if callable(path) and callable(other):
-        return bool(set(map(path, held.rows.tolist())) & set(map(other, test.rows.tolist())))
+    paths, others = held.paths(), test.paths()
+    if paths is not None and others is not None:
+        return not set(paths).isdisjoint(others)
     return len(held) == len(test) and digest(held) == digest(test)
 
 
@@ -138,10 +144,8 @@ class Sets:
 
     def __post_init__(self) -> None:
         if self.train and self.test and self.train.class_names != self.test.class_names:
-            ours, theirs = set(self.train.class_names), set(self.test.class_names)
-            odd = sorted(ours ^ theirs)[:3]
+            odd = sorted({*self.train.class_names} ^ {*self.test.class_names})[:3]
             raise DataError(
-                f"training and test set of {self.train.name} differ in their classes,"
-                f" {len(ours)} and {len(theirs)}"
-                + (f"; only in one of them: {', '.join(map(repr, odd))}." if odd else ".")
+                f"training and test set of {self.train.name} differ in their classes, such as"
+                f" {', '.join(map(repr, odd))}."
             )

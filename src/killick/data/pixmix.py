@@ -6,8 +6,8 @@ apart.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn import functional
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as v2
 
-from killick.errors import DtypeError, OptionError, ShapeError, check_option
+from killick.errors import OptionError
 
 CHANGES = (
     *("autocontrast", "equalize", "posterize", "rotate", "solarize"),
@@ -23,8 +23,7 @@ CHANGES = (
 )
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """One of `CHANGES`, how strong it is (between 0.1 and the severity), and which way it goes."""
 
     name: str
@@ -32,8 +31,7 @@ class Change:
     sign: int
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """One mixing: what comes in (None: the mixing image), how, and with which weights."""
 
     partner: Change | None
@@ -42,8 +40,7 @@ class Round:
     other: float
 
 
-@dataclass(frozen=True)
-class PixMixPlan:
+class PixMixPlan(NamedTuple):
     """All that is drawn for one image."""
 
     start: Change | None  # the change made to the image at the beginning
@@ -80,35 +77,18 @@ class PixMix:
     def __init__(
         self, mixing_images: Tensor, k: int = 4, beta: float = 3.0, severity: float = 3
     ) -> None:
-        if mixing_images.dtype != torch.uint8:
-            raise DtypeError(f"expected the mixing images as uint8, found {mixing_images.dtype}.")
-        if mixing_images.ndim != 4 or mixing_images.shape[1] != 3 or 0 in mixing_images.shape:
-            raise ShapeError(
-                "expected the mixing images as (count, 3, height, width) with count > 0, found"
-                f" shape {tuple(mixing_images.shape)}."
+        if not (k >= 0 and 0 < beta < math.inf and 0.1 <= severity <= 10):
+            raise OptionError(
+                "PixMix requires k >= 0, beta > 0 and a severity from 0.1 to 10, found"
+                f" {k}, {beta} and {severity}."
             )
-        if k < 0:
-            raise OptionError(f"expected k, the most rounds, to be at least 0, found {k}.")
-        if not 0 < beta < math.inf:
-            raise OptionError(f"expected beta to be positive, found {beta}.")
-        if not 0.1 <= severity <= 10:
-            raise OptionError(f"expected severity between 0.1 and 10, found {severity}.")
-        self.mixing_images = mixing_images
-        self.k = k
-        self.beta = beta
-        self.severity = severity
+        self.mixing_images, self.k, self.beta, self.severity = mixing_images, k, beta, severity
 
-    def __repr__(self) -> str:
-        return (
-            f"PixMix({len(self.mixing_images)} mixing images, k={self.k}, beta={self.beta},"
-            f" severity={self.severity})"
-        )
-
-    def __call__(self, image: Tensor, generator: torch.Generator) -> Tensor:
+    def __call__(self, image: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The mixed image, uint8 `(3, height, width)` as it came."""
         return self.apply(image, self.draw(generator))
 
-    def draw(self, generator: torch.Generator) -> PixMixPlan:
+    def draw(self, generator: torch.Generator | None) -> PixMixPlan:
         """A plan for one image. Each takes equally many numbers from the generator."""
         count = 8 + 8 * self.k
         draws = iter(torch.rand(count, dtype=torch.float64, generator=generator).tolist())
@@ -131,19 +111,13 @@ class PixMix:
         partner = self._draw_change(draws)
         multiply, away, first, second = (next(draws) for _ in range(4))
         # By the inverse distribution functions: u**(1/b) for Beta(b, 1), the mirror for Beta(1, b).
-        other = 1 - second ** (1 / self.beta)
-        if away < 0.5:
-            return Round(partner, multiply < 0.5, first ** (1 / self.beta), other)
-        return Round(partner, multiply < 0.5, 2 - first ** (1 / self.beta), -other)
+        own, other = first ** (1 / self.beta), 1 - second ** (1 / self.beta)
+        if away >= 0.5:
+            own, other = 2 - own, -other
+        return Round(partner, multiply < 0.5, own, other)
 
     def apply(self, image: Tensor, plan: PixMixPlan) -> Tensor:
         """What the plan makes of the image, uint8 `(3, height, width)`."""
-        if image.dtype != torch.uint8:
-            raise DtypeError(f"expected an image as uint8, found {image.dtype}.")
-        if image.ndim != 3 or image.shape[0] != 3:
-            raise ShapeError(
-                f"expected an image as (3, height, width), found shape {tuple(image.shape)}."
-            )
         start = change(image, plan.start)
         if not plan.rounds:
             return start
@@ -186,32 +160,20 @@ def change(image: Tensor, wanted: Change | None) -> Tensor:
     """The image after one of `CHANGES`, in the authors' scale; the image itself without one."""
     if wanted is None:
         return image
-    check_option("the change", wanted.name, CHANGES)
-    share = wanted.level / 10
-    height, width = image.shape[1:]
-    changed: Tensor
-    match wanted.name:
-        case "autocontrast":
-            changed = v2.autocontrast(image)
-        case "equalize":
-            changed = v2.equalize(image)
-        case "posterize":
-            changed = v2.posterize(image, bits=4 - int(share * 4))
-        case "rotate":
-            changed = _move(image, angle=-wanted.sign * int(share * 30))
-        case "solarize":
-            changed = v2.solarize(image, threshold=256 - int(share * 256))
-        case "shear_x":
-            changed = _move(image, shear_x=wanted.sign * share * 0.3)
-        case "shear_y":
-            changed = _move(image, shear_y=wanted.sign * share * 0.3)
-        case "translate_x":
-            pixels = wanted.sign * int(share * width / 3)
-            changed = functional.pad(image, (-pixels, pixels, 0, 0))
-        case _:  # translate_y
-            pixels = wanted.sign * int(share * height / 3)
-            changed = functional.pad(image, (0, 0, -pixels, pixels))
-    return changed
+    share, sign = wanted.level / 10, wanted.sign
+    across, down = (sign * int(share * side / 3) for side in (image.shape[2], image.shape[1]))
+    changes: dict[str, Callable[[], Tensor]] = {
+        "autocontrast": lambda: v2.autocontrast(image),
+        "equalize": lambda: v2.equalize(image),
+        "posterize": lambda: v2.posterize(image, bits=4 - int(share * 4)),
+        "rotate": lambda: _move(image, angle=-sign * int(share * 30)),
+        "solarize": lambda: v2.solarize(image, threshold=256 - int(share * 256)),
+        "shear_x": lambda: _move(image, shear_x=sign * share * 0.3),
+        "shear_y": lambda: _move(image, shear_y=sign * share * 0.3),
+        "translate_x": lambda: functional.pad(image, (-across, across, 0, 0)),
+        "translate_y": lambda: functional.pad(image, (0, 0, -down, down)),
+    }
+    return changes[wanted.name]()
 
 
 def _move(image: Tensor, angle: int = 0, shear_x: float = 0, shear_y: float = 0) -> Tensor:

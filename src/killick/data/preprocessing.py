@@ -13,10 +13,12 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 
 from killick.core.image_model import ImageModel
+from killick.data.data_settings import Data
 from killick.data.keyed_random import Stream
 from killick.data.keyed_random import key as combine
 from killick.data.pixmix import PixMix
-from killick.errors import DataError, OptionError, StorageError, show
+from killick.errors import DataError, OptionError, StorageError
+from killick.settings import read_settings
 
 POLICIES = {
     "randaugment": v2.RandAugment,
@@ -24,9 +26,70 @@ POLICIES = {
     "autoaugment": v2.AutoAugment,
     "augmix": v2.AugMix,
 }
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
-LARGEST_SIZE = 2**12  # of what a network is shown, height and width
-LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
+
+
+class PlainView:
+    """The middle of an image, for evaluation and clean references.
+
+    Args:
+        size: Height and width of the view.
+        resize: The shorter side is brought to this first.
+        interpolation: "bilinear", "bicubic" or "nearest".
+    """
+
+    def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
+        self.size, self.resize, self.interpolation = size, resize, interpolation
+        side, how = resize or size, InterpolationMode(interpolation)
+        self.described = f"{size} px" if side == size else f"{size} of {side} px"
+        self.described += "" if interpolation == "bilinear" else f", {interpolation}"
+        self._steps = v2.Compose(
+            [v2.Resize(side, interpolation=how, antialias=True), v2.CenterCrop(size)]
+        )
+
+    def keeps(self, images: Tensor) -> bool:
+        """Whether images of this size are shown as they are."""
+        return images.shape[-2:] == (self.size, self.size) and self.resize in (None, self.size)
+
+    def __call__(self, image: Tensor, key: int = 0) -> Tensor:
+        """The view, uint8 `(3, size, size)`; `key` makes no difference."""
+        if self.keeps(image):
+            return image.contiguous()
+        height, width = image.shape[-2:]
+        check_length(height, width, self.resize or self.size, "an image")
+        view: Tensor = self._steps(image)
+        return view.contiguous()
+
+
+def check_length(height: int, width: int, side: int, name: str) -> None:
+    """Refuse a strip that would become huge when its shorter side is brought to `side`."""
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and side * side * max(height, width) // min(height, width) > limit:
+        raise DataError(
+            f"cannot read {name}: its {width} x {height} pixels are too long a strip to be shown"
+            f" at {side} px. Replace it or leave it out."
+        )
+
+
+def view_for(model: ImageModel) -> PlainView:
+    """The test view of the recipe that `model` was trained with; else of its image size.
+
+    Raises:
+        StorageError: If the recipe, which may come from anywhere, has impossible settings.
+    """
+    recipe = (model.provenance or {}).get("recipe")
+    data = recipe.get("data") if isinstance(recipe, dict) else None
+    known = data if isinstance(data, dict) else {}
+    names = ("size", "resize", "interpolation")
+    known = {name: known[name] for name in names if known.get(name) is not None}
+    problems: list[str] = []
+    found = read_settings(Data, known, "data.", problems)
+    if problems:
+        raise StorageError(
+            f"in the recipe of the model, {'; '.join(problems)}. Correct its provenance, and save it"
+            " again."
+        )
+    size = found.size if "size" in known else model.image_shape[-1]
+    return PlainView(size, found.resize, found.interpolation)
 
 
 class TrainView:
@@ -63,7 +126,7 @@ class TrainView:
         if crop == "resized":
             steps.append(v2.RandomResizedCrop(size, interpolation=how, antialias=True))
         else:
-            steps.append(Square(size, size, how))
+            steps.append(PlainView(size, None, interpolation))
             if crop == "pad":
                 steps.append(v2.RandomCrop(size, padding=padding))
         if flip:
@@ -97,105 +160,10 @@ def _policy(
         return []
     if policy == "pixmix":
         assert mixing_images is not None
-        return [_Drawing(PixMix(mixing_images, **arguments))]
+        return [PixMix(mixing_images, **arguments)]
     if policy == "autoaugment" and "policy" in arguments:
         arguments = {**arguments, "policy": v2.AutoAugmentPolicy(arguments["policy"])}
     # torchvision turns and shears tensors bilinearly at best.
     nearest, bilinear = InterpolationMode.NEAREST, InterpolationMode.BILINEAR
     turning = nearest if interpolation == "nearest" else bilinear
     return [POLICIES[policy](**{"interpolation": turning, **arguments})]
-
-
-class PlainView:
-    """The middle of an image, for evaluation and clean references.
-
-    Args:
-        size: Height and width of the view.
-        resize: The shorter side is brought to this first.
-        interpolation: "bilinear", "bicubic" or "nearest".
-    """
-
-    def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
-        self.size, self.resize, self.interpolation = size, resize, interpolation
-        self._square = Square(size, resize or size, InterpolationMode(interpolation))
-        self.whole = resize in (None, size)  # images of this size are shown as they are
-        self.described = f"{size} px" if resize in (None, size) else f"{size} of {resize} px"
-        self.described += "" if interpolation == "bilinear" else f", {interpolation}"
-
-    def __call__(self, image: Tensor, key: int = 0) -> Tensor:
-        """The view, uint8 `(3, size, size)`; `key` makes no difference."""
-        return self._square(image).contiguous()
-
-
-def view_for(model: ImageModel) -> PlainView:
-    """The test view of the recipe that `model` was trained with; else of its image size.
-
-    Raises:
-        StorageError: If the recipe, which may come from anywhere, has impossible settings.
-    """
-    recipe = (model.provenance or {}).get("recipe")
-    data = recipe.get("data") if isinstance(recipe, dict) else None
-    known = data if isinstance(data, dict) else {}
-    size, resize, how = (known.get(key) for key in ("size", "resize", "interpolation"))
-    _check_setting("size", size, f"a whole number up to {LARGEST_SIZE}", is_side(size))
-    fits = is_side(resize, LARGEST_RESIZE)
-    _check_setting("resize", resize, f"a whole number up to {LARGEST_RESIZE}", fits)
-    _check_setting("interpolation", how, f"one of {', '.join(INTERPOLATIONS)}", is_known(how))
-    return PlainView(size or model.image_shape[-1], resize, how or "bilinear")
-
-
-def is_side(value: object, largest: int = LARGEST_SIZE) -> bool:
-    """Whether `value` can be a height and width in pixels."""
-    return type(value) is int and 0 < value <= largest
-
-
-def is_known(interpolation: object) -> bool:
-    """Whether images can be resized in this way."""
-    return isinstance(interpolation, str) and interpolation in INTERPOLATIONS
-
-
-def _check_setting(key: str, value: object, expected: str, fits: bool) -> None:
-    if value is not None and not fits:
-        raise StorageError(
-            f"data.{key} in the recipe of the model must be {expected}, found {show(value)}. Correct"
-            " its provenance, and save it again."
-        )
-
-
-def check_length(height: int, width: int, side: int, name: str) -> None:
-    """Refuse a strip that would become huge when its shorter side is brought to `side`."""
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and side * side * max(height, width) // min(height, width) > limit:
-        raise DataError(
-            f"cannot read {name}: its {width} x {height} pixels are too long a strip to be shown"
-            f" at {side} px. Replace it or leave it out."
-        )
-
-
-class Square:
-    """The shorter side to `resize`, then the middle `size` by `size`."""
-
-    def __init__(self, size: int, resize: int, interpolation: InterpolationMode) -> None:
-        self.size, self.resize = size, resize
-        self._steps = v2.Compose(
-            [v2.Resize(resize, interpolation=interpolation, antialias=True), v2.CenterCrop(size)]
-        )
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """Images that have the size already are left alone."""
-        if image.shape[-2:] == (self.size, self.size) and self.resize == self.size:
-            return image
-        height, width = image.shape[-2:]
-        check_length(height, width, self.resize, "an image")
-        view: Tensor = self._steps(image)
-        return view
-
-
-class _Drawing:
-    """A transform that takes a generator, among those that use the global state."""
-
-    def __init__(self, transform: Callable[[Tensor, torch.Generator], Tensor]) -> None:
-        self._transform = transform
-
-    def __call__(self, image: Tensor) -> Tensor:
-        return self._transform(image, torch.default_generator)

@@ -8,15 +8,15 @@ from torch import Tensor
 from killick.errors import OptionError
 
 
-def stratified(labels: Tensor, share_or_count: float | int, seed: int) -> tuple[Tensor, Tensor]:
-    """The numbers of the kept images and of those cut off, each in ascending order.
+def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The numbers of the kept images and of the `count` cut off, each in ascending order.
 
     Every class is cut in proportion, to within one image, and the total is exact. A class loses
     its last image only if there is no other way to that total.
 
     Args:
         labels: Class numbers `(n,)`.
-        share_or_count: How much to cut off: a float in [0, 1) is the share, an int the number.
+        count: How many to cut off; less than all.
         seed: Decides which images of a class, and which class gives one more where they tie.
 
     Example:
@@ -24,7 +24,8 @@ def stratified(labels: Tensor, share_or_count: float | int, seed: int) -> tuple[
         >>> torch.tensor([0, 0, 0, 0, 1, 1])[cut].tolist()
         [0, 0, 1]
     """
-    count = _count_of(share_or_count, len(labels))
+    if not 0 <= count < len(labels):
+        raise OptionError(f"cannot cut {count} of {len(labels)} images off.")
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=generator)
     _, members, sizes = torch.unique(labels.cpu()[order], return_inverse=True, return_counts=True)
@@ -43,52 +44,21 @@ def flip_labels(labels: Tensor, share: float, classes: int, seed: int) -> tuple[
     A wrong label is any of the other classes, each as often. With one seed, a larger share flips
     what a smaller one flips, to the same classes, and more.
 
-    Args:
-        labels: Class numbers `(n,)`; they are left as they are.
-        share: Between 0 and 1.
-        classes: How many there are.
-        seed: Decides which labels, and what becomes of them.
-
     Example:
         >>> wrong, flipped = flip_labels(torch.tensor([0, 1, 1, 0]), 0.5, classes=2, seed=0)
         >>> int(flipped.sum()), bool((wrong[flipped] != torch.tensor([0, 1, 1, 0])[flipped]).all())
         (2, True)
     """
-    if not 0 <= share <= 1:
-        raise OptionError(f"expected the share of labels to flip between 0 and 1, found {share!r}.")
     n = len(labels)
-    count = round(share * n)
-    if count and classes < 2:
-        raise OptionError(
-            f"expected at least 2 classes to flip labels between, found {classes}. Flip none."
-        )
-    if n and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise OptionError(
-            f"expected labels between 0 and {classes - 1}, found {int(labels.min())} to"
-            f" {int(labels.max())}. Pass the number of classes that the labels count."
-        )
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(n, generator=generator)
     flipped = torch.zeros(n, dtype=torch.bool)
-    flipped[order[:count]] = True
+    flipped[order[: round(share * n)]] = True
     # Drawn for all labels, flipped or not, so that the share does not change what is drawn.
     step = torch.randint(1, max(classes, 2), (n,), generator=generator)
     flipped, step = flipped.to(labels.device), step.to(labels.device)
     wrong = ((labels + step) % classes).to(labels.dtype)  # step is int64, so nothing overflows
     return torch.where(flipped, wrong, labels), flipped
-
-
-def _count_of(share_or_count: float | int, n: int) -> int:
-    """How many of `n` images to cut off; refuses to cut off all of them."""
-    if isinstance(share_or_count, float):
-        if not 0 <= share_or_count < 1:
-            raise OptionError(f"a share to cut off must be in [0, 1), found {share_or_count!r}.")
-        return max(0, min(round(share_or_count * n), n - 1))
-    if isinstance(share_or_count, bool) or not 0 <= share_or_count < n:
-        raise OptionError(
-            f"cannot cut {share_or_count!r} of {n} images off. A share has a point, as in 0.2."
-        )
-    return share_or_count
 
 
 def _apportion(sizes: list[int], count: int, generator: torch.Generator) -> list[int]:

@@ -55,17 +55,17 @@ def cut_sets(settings: Data, seed: int) -> Parts:
             " folder needs one folder for each class."
         )
     if settings.validation:
-        amount = settings.validation if settings.validation < 1 else int(settings.validation)
-        count = round(amount * len(train)) if amount < 1 else int(amount)
+        wanted = settings.validation
+        count = round(wanted * len(train)) if wanted < 1 else int(wanted)
         if count >= len(train):
             raise OptionError(
-                f"data.validation {settings.validation:g} leaves none of the {len(train)} training"
+                f"data.validation {wanted:g} leaves none of the {len(train)} training"
                 " images. Give a share: --data.validation 0.1."
             )
         if settings.validation_from == "last":
             kept, cut = torch.arange(len(train)).split([len(train) - count, count])
         else:
-            kept, cut = stratified(train.labels, amount, seed)
+            kept, cut = stratified(train.labels, count, seed)
         if len(cut):
             validation = train.part(cut, f"{train.name}, validation")
         train = train.part(kept)
@@ -75,7 +75,7 @@ def cut_sets(settings: Data, seed: int) -> Parts:
     flipped = None
     if settings.label_noise:
         labels, flipped = flip_labels(train.labels, settings.label_noise, train.classes, seed)
-        train = train.with_labels(labels)
+        train = replace(train, labels=labels)
     return Parts(train, validation, sets.test, flipped)
 
 

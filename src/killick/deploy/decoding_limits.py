@@ -16,7 +16,7 @@ import struct
 from PIL import Image, ImageFile
 from torch import Tensor
 
-from killick.data.decoding import FORMATS, UnreadableImage, explained, read_orientation, to_pixels
+from killick.data.decoding import FORMATS, UnreadableImage, explained, to_pixels
 
 LARGEST_FILE = 2**29  # bytes: room for 16-bit RGB of nearly as many pixels as Pillow allows
 MOST_SCANS = 100  # of a JPEG: a scan of a few bytes makes its decoder walk through all pixels
@@ -58,7 +58,7 @@ def decode_limited(contents: bytes, name: str) -> Tensor:
     with explained(name), _open(contents) as image:
         # Pillow gathers a row block by block, and copies what it has each time: take it at once.
         image.decodermaxblock = max(image.decodermaxblock, 8 * image.width)
-        return to_pixels(image, _limited_orientation)
+        return to_pixels(image, upright=_has_short_exif(image))
 
 
 class _CountedReads(io.BytesIO):
@@ -175,9 +175,9 @@ def _check_tiles(image: Image.Image) -> None:
         raise UnreadableImage(f"its tiles of {width} x {length} pixels are larger than it is")
 
 
-def _limited_orientation(image: Image.Image) -> int:
-    """The EXIF orientation; 1, upright, if EXIF holds too many numbers to be read."""
+def _has_short_exif(image: Image.Image) -> bool:
+    """Whether EXIF holds few enough numbers to be read."""
     exif = image.info.get("exif")
     head = b"Exif\0\0"  # once, or twice by mistake
     block = exif.removeprefix(head).removeprefix(head) if isinstance(exif, bytes) else b""
-    return 1 if _count_numbers(block) > MOST_NUMBERS else read_orientation(image)
+    return _count_numbers(block) <= MOST_NUMBERS

@@ -122,7 +122,7 @@ class CorruptedCopies:
             raise OptionError(
                 f"a set needs all five severities, as CIFAR-10-C has, found {self._severities}."
             )
-        pixels = _read_whole(images)
+        pixels = images.images()
         table = choose_table(pixels.shape[-2:], self._table)
         names = self._names(table)
         self._check_same(folder, images, table)
@@ -257,20 +257,6 @@ def _stems(files: Sequence[Path]) -> list[str]:
     if len(set(stems)) == len(stems):
         return stems
     return [f"{file.parent.name}-{file.name}".replace(".", "-") for file in files]
-
-
-def _read_whole(images: ImageSet) -> Tensor:
-    """All images as one tensor; they must be of one size."""
-    if images.in_memory:
-        return images.images()
-    read = [images.read(number) for number in range(len(images))]
-    sizes = {tuple(image.shape) for image in read}
-    if len(sizes) > 1:
-        raise DataError(
-            f"the images of {images.name} have {len(sizes)} sizes. Corrupt them as files: killick"
-            " corrupt FILES --output FOLDER."
-        )
-    return torch.stack(read)
 
 
 def _parse_severities(text: str) -> tuple[int, ...]:

@@ -83,10 +83,6 @@ class ImageBlocks:
         yield from self._read_files() if self._kept is None else self._kept.split(self._sizes)
 
     def _read_files(self) -> Iterator[Tensor]:
-        source, size = self._images.source, self._view.size
-        whole = isinstance(source, Tensor) and self._view.whole
-        if whole and source.shape[-2:] == (size, size):  # type: ignore[union-attr]
-            return (source[rows] for rows in self._images.rows.split(BLOCK))
         return read_all(self._images, self._view, self._workers, BLOCK)
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from killick.core.image_model import Threshold
-from killick.data.preprocessing import LARGEST_RESIZE, is_known
+from killick.data.data_settings import INTERPOLATIONS, LARGEST_RESIZE
 from killick.errors import StorageError, one_line, show
 from killick.storage.json_checks import (
     MOST_REFERENCES,
@@ -84,7 +84,7 @@ _CHECKS: dict[str, Check] = {
     "k": partial(is_whole, least=0, most=MOST_REFERENCES),
     "class_names": optional(lambda value: are_texts(value) and len(value) > 1),
     "resize": optional(partial(is_whole, least=1, most=LARGEST_RESIZE)),
-    "interpolation": is_known,
+    "interpolation": lambda value: value in INTERPOLATIONS,
     "threshold": optional(is_threshold),
     "measured": lambda value: isinstance(value, dict),
     "made_with": lambda value: isinstance(value, dict) and are_texts(list(value.values())),

@@ -69,14 +69,8 @@ class TrainedJob:
 
     def load_images(self, images: ImageSet) -> Tensor:
         """All images of a set, uint8 `(n, 3, size, size)` on the device."""
-        data = self.recipe.data
-        source = images.source
-        whole = self.view.whole and isinstance(source, Tensor)
-        if whole and source.shape[-2:] == (data.size, data.size):  # type: ignore[union-attr]
-            found = images.images()
-        else:
-            found = torch.cat(list(read_all(images, self.view, data.workers or 0)))
-        return found.to(self.device)
+        read = read_all(images, self.view, self.recipe.data.workers or 0)
+        return torch.cat(list(read)).to(self.device)
 
     def load_test(self, limit: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
         """Test images and labels on the device; `limit` as in `killick.evaluate`."""

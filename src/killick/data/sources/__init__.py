@@ -22,19 +22,11 @@ from killick.registry import Registry
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What a source may make use of.
-
-    Args:
-        root: Where CIFAR is; `$KILLICK_DATA` or `./data` if None.
-        download: Whether to download what is missing.
-        test_only: The training set is not needed, and may be left out if it takes long to read.
-        decoded: False leaves images encoded until each is read.
-    """
+    """What a source may make use of; see `load_sets`."""
 
     root: str | None = None
     download: bool = False
     test_only: bool = False
-    decoded: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,12 +59,7 @@ Given = str | ImageSet | tuple[Tensor, Tensor] | Tensor
 
 
 def load_sets(
-    name: str,
-    *,
-    root: str | None = None,
-    download: bool = False,
-    test_only: bool = False,
-    decoded: bool = True,
+    name: str, *, root: str | None = None, download: bool = False, test_only: bool = False
 ) -> Sets:
     """The training and test sets of a name.
 
@@ -81,7 +68,6 @@ def load_sets(
         root: Where CIFAR is; `$KILLICK_DATA` or `./data` if None.
         download: Whether to download what is missing.
         test_only: The training set is not needed, and may be left out if it takes long to read.
-        decoded: False leaves the images of a pack encoded until each is read.
     """
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
@@ -90,12 +76,11 @@ def load_sets(
     source = DATA_SOURCES.find(kind)
     if bool(source.argument) != bool(argument) or (colon and not source.argument):
         raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")
-    options, loaded = LoadOptions(root, download, test_only, decoded), _loaded.get()
+    options, loaded = LoadOptions(root, download, test_only), _loaded.get()
     if loaded is None:
         return source.load(argument, options)
-    whole = (name, replace(options, test_only=False))  # has the test set, too
-    if whole in loaded:
-        return loaded[whole]
+    if (name, replace(options, test_only=False)) in loaded:  # has the test set, too
+        options = replace(options, test_only=False)
     if (name, options) not in loaded:
         loaded[name, options] = source.load(argument, options)
     return loaded[name, options]
@@ -111,9 +96,9 @@ def read_once() -> Iterator[None]:
         _loaded.reset(token)
 
 
-def load_whole(name: str, *, root: str | None = None, download: bool = False) -> ImageSet:
+def load_whole(name: str, *, root: str | None = None) -> ImageSet:
     """One set to evaluate on: the test set of a name; all images if it has no split of its own."""
-    sets = load_sets(name, root=root, download=download, test_only=True)
+    sets = load_sets(name, root=root, test_only=True)
     found = sets.whole or sets.test or sets.train
     assert found is not None
     return found
@@ -145,27 +130,24 @@ def as_set(name: str, given: Any, class_names: tuple[str, ...] | None = None) ->
 
 def as_sets(given: Mapping[str, Given] | None, option: str) -> dict[str, ImageSet | str]:
     """Sets by name; data names are not loaded yet."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(given, Mapping | None):
         raise OptionError(
             f"{option} must be a dictionary from names to data, found {type(given).__name__}."
         )
     return {
         name: value if isinstance(value, str) else as_set(name, value)
-        for name, value in given.items()
+        for name, value in (given or {}).items()
     }
 
 
 def _describe_unknown(name: str) -> str:
     written = {kind: source.written for kind, source in DATA_SOURCES.items()}
     near = difflib.get_close_matches(name.partition(":")[0].lower(), written, n=1)
-    if near:
-        hint = written[near[0]]
-    elif name.endswith(".npz"):
+    hint = written[near[0]] if near else ""
+    if not near and name.endswith(".npz"):
         hint = f"pack:{name}"
-    else:
-        hint = f"imagefolder:{name}" if os.path.isdir(os.path.expanduser(name)) else ""
+    elif not near and os.path.isdir(os.path.expanduser(name)):
+        hint = f"imagefolder:{name}"
     choices = ", ".join(f"'{how}'" for how in written.values())
     return f"expected data to be one of {choices}, found {name!r}" + (
         f" (did you mean '{hint}'?)." if hint else "."

@@ -55,22 +55,15 @@ def load_hub(name: str, options: LoadOptions | None = None) -> Sets:
             f"hf:{name} has no split 'train' or 'test', found {', '.join(map(repr, splits))}. Rename"
             " one and save the set with save_to_disk."
         )
-    columns = {split: _find_columns(f"{split!r} of hf:{name}", splits[split]) for split in present}
-    labels = {split: _read_labels(splits[split], columns[split][1]) for split in present}
-    highest = max((int(each.max()) for each in labels.values() if len(each)), default=-1)
+    found = {split: _read_split(f"{split!r} of hf:{name}", splits[split]) for split in present}
+    highest = max((int(labels.max()) for _, labels, _ in found.values() if len(labels)), default=-1)
+    numbers = [str(number) for number in range(highest + 1)]
     sets = {}
-    for split in present:
-        if split != "train" and bool((labels[split] < 0).any()):
+    for split, (reader, labels, names) in found.items():
+        if split != "train" and bool((labels < 0).any()):
             logger.info("hf:%s has no labels for its split %r: not tested on.", name, split)
-            continue
-        image, label = columns[split]
-        names = getattr(splits[split].features[label], "names", None)
-        sets[split] = ImageSet.of(
-            name,
-            RowReader(f"{split!r} of hf:{name}", _undecoded(splits[split], image), image),
-            labels[split],
-            names or [str(number) for number in range(highest + 1)],
-        )
+        else:
+            sets[split] = ImageSet.of(name, reader, labels, names or numbers)
     return Sets(sets.pop("train", None), next(iter(sets.values()), None))
 
 
@@ -97,41 +90,29 @@ def _open(name: str) -> "dict[str, Dataset]":
     return dict(found)
 
 
-def _find_columns(where: str, split: "Dataset") -> tuple[str, str]:
-    """The names of the columns of images and of labels."""
+def _read_split(name: str, rows: "Dataset") -> tuple[RowReader, Tensor, list[str] | None]:
+    """Images, labels (-1, as on the hub, where there is none), and the names of the classes."""
     import datasets
 
-    features = split.features
+    features = rows.features
     images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
     labels = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
-    labels += [key for key in ("label", "labels") if "int" in _kind(features.get(key))]
+    labels += [
+        key for key in ("label", "labels") if "int" in str(getattr(features.get(key), "dtype", ""))
+    ]
     if not images or not labels:
-        listed = ", ".join(f"{key} ({_kind(kind)})" for key, kind in features.items())
         raise DataError(
-            f"{where} needs a column of images (Image) and one of labels (ClassLabel, or whole"
-            f" numbers called 'label'), found {listed}. Cast and rename the columns, then save the"
-            " set with save_to_disk."
+            f"{name} needs a column of images (Image) and one of labels (ClassLabel, or whole"
+            f" numbers called 'label'), found {', '.join(features)}. Cast and rename the columns,"
+            " then save the set with save_to_disk."
         )
-    return images[0], labels[0]
-
-
-def _kind(feature: object) -> str:
-    """What a column holds, such as `int64`, `string` or `Image`."""
-    name = type(feature).__name__
-    return str(getattr(feature, "dtype", name)) if name == "Value" else name
-
-
-def _read_labels(split: "Dataset", column: str) -> Tensor:
-    """The labels; -1, as on the hub, where there is none."""
-    values = split.select_columns([column])[column][:]
-    return torch.tensor([-1 if value is None else int(value) for value in values]).long()
-
-
-def _undecoded(split: "Dataset", column: str) -> "Dataset":
-    """That column alone, its images as bytes."""
-    import datasets
-
-    return split.select_columns([column]).cast_column(column, datasets.Image(decode=False))
+    values = rows.select_columns([labels[0]])[labels[0]][:]
+    numbers = torch.tensor([-1 if value is None else int(value) for value in values]).long()
+    encoded = datasets.Image(decode=False)
+    reader = RowReader(
+        name, rows.select_columns([images[0]]).cast_column(images[0], encoded), images[0]
+    )
+    return reader, numbers, getattr(features[labels[0]], "names", None)
 
 
 _HELP = "of the Hugging Face datasets library, by name or folder (killick[hf])"

@@ -5,10 +5,10 @@ that `killick check --list FILE` could not read.
 """
 
 import codecs
+import functools
 import hashlib
-import logging
 import os
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,6 @@ from killick.errors import DataError
 TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that exists
 SPLIT_SEED = 0
 WITHOUT = "#without="
-_log = logging.getLogger("killick")
 
 
 class FileReader:
@@ -52,149 +51,130 @@ class FileReader:
         return os.path.join(self.folder, os.fsdecode(bytes(self._names[number])))
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """Images that a list leaves out: their paths, the list, and those that were found."""
+def _with_lists(load: Callable[[Path], Sets]) -> Callable[..., Sets]:
+    """A source of `FOLDER` and of `FOLDER#without=FILE`, made from one of existing folders."""
 
-    listed: frozenset[str] = frozenset()
-    file: str = ""
-    met: set[str] = field(default_factory=set)
+    @functools.wraps(load)
+    def load_part(path: str, options: LoadOptions | None = None) -> Sets:
+        folder, marked, file = path.partition(WITHOUT)
+        sets = load(_check_folder(folder))
+        if not marked:
+            return sets
+        listed = read_list(folder, file)
+        return Sets(
+            sets.train and _leave_out(sets.train, listed, file, training=True),
+            sets.test and _leave_out(sets.test, listed, file),
+            sets.whole and _leave_out(sets.whole, listed, file),
+        )
 
-    def remove(self, images: ImageSet, *, training: bool = False) -> ImageSet:
-        """The images that are not left out; a training set must keep some of every class."""
-        if not self.listed:
-            return images
-        assert isinstance(images.source, FileReader)
-        paths = [images.source.path(row) for row in images.rows.tolist()]
-        kept = torch.tensor([path not in self.listed for path in paths])
-        self.met.update(path for path in paths if path in self.listed)
-        found = images.part(kept.nonzero().squeeze(1))
-        gone = set(images.labels.tolist()) - set(found.labels.tolist())
-        if gone and (training or not len(found)):
-            kind = f" of {images.class_names[min(gone)]!r}" if training else ""
-            raise DataError(
-                f"{self.file} leaves out all images{kind} in {images.source.folder}. Replace some,"
-                " or remove the folder."
-            )
-        return found
-
-    def check(self, top: Path) -> None:
-        """Refuse a list that names no image of the folder; warn of lines that name none."""
-        missed = sorted(self.listed - self.met)
-        if missed and not self.met:
-            raise DataError(
-                f"{self.file} names no image of {top} in its {len(self.listed)} lines, such as"
-                f" {missed[0][:200]!r}."
-            )
-        if missed:
-            told = "%s: %d of its %d lines name no image of %s, such as %r"
-            _log.warning(told, self.file, len(missed), len(self.listed), top, missed[0][:200])
+    return load_part
 
 
-def split_off(path: str) -> tuple[str, LeftOut]:
-    """The parts of `FOLDER#without=FILE`.
-
-    The file has a path in each line, relative to the folder or absolute; # begins a comment.
-    """
-    folder, marked, file = path.partition(WITHOUT)
-    if not marked:
-        return path, LeftOut()
-    top = os.path.abspath(os.path.expanduser(folder))
-    try:
-        lines = Path(os.path.expanduser(file)).read_bytes().split(b"\n")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(
-            f"cannot read the list of images to leave out, {os.path.abspath(file)}: {reason}."
-            " killick check DATA --list FILE writes one."
-        ) from error
-    lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
-    names = [os.fsdecode(line.rstrip(b"\r")) for line in lines]
-    names = [name for name in names if name.strip() and not name.startswith("#")]
-    return folder, LeftOut(frozenset(os.path.normpath(os.path.join(top, n)) for n in names), file)
-
-
-def load_folder(path: str, options: LoadOptions | None = None) -> Sets:
+@_with_lists
+def load_folder(top: Path) -> Sets:
     """The sets of a folder: its `train` and `test`, or its classes less a fifth to test on.
 
     The fifth is fixed, and of every class in proportion; each class keeps at least one image for
     training. A list leaves out images after that, so that the others stay on their side.
     """
-    path, left_out = split_off(path)
-    top = _check_folder(path)
     folders = _list_folders(top)
     if "train" in folders:
-        tests = [name for name in TEST_FOLDERS if name in folders]
-        return _pair(top, tests[0] if tests else None, left_out)
+        return _pair(top, next((name for name in TEST_FOLDERS if name in folders), None))
     if folders and set(folders) <= set(TEST_FOLDERS):
         raise DataError(
             f"{top} has {_quoted(folders)} but no folder 'train'. Add it, or name the folder that"
             f" has the class folders: imagefolder:{top / folders[0]}."
         )
-    whole = _read_split(top, top.name, None)
+    whole = read_classes(top, top.name)
     room = len(whole) - len(set(whole.labels.tolist()))  # so that every class keeps one
     count = min(round(len(whole) / 5), room)
-    train, test = whole, None
-    if count:
-        train, test = (whole.part(part) for part in stratified(whole.labels, count, SPLIT_SEED))
-    train = left_out.remove(train, training=True)
-    test = None if test is None else left_out.remove(test)
-    left_out.check(top)
-    return Sets(train, test, None if test is None else _join(train, test))
+    if not count:
+        return Sets(whole, None)
+    train, test = stratified(whole.labels, count, SPLIT_SEED)
+    return Sets(whole.part(train), whole.part(test), whole)
 
 
-def _join(train: ImageSet, test: ImageSet) -> ImageSet:
-    """Two parts of one set as one, in their old order."""
-    rows, labels = torch.cat([train.rows, test.rows]), torch.cat([train.labels, test.labels])
-    order = rows.argsort()
-    return replace(test, rows=rows[order], labels=labels[order])
-
-
-def load_imagenet(path: str, options: LoadOptions | None = None) -> Sets:
+@_with_lists
+def load_imagenet(top: Path) -> Sets:
     """The sets of a folder with `train` and `val`, both with class folders."""
-    path, left_out = split_off(path)
-    top = _check_folder(path)
     missing = [name for name in ("train", "val") if not (top / name).is_dir()]
     if missing:
         raise DataError(
             f"{top} has no {_quoted(missing)}; imagenet: needs 'train' and 'val'. For another"
             f" layout: imagefolder:{top}."
         )
-    return _pair(top, "val", left_out)
+    return _pair(top, "val")
 
 
-def load_images(path: str, options: LoadOptions | None = None) -> Sets:
+@_with_lists
+def load_images(top: Path) -> Sets:
     """All images below a folder, in any layout; they have no classes, all labels are 0."""
-    path, left_out = split_off(path)
-    top = _check_folder(path)
     names = list_images(top)
     if not names:
         raise DataError(f"no images in {top} (known are {' '.join(EXTENSIONS)}).")
     labels = torch.zeros(len(names), dtype=torch.long)
-    images = ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",))
-    images = left_out.remove(images)
-    left_out.check(top)
-    return Sets(None, images)
+    return Sets(None, ImageSet.of(top.name, FileReader(top, names), labels, ("unknown",)))
 
 
-def read_classes(folder: Path, name: str) -> ImageSet:
-    """All images of a folder that has a folder for each class."""
-    return _read_split(_check_folder(str(folder)), name, None)
+def read_list(folder: str, file: str) -> set[str]:
+    """The paths in a list of images to leave out, one in a line; # begins a comment.
+
+    They are absolute, or relative to the folder.
+    """
+    try:
+        text = Path(os.path.expanduser(file)).read_bytes().removeprefix(codecs.BOM_UTF8)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"cannot read the list of images to leave out, {os.path.abspath(file)}:"
+            f" {getattr(error, 'strerror', error)}. killick check DATA --list FILE writes one."
+        ) from error
+    top = os.path.abspath(os.path.expanduser(folder))
+    names = [os.fsdecode(line.rstrip(b"\r")) for line in text.split(b"\n")]
+    names = [name for name in names if name.strip() and not name.startswith("#")]
+    paths = {os.path.normpath(os.path.join(top, name)) for name in names}
+    if paths and not any(map(os.path.lexists, paths)):
+        raise DataError(
+            f"{file} names no image of {top} in its {len(paths)} lines, such as"
+            f" {min(paths)[:200]!r}."
+        )
+    return paths
 
 
-def _pair(top: Path, test_name: str | None, left_out: LeftOut) -> Sets:
-    train = left_out.remove(_read_split(top / "train", top.name, None), training=True)
-    test = None
-    if test_name is not None:
-        test = left_out.remove(_read_split(top / test_name, top.name, train.class_names))
-    left_out.check(top)
-    return Sets(train, test)
+def _leave_out(
+    images: ImageSet, listed: set[str], file: str, *, training: bool = False
+) -> ImageSet:
+    """The images that are not listed; a training set must keep some of every class."""
+    kept = torch.tensor([path not in listed for path in images.paths() or ()])
+    found = images.part(kept.nonzero().squeeze(1))
+    gone = set(images.labels.tolist()) - set(found.labels.tolist())
+    if gone and (training or not len(found)):
+        raise DataError(
+            f"{file} leaves out all images of {images.class_names[min(gone)]!r} in {images.name}."
+            " Replace some, or remove the folder."
+        )
+    return found
 
 
-def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> ImageSet:
-    """The images of the class folders in `folder`, with the labels of the `known` classes."""
-    classes = _list_folders(folder)
-    _check_layout(folder, classes)
+def _pair(top: Path, test_name: str | None) -> Sets:
+    train = read_classes(top / "train", top.name)
+    if test_name is None:
+        return Sets(train, None)
+    return Sets(train, read_classes(top / test_name, top.name, train.class_names))
+
+
+def read_classes(folder: Path, name: str, known: tuple[str, ...] = ()) -> ImageSet:
+    """All images of a folder that has a folder for each class; labels are those of `known`."""
+    entries, classes = _list(_check_folder(str(folder))), _list_folders(folder)
+    loose = [name for name in entries if _is_image(name) and name not in classes]
+    if loose:
+        raise DataError(
+            f"{folder} has {len(loose)} images outside of class folders, such as {loose[0]!r}. Move"
+            f" them: {folder / 'CLASS' / loose[0]}."
+        )
+    if not classes:
+        raise DataError(
+            f"no class folders in {folder}. Move the images: {folder / 'CLASS' / 'FILE.jpg'}."
+        )
     known = known or tuple(classes)
     unknown = [kind for kind in classes if kind not in known]
     if unknown:
@@ -202,7 +182,6 @@ def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> Image
             f"{folder} has classes that are not trained on: {_quoted(unknown)}. Remove them, or"
             " add them to the training set."
         )
-    numbers = {kind: number for number, kind in enumerate(known)}
     names: list[str] = []
     labels: list[int] = []
     for kind in classes:
@@ -213,7 +192,7 @@ def _read_split(folder: Path, name: str, known: tuple[str, ...] | None) -> Image
                 " Add some or remove the folder."
             )
         names += [os.path.join(kind, file) for file in files]
-        labels += [numbers[kind]] * len(files)
+        labels += [known.index(kind)] * len(files)
     return ImageSet.of(name, FileReader(folder, names), torch.tensor(labels), known)
 
 
@@ -227,27 +206,12 @@ def _check_folder(path: str) -> Path:
     return top
 
 
-def _check_layout(folder: Path, classes: list[str]) -> None:
-    loose = [name for name in _list(folder) if _is_image(name) and (folder / name).is_file()]
-    if loose:
-        raise DataError(
-            f"{folder} has {len(loose)} images outside of class folders, such as {loose[0]!r}. Move"
-            f" them: {folder / 'CLASS' / loose[0]}."
-        )
-    if not classes:
-        raise DataError(
-            f"no class folders in {folder}. Move the images: {folder / 'CLASS' / 'FILE.jpg'}."
-        )
-
-
 def _list(folder: Path) -> list[str]:
     """What is in the folder, in an order that is the same on every file system."""
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
-        raise DataError(
-            f"cannot list {folder}: {error.strerror}. Check its permissions."
-        ) from error
+        raise _cannot_list(error) from error
 
 
 def _list_folders(folder: Path) -> list[str]:
@@ -258,9 +222,7 @@ def list_images(folder: Path) -> list[str]:
     """The paths of the images below `folder`, at any depth, sorted; links are followed."""
 
     def refuse(error: OSError) -> None:
-        raise DataError(
-            f"cannot list {error.filename}: {error.strerror}. Check its permissions."
-        ) from error
+        raise _cannot_list(error) from error
 
     found: list[str] = []
     seen: set[str] = set()
@@ -271,21 +233,21 @@ def list_images(folder: Path) -> list[str]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [
-            os.path.relpath(os.path.join(place, name), folder)
-            for name in files
-            if _is_image(name) and not name.startswith(".")
-        ]
+        images = filter(_is_image, files)
+        found += [os.path.relpath(os.path.join(place, name), folder) for name in images]
     return sorted(found)
 
 
+def _cannot_list(error: OSError) -> DataError:
+    return DataError(f"cannot list {error.filename}: {error.strerror}. Check its permissions.")
+
+
 def _is_image(name: str) -> bool:
-    return name.lower().endswith(EXTENSIONS)
+    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
 
 
 def _quoted(names: list[str]) -> str:
-    listed = ", ".join(repr(name) for name in names[:5])
-    return listed if len(names) <= 5 else f"{listed} and {len(names) - 5} more"
+    return ", ".join(map(repr, names[:5]))
 
 
 _FOLDER = "a folder for each class, or train/ and test/ with such folders"

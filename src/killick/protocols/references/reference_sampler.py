@@ -143,10 +143,7 @@ def choose_stored(protocol: "AnchoredProtocol", run: "RunContext") -> tuple[Tens
 
 def read_pixels(images: ImageSet, view: PlainView, workers: int) -> Tensor:
     """All images of a set, `(n, size, size, 3)`."""
-    if images.in_memory and images.source.shape[-2:] == (view.size, view.size):  # type: ignore[union-attr]
-        found = images.images()
-    else:
-        found = torch.cat(list(read_all(images, view, workers)))
+    found = torch.cat(list(read_all(images, view, workers)))
     return found.permute(0, 2, 3, 1).contiguous()
 
 
