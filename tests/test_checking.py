@@ -140,7 +140,7 @@ def test_a_image_of_two_classes_is_told():
     checked = check_set(ImageSet.of("mine", images, labels, ["a", "b"]))
     assert checked.contradictions() == [("mine[1]", "mine[4]")]
     assert checked.sizes == {(4, 4): 6}
-    assert checked.broken == {}
+    assert checked.broken == []
 
 
 def test_one_class_alone_is_nothing_to_train_on(folder, capsys, tmp_path):

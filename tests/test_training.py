@@ -1,15 +1,12 @@
 """Runs: they learn, leave what they should, and treat data and starting points rightly."""
 
-import io
 import json
 import math
 import shutil
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from PIL import Image
 from runs import EVERYTHING, assert_same, losses_of, small, train_and_stop, weights_of
 from torch import nn
 from torchvision.models import swin_transformer, vision_transformer
@@ -17,7 +14,6 @@ from torchvision.models import swin_transformer, vision_transformer
 import killick
 from killick.data.keyed_random import Stream, sample_keys, uniform
 from killick.data.preprocessing import POLICIES
-from killick.data.sources import load_sets
 from killick.errors import CheckpointError, DataError, OptionError
 from killick.protocols.references.reference_sampler import ReferenceSampler
 from killick.results.run_folder import read_metrics
@@ -497,44 +493,6 @@ def runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, chan
     with torch.no_grad():
         assert model(images).shape == (2, 4)
     assert (tmp_path / "run" / BEFORE).exists()
-
-
-def test_training_leaves_the_pictures_of_a_pack_as_they_are(tmp_path):
-    pictures = torch.randint(256, (60, 16, 16, 3), dtype=torch.uint8).numpy()
-    files = []
-    for each in pictures:
-        stream = io.BytesIO()
-        Image.fromarray(each).save(stream, "PNG")
-        files.append(stream.getvalue())
-    arrays = {"class_names": np.array(["a", "b"])}
-    for name, part in (("train", files[:40]), ("test", files[40:])):
-        arrays[f"{name}_bytes"] = np.frombuffer(b"".join(part), dtype=np.uint8)
-        arrays[f"{name}_offsets"] = np.cumsum([0] + [len(file) for file in part])
-        arrays[f"{name}_labels"] = np.arange(len(part)) % 2
-    np.savez(tmp_path / "pack.npz", **arrays)
-    name = f"pack:{tmp_path / 'pack.npz'}"
-    sets = load_sets(name)
-    before = sets.train.images().clone(), sets.test.images().clone()
-    settings = {
-        "data.name": name,
-        "data.size": 16,
-        "epochs": 2,
-        "batch": 10,
-        "data.label_noise": 0.5,
-        "data.validation": 0.1,
-        "augment.crop": "pad",
-        "augment.flip": True,
-        "augment.erase": 1.0,
-        "augment.mixup": 0.2,
-        "augment.cutmix": 1.0,
-        "protocol.references": "augmented",
-    }
-    train(load_recipe("shapes-small", settings), tmp_path / "run", quiet=True)
-    kept = load_sets(name)
-    assert kept.train.source is sets.train.source  # decoded once
-    assert torch.equal(kept.train.images(), before[0])
-    assert torch.equal(kept.test.images(), before[1])
-    assert torch.equal(kept.train.labels, torch.arange(40) % 2)
 
 
 def test_classes_that_are_not_tested_are_told(pictures, tmp_path, capsys):

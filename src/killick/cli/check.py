@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
         for name, images in sets.items():
             found[name] = check_set(images, workers=workers, tick=tick)
-    broken = {name: why for checked in found.values() for name, why in checked.broken.items()}
+    broken = [each for checked in found.values() for each in checked.broken]
     if options.list is not None:
         _write_list(options.list, options.data, broken)  # before anything else can go wrong
     _print_problems(found, broken, options)
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _print_problems(
-    found: "dict[str, Checked]", broken: dict[str, str], options: argparse.Namespace
+    found: "dict[str, Checked]", broken: list[tuple[str, str]], options: argparse.Namespace
 ) -> None:
     from killick.data.decoding import WAY_OUT
     from killick.data.sources.imagefolder import WITHOUT
@@ -90,7 +90,7 @@ def _print_problems(
     if not options.quiet:
         for name, checked in found.items():
             _print(_describe(name, checked))
-    problems = [why.removesuffix(WAY_OUT) for why in broken.values()]
+    problems = [why.removesuffix(WAY_OUT) for _, why in broken]
     _print_some(f"{len(broken):,} cannot be read", problems)
     for name, checked in found.items():
         twice = [f"{a} and {b}" for a, b in checked.contradictions()]
@@ -113,14 +113,14 @@ def _check_list(given: Path) -> None:
         raise OptionError(f"--list {given} exists and is not a list. Choose another name.")
 
 
-def _write_list(given: Path, data: str, broken: Iterable[str]) -> None:
+def _write_list(given: Path, data: str, broken: list[tuple[str, str]]) -> None:
     """Write the list, with what `data` leaves out already."""
     from killick.data.sources.imagefolder import WITHOUT, read_list
     from killick.runtime.atomic_files import write_atomic
 
     folder, marked, file = data.partition(":")[2].partition(WITHOUT)
     before = sorted(read_list(folder, file)) if marked else []
-    lines = [os.fsencode(name) + b"\n" for name in (*before, *broken)]
+    lines = [os.fsencode(name) + b"\n" for name in (*before, *(name for name, _ in broken))]
     write_atomic(given.expanduser().resolve(), HEAD + b"".join(lines))
 
 

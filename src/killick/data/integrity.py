@@ -21,7 +21,7 @@ class Checked:
     images: ImageSet
     names: list[str]
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # images by height and width
-    broken: dict[str, str] = field(default_factory=dict)  # why an image cannot be read
+    broken: list[tuple[str, str]] = field(default_factory=list)  # names and problems
     digests: dict[int, bytes] = field(default_factory=dict)  # of the pixels, by number
 
     def contradictions(self) -> list[tuple[str, str]]:
@@ -50,7 +50,7 @@ def check_set(
     for batch in read_in_order(images, _look, 0 if images.in_memory else workers, BATCH, list):
         for found in batch:
             if isinstance(found, KillickError):
-                checked.broken[names[number]] = str(found)
+                checked.broken.append((names[number], str(found)))
             else:
                 size, checked.digests[number] = found[0]
                 checked.sizes[size] += 1

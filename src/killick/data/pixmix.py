@@ -1,13 +1,11 @@
 """PixMix: images mixed with images of rich structure and with altered copies of themselves.
 
 After Hendrycks et al., "PixMix: Dreamlike Pictures Comprehensively Improve Safety Measures", CVPR
-2022. What is drawn for an image (`PixMixPlan`) and what is computed from it (`PixMix.apply`) are kept
-apart.
+2022.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,38 +14,6 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as v2
 
 from killick.errors import OptionError
-
-CHANGES = (
-    *("autocontrast", "equalize", "posterize", "rotate", "solarize"),
-    *("shear_x", "shear_y", "translate_x", "translate_y"),
-)
-
-
-class Change(NamedTuple):
-    """One of `CHANGES`, how strong it is (between 0.1 and the severity), and which way it goes."""
-
-    name: str
-    level: float
-    sign: int
-
-
-class Round(NamedTuple):
-    """One mixing: what comes in (None: the mixing image), how, and with which weights."""
-
-    partner: Change | None
-    multiply: bool
-    own: float
-    other: float
-
-
-class PixMixPlan(NamedTuple):
-    """All that is drawn for one image."""
-
-    start: Change | None  # the change made to the image at the beginning
-    rounds: tuple[Round, ...]  # the mixings, in order
-    mixing_image: int  # its number, the same in all rounds
-    top: float  # where its crop is, from 0 to 1 of the room there is
-    left: float
 
 
 class PixMix:
@@ -86,94 +52,58 @@ class PixMix:
 
     def __call__(self, image: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The mixed image, uint8 `(3, height, width)` as it came."""
-        return self.apply(image, self.draw(generator))
-
-    def draw(self, generator: torch.Generator | None) -> PixMixPlan:
-        """A plan for one image. Each takes equally many numbers from the generator."""
+        # Every image takes equally many numbers from the generator.
         count = 8 + 8 * self.k
         draws = iter(torch.rand(count, dtype=torch.float64, generator=generator).tolist())
-        start = self._draw_change(draws)
+        start = self._change(image, image, draws)
         rounds = _index(next(draws), self.k + 1)
-        which, top, left = _index(next(draws), len(self.mixing_images)), next(draws), next(draws)
-        return PixMixPlan(
-            start, tuple(self._draw_round(draws) for _ in range(rounds)), which, top, left
-        )
-
-    def _draw_change(self, draws: Iterator[float]) -> Change | None:
-        """In half the cases a change."""
-        wanted, which, strength, side = (next(draws) for _ in range(4))
-        if wanted < 0.5:
-            return None
-        level = 0.1 + strength * (self.severity - 0.1)
-        return Change(CHANGES[_index(which, len(CHANGES))], level, 1 if side < 0.5 else -1)
-
-    def _draw_round(self, draws: Iterator[float]) -> Round:
-        partner = self._draw_change(draws)
-        multiply, away, first, second = (next(draws) for _ in range(4))
-        # By the inverse distribution functions: u**(1/b) for Beta(b, 1), the mirror for Beta(1, b).
-        own, other = first ** (1 / self.beta), 1 - second ** (1 / self.beta)
-        if away >= 0.5:
-            own, other = 2 - own, -other
-        return Round(partner, multiply < 0.5, own, other)
-
-    def apply(self, image: Tensor, plan: PixMixPlan) -> Tensor:
-        """What the plan makes of the image, uint8 `(3, height, width)`."""
-        start = change(image, plan.start)
-        if not plan.rounds:
+        texture = self._crop(image, draws)
+        if not rounds:
             return start
         mixed = start.float() / 255
-        for round_ in plan.rounds:
-            if round_.partner is None:
-                partner = self._crop(plan, image.shape[1], image.shape[2])
-            else:
-                partner = change(image, round_.partner)
-            mixed = mix(mixed, partner.float() / 255, round_)
+        for _ in range(rounds):
+            partner = self._change(image, texture, draws).float() / 255
+            multiply, away, first, second = (next(draws) for _ in range(4))
+            # By inverse distribution functions: u**(1/b) for Beta(b, 1), its mirror for Beta(1, b).
+            own, other = first ** (1 / self.beta), 1 - second ** (1 / self.beta)
+            if away >= 0.5:
+                own, other = 2 - own, -other
+            mixed = (multiply_images if multiply < 0.5 else add_images)(mixed, partner, own, other)
         return (mixed * 255).round_().byte()
 
-    def _crop(self, plan: PixMixPlan, height: int, width: int) -> Tensor:
-        """The part of the mixing image that lies over the image."""
-        texture = self.mixing_images[plan.mixing_image]
+    def _change(self, image: Tensor, otherwise: Tensor, draws: Iterator[float]) -> Tensor:
+        """In half the cases an altered copy of the image."""
+        wanted, which, strength, side = (next(draws) for _ in range(4))
+        if wanted < 0.5:
+            return otherwise
+        level = 0.1 + strength * (self.severity - 0.1)
+        change = list(CHANGES.values())[_index(which, len(CHANGES))]
+        return change(image, level / 10, 1 if side < 0.5 else -1)
+
+    def _crop(self, image: Tensor, draws: Iterator[float]) -> Tensor:
+        """A random part of a random mixing image, of the size of the image."""
+        texture = self.mixing_images[_index(next(draws), len(self.mixing_images))]
+        height, width = image.shape[1:]
         enlarged = max(height / texture.shape[1], width / texture.shape[2])
         if enlarged > 1:
             sides = [math.ceil(enlarged * side) for side in texture.shape[1:]]
             texture = v2.resize(texture, sides, antialias=True)
-        top = _index(plan.top, texture.shape[1] - height + 1)
-        left = _index(plan.left, texture.shape[2] - width + 1)
+        top = _index(next(draws), texture.shape[1] - height + 1)
+        left = _index(next(draws), texture.shape[2] - width + 1)
         return texture[:, top : top + height, left : left + width]
 
 
-def mix(mixed: Tensor, partner: Tensor, round_: Round) -> Tensor:
-    """The weighted sum or product of two images with values from 0 to 1, clipped to that.
-
-    The sum is taken with mid-gray as its zero, the product with mid-gray as its one: there a
-    weight of any size changes nothing.
-    """
-    if round_.multiply:
-        # A tiny number for black, which a negative power would make infinite.
-        product = (2 * mixed) ** round_.own * (2 * partner).clamp_min(1e-37) ** round_.other
-        return (product / 2).clamp_(0, 1)
-    total = round_.own * (2 * mixed - 1) + round_.other * (2 * partner - 1)
+def add_images(mixed: Tensor, partner: Tensor, own: float, other: float) -> Tensor:
+    """The weighted sum of two images with values from 0 to 1, with mid-gray as its zero."""
+    total = own * (2 * mixed - 1) + other * (2 * partner - 1)
     return ((total + 1) / 2).clamp_(0, 1)
 
 
-def change(image: Tensor, wanted: Change | None) -> Tensor:
-    """The image after one of `CHANGES`, in the authors' scale; the image itself without one."""
-    if wanted is None:
-        return image
-    share, sign = wanted.level / 10, wanted.sign
-    across, down = (sign * int(share * side / 3) for side in (image.shape[2], image.shape[1]))
-    changes: dict[str, Callable[[], Tensor]] = {
-        "autocontrast": lambda: v2.autocontrast(image),
-        "equalize": lambda: v2.equalize(image),
-        "posterize": lambda: v2.posterize(image, bits=4 - int(share * 4)),
-        "rotate": lambda: _move(image, angle=-sign * int(share * 30)),
-        "solarize": lambda: v2.solarize(image, threshold=256 - int(share * 256)),
-        "shear_x": lambda: _move(image, shear_x=sign * share * 0.3),
-        "shear_y": lambda: _move(image, shear_y=sign * share * 0.3),
-        "translate_x": lambda: functional.pad(image, (-across, across, 0, 0)),
-        "translate_y": lambda: functional.pad(image, (0, 0, -down, down)),
-    }
-    return changes[wanted.name]()
+def multiply_images(mixed: Tensor, partner: Tensor, own: float, other: float) -> Tensor:
+    """The weighted product of two images with values from 0 to 1, with mid-gray as its one."""
+    # A tiny number for black, which a negative power would make infinite.
+    product = (2 * mixed) ** own * (2 * partner).clamp_min(1e-37) ** other
+    return (product / 2).clamp_(0, 1)
 
 
 def _move(image: Tensor, angle: int = 0, shear_x: float = 0, shear_y: float = 0) -> Tensor:
@@ -188,6 +118,26 @@ def _move(image: Tensor, angle: int = 0, shear_x: float = 0, shear_y: float = 0)
         center=None if angle else [0, 0],
     )
     return moved
+
+
+def _shift(image: Tensor, across: int = 0, down: int = 0) -> Tensor:
+    return functional.pad(image, (-across, across, -down, down))
+
+
+# By name, how an image is altered: by a share of the greatest strength, in one of two directions.
+CHANGES: dict[str, Callable[[Tensor, float, int], Tensor]] = {
+    "autocontrast": lambda image, share, sign: v2.autocontrast(image),
+    "equalize": lambda image, share, sign: v2.equalize(image),
+    "posterize": lambda image, share, sign: v2.posterize(image, bits=4 - int(share * 4)),
+    "rotate": lambda image, share, sign: _move(image, angle=-sign * int(share * 30)),
+    "solarize": lambda image, share, sign: v2.solarize(image, threshold=256 - int(share * 256)),
+    "shear_x": lambda image, share, sign: _move(image, shear_x=sign * share * 0.3),
+    "shear_y": lambda image, share, sign: _move(image, shear_y=sign * share * 0.3),
+    "translate_x": lambda image, share, sign: _shift(image, sign * int(share * image.shape[2] / 3)),
+    "translate_y": lambda image, share, sign: _shift(
+        image, down=sign * int(share * image.shape[1] / 3)
+    ),
+}
 
 
 def _index(share: float, count: int) -> int:

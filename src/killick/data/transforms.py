@@ -11,6 +11,12 @@ from torch import Tensor
 
 from killick.data.keyed_random import Stream, uniform, whole
 
+_STREAMS = (Stream.TOP, Stream.LEFT, Stream.FLIP, Stream.FLIP_VERTICALLY)
+_REFERENCE_STREAMS = (
+    *(Stream.REFERENCE_TOP, Stream.REFERENCE_LEFT),
+    *(Stream.REFERENCE_FLIP, Stream.REFERENCE_FLIP_VERTICALLY),
+)
+
 
 @dataclass(frozen=True)
 class Shift:
@@ -23,16 +29,7 @@ class Shift:
 
     def draw(self, keys: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Top and left of each crop, and whether it is flipped, and vertically."""
-        streams = (
-            (
-                Stream.REFERENCE_TOP,
-                Stream.REFERENCE_LEFT,
-                Stream.REFERENCE_FLIP,
-                Stream.REFERENCE_FLIP_VERTICALLY,
-            )
-            if self.reference
-            else (Stream.TOP, Stream.LEFT, Stream.FLIP, Stream.FLIP_VERTICALLY)
-        )
+        streams = _REFERENCE_STREAMS if self.reference else _STREAMS
         sides = 2 * self.padding + 1
         top = whole(keys, streams[0], sides) - self.padding
         left = whole(keys, streams[1], sides) - self.padding
@@ -77,9 +74,8 @@ def erase(
     """Images `(n, channels, height, width)` with a rectangle erased (Zhong et al. 2020).
 
     As torchvision's RandomErasing: an area of 2 to 33 % and an aspect ratio of 0.3 to 3.3, drawn
-    again up to ten times until it fits, else nothing is erased.
-    `fill` is the color, 0 to 255 for each
-    channel; the mean color becomes zero when normalized.
+    again up to ten times until it fits, else nothing is erased. `fill` is the color, 0 to 255 for
+    each channel; the mean color becomes zero when normalized.
     """
     height, width = images.shape[2:]
     draws = uniform(keys, Stream.ERASE_SHAPE, 20)  # ten tries of area and ratio

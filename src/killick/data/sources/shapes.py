@@ -144,57 +144,21 @@ def _soften(distance: Tensor) -> Tensor:
 # Signed distances from the edge of shapes of about unit radius, good near the edge.
 
 
-def _disc(x: Tensor, y: Tensor) -> Tensor:
-    return x.hypot(y) - 0.85
-
-
-def _ring(x: Tensor, y: Tensor) -> Tensor:
-    return (x.hypot(y) - 0.68).abs() - 0.2
-
-
 def _box(x: Tensor, y: Tensor, width: float, height: float) -> Tensor:
     return torch.maximum(x.abs() - width, y.abs() - height)
 
 
-def _square(x: Tensor, y: Tensor) -> Tensor:
-    return _box(x, y, 0.75, 0.75)
-
-
-def _wedge(x: Tensor, y: Tensor, corners: int) -> tuple[Tensor, Tensor]:
-    """The plane folded onto half a corner's sector: the corner lies on the first axis."""
+def _star(x: Tensor, y: Tensor, corners: int, inner: float) -> Tensor:
+    """A star with its corners at radius 1 and its notches at `inner`."""
+    # The plane folded onto half a corner's sector: the corner lies on the first axis.
     sector = 2 * math.pi / corners
     angle = torch.atan2(x, y)  # from the top
     angle = (angle - sector * (angle / sector).round()).abs()
     radius = x.hypot(y)
-    return radius * angle.cos(), radius * angle.sin()
-
-
-def _star_like(x: Tensor, y: Tensor, corners: int, inner: float) -> Tensor:
-    """A star with its corners at radius 1 and its notches at `inner`."""
-    u, v = _wedge(x, y, corners)
+    u, v = radius * angle.cos(), radius * angle.sin()
     notch_u, notch_v = inner * math.cos(math.pi / corners), inner * math.sin(math.pi / corners)
     along_u, along_v = notch_u - 1, notch_v
     return ((u - 1) * along_v - v * along_u) / math.hypot(along_u, along_v)
-
-
-def _triangle(x: Tensor, y: Tensor) -> Tensor:
-    return _star_like(x, y, 3, math.cos(math.pi / 3))
-
-
-def _pentagon(x: Tensor, y: Tensor) -> Tensor:
-    return _star_like(x, y, 5, math.cos(math.pi / 5))
-
-
-def _star(x: Tensor, y: Tensor) -> Tensor:
-    return _star_like(x, y, 5, 0.42)
-
-
-def _cross(x: Tensor, y: Tensor) -> Tensor:
-    return torch.minimum(_box(x, y, 0.95, 0.28), _box(x, y, 0.28, 0.95))
-
-
-def _crescent(x: Tensor, y: Tensor) -> Tensor:
-    return torch.maximum(x.hypot(y) - 0.95, 0.75 - (x - 0.45).hypot(y))
 
 
 def _heart(x: Tensor, y: Tensor) -> Tensor:
@@ -213,18 +177,17 @@ def _arrow(x: Tensor, y: Tensor) -> Tensor:
 
 
 _SHAPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "disc": _disc,
-    "ring": _ring,
-    "square": _square,
-    "triangle": _triangle,
-    "pentagon": _pentagon,
-    "star": _star,
-    "cross": _cross,
-    "crescent": _crescent,
+    "disc": lambda x, y: x.hypot(y) - 0.85,
+    "ring": lambda x, y: (x.hypot(y) - 0.68).abs() - 0.2,
+    "square": lambda x, y: _box(x, y, 0.75, 0.75),
+    "triangle": lambda x, y: _star(x, y, 3, math.cos(math.pi / 3)),
+    "pentagon": lambda x, y: _star(x, y, 5, math.cos(math.pi / 5)),
+    "star": lambda x, y: _star(x, y, 5, 0.42),
+    "cross": lambda x, y: torch.minimum(_box(x, y, 0.95, 0.28), _box(x, y, 0.28, 0.95)),
+    "crescent": lambda x, y: torch.maximum(x.hypot(y) - 0.95, 0.75 - (x - 0.45).hypot(y)),
     "heart": _heart,
     "arrow": _arrow,
 }
-
 CLASS_NAMES: tuple[str, ...] = tuple(_SHAPES)
 
 
