@@ -8,7 +8,6 @@ import killick
 from killick.corruptions.corruption import (
     CORRUPTIONS,
     Corruption,
-    apply_corruption,
     choose_table,
     describe,
 )
@@ -164,7 +163,7 @@ def test_a_corruption_of_the_users_own_is_applied():
     images = photographs(2)
     entry = describe("darken", darken)
     assert entry.description == "Darker images."
-    assert torch.equal(apply_corruption(images, entry, 3), images // 3)
+    assert torch.equal(killick.corrupt(images, entry, 3), images // 3)
     CORRUPTIONS.register("darken", entry)
     try:
         assert torch.equal(killick.corrupt(images, "darken", 2, table="imagenet"), images // 2)
@@ -173,12 +172,12 @@ def test_a_corruption_of_the_users_own_is_applied():
         CORRUPTIONS.remove("darken")
     constants = tuple((float(k),) for k in range(5))
     only = Corruption("only", lambda x, add, generator: x + int(add), cifar=constants)
-    assert torch.equal(apply_corruption(images, only, 3, table="cifar"), images + 2)
+    assert torch.equal(killick.corrupt(images, only, 3, table="cifar"), images + 2)
     with pytest.raises(OptionError, match="table='cifar'"):
-        apply_corruption(images, only, 3, table="imagenet")
+        killick.corrupt(images, only, 3, table="imagenet")
     broken = Corruption("broken", lambda x, severity, generator: x.float())
     with pytest.raises(ShapeError, match=r"broken .*torch\.float32"):
-        apply_corruption(images, broken, 1)
+        killick.corrupt(images, broken, 1)
 
 
 @pytest.mark.parametrize(

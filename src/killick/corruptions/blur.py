@@ -6,9 +6,8 @@ import math
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import corruption
-from killick.corruptions.filters import Mixture, merge, mirror, mix, smooth
-from killick.corruptions.pixels import to_bytes
+from killick.corruptions.corruption import Generator, corruption, to_bytes
+from killick.corruptions.filters import Mixture, gaussian, make_matrix, merge, mirror, mix, smooth
 
 # The disc is drawn in a square that reaches this far to each side, or farther where it has to.
 _SMALL_DISC = 8
@@ -18,12 +17,8 @@ _NEGLIGIBLE = 1e-8
 _TABLE = 1 << 21
 
 
-@corruption(
-    cifar=(0.4, 0.6, 0.7, 0.8, 1),
-    imagenet=(1, 2, 3, 4, 6),
-    chunk=2,
-)
-def gaussian_blur(images: Tensor, sigma: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.4, 0.6, 0.7, 0.8, 1), imagenet=(1, 2, 3, 4, 6), chunk=2)
+def gaussian_blur(images: Tensor, sigma: float, *, generator: Generator) -> Tensor:
     """The images convolved with a Gaussian that ends at 4 sigma, the edges repeated outwards.
 
     The original calculates with float64, this with float32.
@@ -39,9 +34,7 @@ def gaussian_blur(images: Tensor, sigma: float, *, generator: torch.Generator | 
     imagenet=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     chunk=0.5,
 )
-def defocus_blur(
-    images: Tensor, radius: float, alias: float, *, generator: torch.Generator | None
-) -> Tensor:
+def defocus_blur(images: Tensor, radius: float, alias: float, *, generator: Generator) -> Tensor:
     """The images convolved with a disc whose rim is softened, mirrored at their edges.
 
     The original calculates with float64, this with float32.
@@ -74,13 +67,9 @@ def disc(radius: float, alias: float) -> Tensor:
     line = torch.arange(-half, half + 1).double()
     kernel = (line[:, None] ** 2 + line**2 <= radius**2).double()
     kernel /= kernel.sum()
-    offsets = torch.arange(-soft, soft + 1)
-    weights = offsets.double().div_(alias).square_().mul_(-0.5).exp_()
-    weights /= weights.sum()
-    side = len(line)
-    places = mirror(torch.arange(side)[:, None] + offsets, side)
-    matrix = torch.zeros(side, side, dtype=torch.float64)
-    matrix.scatter_add_(1, places, weights.repeat(side, 1))
+    offsets, weights = gaussian(soft, alias)
+    places = mirror(torch.arange(len(line))[:, None] + offsets, len(line))
+    matrix = make_matrix(places, weights)
     kernel = matrix @ kernel @ matrix.T
     kernel[kernel < _NEGLIGIBLE] = 0
     reach = int((kernel.sum(0) > 0).nonzero().max()) - half
@@ -140,9 +129,7 @@ def good_size(size: int) -> int:
     imagenet=((0.01, 12), (0.01, 16), (0.02, 11), (0.02, 13), (0.03, 11)),
     chunk=4,
 )
-def zoom_blur(
-    images: Tensor, step: float, count: int, *, generator: torch.Generator | None
-) -> Tensor:
+def zoom_blur(images: Tensor, step: float, count: int, *, generator: Generator) -> Tensor:
     """The mean of the images and their middles enlarged 1, 1 + step, 1 + 2 * step ... times.
 
     Heights and widths are enlarged each about their own middle; the original is for squares.

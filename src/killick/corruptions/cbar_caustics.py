@@ -1,7 +1,6 @@
 """C-bar's caustic refraction: images seen through water with light playing on it.
 
-The definition is by Mintun et al. (2021), from their generator of the published sets. There a
-severity s stands for a share of a largest value: a parameter is s times that value over 10.
+The definition is by Mintun et al. (2021), as in `cbar_warps`.
 """
 
 import math
@@ -12,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from killick.corruptions.cbar_warps import places_of, sample
-from killick.corruptions.corruption import corruption
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 from killick.corruptions.filters import mirrored_gaussian
-from killick.corruptions.pixels import to_bytes, to_floats
 
 _TURN = 6.28318530718  # as the authors write 2 pi
 _FAR = -250.0  # where their pattern begins
@@ -23,12 +21,8 @@ _STRENGTH = 0.005
 _STEEPEST_FLAT = 0.999  # upward part of a normal from which on nothing is refracted
 
 
-@corruption(
-    imagenet=(2.35, 3.2, 4.9, 6.6, 9.15),
-)
-def caustic_refraction(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(imagenet=(2.35, 3.2, 4.9, 6.6, 9.15))
+def caustic_refraction(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """Images refracted and lit by a surface of caustics, which is drawn for each image.
 
     The surface is N, a pattern of iterated sines (below) smoothed by a Gaussian of sigma 1. With
@@ -53,7 +47,7 @@ def caustic_refraction(
     return _refract(images, severity, _surface(height, width, times, sizes))
 
 
-def _draw_surfaces(images: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def _draw_surfaces(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
     """Times from 0.5 to 2, and periods from 0.75 to 1.25 sides in pixels, `(n, 1, 1)` each."""
     n, device = len(images), images.device
     times = torch.rand(n, 1, 1, device=device, generator=generator).mul_(1.5).add_(0.5)

@@ -12,21 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import corruption
-from killick.corruptions.pixels import to_bytes, to_floats
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 
 _HASHES = 256  # entries in the table that gives each lattice point its gradient
 _OCTAVES = (1, 2, 4, 8, 16)
 _CELLS = 7  # lattice cells along a side in the first octave: 32 px each at 224
 
 
-@corruption(
-    cifar=(0.7, 1.4, 2.1, 3.5, 4.2),
-    imagenet=(0.8, 1.6, 2.4, 4, 5.6),
-)
-def blue_noise_sample(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(cifar=(0.7, 1.4, 2.1, 3.5, 4.2), imagenet=(0.8, 1.6, 2.4, 4, 5.6))
+def blue_noise_sample(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """The images with pixels black wherever blue noise of unit variance is at most a threshold.
 
     The threshold is `severity * 3 / 10 - 2.5`. The amplitude of each frequency is its distance from
@@ -46,11 +40,8 @@ def _apply_blue_noise(images: Tensor, severity: float, phases: Tensor) -> Tensor
     return images * kept[:, None]
 
 
-@corruption(
-    cifar=(2.5, 4, 5.5, 6.5, 7),
-    imagenet=(1, 2, 3, 4, 5),
-)
-def brownish_noise(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(2.5, 4, 5.5, 6.5, 7), imagenet=(1, 2, 3, 4, 5))
+def brownish_noise(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """The images plus low-frequency noise with a standard deviation of `severity * 64 / 10` levels.
 
     The amplitude of a frequency at distance `r` from zero frequency, in cycles per image, is
@@ -79,7 +70,7 @@ class _Frequencies(NamedTuple):
 
 
 def _draw_phases(
-    n: int, height: int, width: int, device: torch.device, generator: torch.Generator | None
+    n: int, height: int, width: int, device: torch.device, generator: Generator
 ) -> Tensor:
     """Uniform phases for the independent half of `n` spectra: `(n, count)`.
 
@@ -131,10 +122,8 @@ def _deviation(noise: Tensor) -> Tensor:
     return variance.clamp_min(1e-24).sqrt()
 
 
-@corruption(
-    imagenet=(4.6, 5.2, 5.8, 7.6, 8.8),
-)
-def perlin_noise(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(imagenet=(4.6, 5.2, 5.8, 7.6, 8.8))
+def perlin_noise(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """The images blended with bright, cloudy noise, whose weight is `severity * 0.5 / 10`.
 
     The noise is `0.5 + 0.5 * turbulence`, at most 1, times 255, the same in each channel, where
@@ -155,7 +144,7 @@ class _Lattice(NamedTuple):
     hashes: Tensor  # (n, 256), a permutation each
 
 
-def _draw_lattice(n: int, device: torch.device, generator: torch.Generator | None) -> _Lattice:
+def _draw_lattice(n: int, device: torch.device, generator: Generator) -> _Lattice:
     """Gradients, as grid points of a square brought to length 1, and hashes."""
     ends = torch.randint(-256, 256, (n, _HASHES, 2), device=device, generator=generator)
     gradients = torch.nn.functional.normalize(ends.float(), dim=2)

@@ -13,16 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import corruption
-from killick.corruptions.pixels import to_bytes, to_floats
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 
 _GRAY = 128
 _PLASMA_STEPS = (4, 5, 6)
 
 
-def _uniform(
-    low: float, high: float, n: int, device: torch.device, generator: torch.Generator | None
-) -> Tensor:
+def _uniform(low: float, high: float, n: int, device: torch.device, generator: Generator) -> Tensor:
     """A number in [low, high) for each image, `(n, 1, 1)`."""
     share = torch.rand(n, 1, 1, device=device, generator=generator)
     return share.mul_(high - low).add_(low)
@@ -42,12 +39,8 @@ class _PlaneWave(NamedTuple):
     phase: Tensor
 
 
-@corruption(
-    imagenet=(1, 1.5, 2, 4.5, 5),
-)
-def single_frequency_greyscale(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(imagenet=(1, 1.5, 2, 4.5, 5))
+def single_frequency_greyscale(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """The images plus one gray plane wave of random direction, `severity * 196 / 10` levels high.
 
     The wave is `sin(x * across + y * down + phase)`. One of the two frequencies, either with equal
@@ -58,7 +51,7 @@ def single_frequency_greyscale(
     return _apply_plane_wave(images, severity, draw)
 
 
-def _draw_plane_wave(n: int, device: torch.device, generator: torch.Generator | None) -> _PlaneWave:
+def _draw_plane_wave(n: int, device: torch.device, generator: Generator) -> _PlaneWave:
     larger = _uniform(-math.pi, math.pi, n, device, generator)
     smaller = larger * _uniform(-1, 1, n, device, generator)
     swapped = _uniform(0, 1, n, device, generator) < 0.5
@@ -81,12 +74,8 @@ class _Rings(NamedTuple):
     breadth: Tensor  # of a ring, in pixels
 
 
-@corruption(
-    imagenet=(3, 5, 8, 9, 10),
-)
-def cocentric_sine_waves(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(imagenet=(3, 5, 8, 9, 10))
+def cocentric_sine_waves(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """The images plus a gray sawtooth of wavy rings, `severity * 128 / 10` levels from low to high.
 
     At distance `r` and angle `a` from the center the sawtooth is the fractional part of
@@ -101,7 +90,7 @@ def cocentric_sine_waves(
 
 
 def _draw_rings(
-    n: int, height: int, width: int, device: torch.device, generator: torch.Generator | None
+    n: int, height: int, width: int, device: torch.device, generator: Generator
 ) -> _Rings:
     tenth = min(height, width) / 10
     ends = (width, height, 10, tenth, tenth)
@@ -126,10 +115,8 @@ class _Plasma(NamedTuple):
     scale: Tensor  # pixels for each unit of the pattern
 
 
-@corruption(
-    imagenet=(4.75, 7, 8.5, 9.25, 10),
-)
-def plasma_noise(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(imagenet=(4.75, 7, 8.5, 9.25, 10))
+def plasma_noise(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """The images, faded, plus colored plasma of `severity * 64 / 10` levels.
 
     What is left of the image is `1 - severity * 64 / 10 / 255`. Coordinates in units of `scale`
@@ -144,7 +131,7 @@ def plasma_noise(images: Tensor, severity: float, *, generator: torch.Generator 
 
 
 def _draw_plasma(
-    n: int, height: int, width: int, device: torch.device, generator: torch.Generator | None
+    n: int, height: int, width: int, device: torch.device, generator: Generator
 ) -> _Plasma:
     side = min(height, width)
     low, high = _PLASMA_STEPS[0], _PLASMA_STEPS[-1] + 1
@@ -181,13 +168,8 @@ class _Board(NamedTuple):
     chance: Tensor  # uniform, for each square, the first pixel's in the middle
 
 
-@corruption(
-    cifar=(1, 2, 3, 4, 5),
-    imagenet=(2, 3, 4, 5, 6),
-)
-def checkerboard_cutout(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(cifar=(1, 2, 3, 4, 5), imagenet=(2, 3, 4, 5, 6))
+def checkerboard_cutout(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """The images with part of one color of a turned checkerboard gray, `severity / 10` of it.
 
     The board is turned about the first pixel by a uniform angle; its squares are from 0.1 to 0.25
@@ -205,7 +187,7 @@ def _reach(height: int, width: int) -> int:
 
 
 def _draw_board(
-    n: int, height: int, width: int, device: torch.device, generator: torch.Generator | None
+    n: int, height: int, width: int, device: torch.device, generator: Generator
 ) -> _Board:
     side, reach = min(height, width), _reach(height, width)
     angle = _uniform(0, 2 * math.pi, n, device, generator)

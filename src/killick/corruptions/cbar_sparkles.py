@@ -13,50 +13,32 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import corruption
-from killick.corruptions.pixels import to_bytes, to_floats
+from killick.corruptions.corruption import GUARD, Generator, corruption, to_bytes, to_floats
 
 _SPARKLES = 5
 _FEWEST_RAYS, _MOST_RAYS = 50, 199
 _SPREAD = 0.25  # of the rays' lengths, as a share of the radius
 _GRAY = 128.0
-_GUARD = 1e-3  # as in `to_bytes`
 
 
 class Bursts(NamedTuple):
-    """What is drawn for `k` bursts of rays in each of `n` images.
+    """What is drawn for `k` bursts of rays in each of `n` images."""
 
-    Attributes:
-        centers: Row and column in pixels, `(n, k, 2)`.
-        rays: How many, `(n, k)`.
-        spread: A standard normal number for each ray there may be, `(n, k, 199)`.
-    """
-
-    centers: Tensor
-    rays: Tensor
-    spread: Tensor
+    centers: Tensor  # row and column in pixels, (n, k, 2)
+    rays: Tensor  # how many, (n, k)
+    spread: Tensor  # a standard normal number for each ray there may be, (n, k, 199)
 
 
 class Lines(NamedTuple):
-    """What is drawn for `k` lines in each of `n` images, uniform and in [0, 1) unless said.
+    """What is drawn for `k` lines in each of `n` images, all uniform."""
 
-    Attributes:
-        angle: The common direction in radians, from 0 to 2 pi, `(n, 1)`.
-        variation: How far directions differ, as a share of a turn, from 0.1 to 1, `(n, 1)`.
-        places: Row and column as shares of height and width, and the place within the variation,
-            `(n, k, 3)`.
-    """
-
-    angle: Tensor
-    variation: Tensor
-    places: Tensor
+    angle: Tensor  # the common direction in radians, (n, 1)
+    variation: Tensor  # how far directions differ, as a share of a turn, from 0.1 to 1, (n, 1)
+    places: Tensor  # shares of height, width and variation, (n, k, 3)
 
 
-@corruption(
-    cifar=(0.7, 3.5, 5.6, 6.3, 7),
-    imagenet=(1, 2, 3, 5, 6),
-)
-def sparkles(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.7, 3.5, 5.6, 6.3, 7), imagenet=(1, 2, 3, 5, 6))
+def sparkles(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """Images with five white sparkles each, larger with the severity s.
 
     A sparkle has its center uniformly in the image, 50 to 199 rays at even angles, and for each
@@ -69,13 +51,8 @@ def sparkles(images: Tensor, severity: float, *, generator: torch.Generator | No
     return _add_sparkles(images, severity, bursts)
 
 
-@corruption(
-    cifar=(1, 1.5, 2.5, 4.5, 5),
-    imagenet=(1, 2, 4, 9, 10),
-)
-def inverse_sparkles(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(cifar=(1, 1.5, 2.5, 4.5, 5), imagenet=(1, 2, 4, 9, 10))
+def inverse_sparkles(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """Images left as they are inside one large sparkle and white around it, more so with s.
 
     The sparkle is as in `sparkles`, with its center uniformly in the middle half of each axis,
@@ -87,10 +64,8 @@ def inverse_sparkles(
     return _surround(images, severity, bursts)
 
 
-@corruption(
-    cifar=(0.5, 1, 1.5, 2, 2.5),
-)
-def lines(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.5, 1, 1.5, 2, 2.5))
+def lines(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """Images crossed by `int((s / 10) side)` anti-aliased lines of gray 128.
 
     A line goes `side` pixels to both sides of a uniformly random point, in a direction uniformly
@@ -104,9 +79,7 @@ def lines(images: Tensor, severity: float, *, generator: torch.Generator | None)
     return _cross_out(images, _draw_lines(images, count, generator))
 
 
-def _draw_bursts(
-    images: Tensor, k: int, low: float, high: float, generator: torch.Generator | None
-) -> Bursts:
+def _draw_bursts(images: Tensor, k: int, low: float, high: float, generator: Generator) -> Bursts:
     """Random bursts with their centers between two shares of height and width."""
     n, device = len(images), images.device
     centers = torch.rand(n, k, 2, device=device, generator=generator).mul_(high - low).add_(low)
@@ -168,7 +141,7 @@ def _close(lengths: Tensor, rays: Tensor) -> Tensor:
     return lengths.gather(1, torch.where(ray < rays, ray, (ray - rays).clamp_max(1)))
 
 
-def _draw_lines(images: Tensor, count: int, generator: torch.Generator | None) -> Lines:
+def _draw_lines(images: Tensor, count: int, generator: Generator) -> Lines:
     """Random lines."""
     n, device = len(images), images.device
     angle = torch.rand(n, 1, device=device, generator=generator).mul_(2 * math.pi)
@@ -201,7 +174,7 @@ def _cross_out(images: Tensor, drawn: Lines) -> Tensor:
     for number in range(drawn.places.shape[1]):
         distance = (down[:, number, :, None] - across[:, number, None, :]).abs_()
         cover = distance.neg_().add_(1).clamp_min_(0)[:, None]
-        levels = torch.lerp(levels, gray, cover).add_(_GUARD).floor_()
+        levels = torch.lerp(levels, gray, cover).add_(GUARD).floor_()
     return to_bytes(levels)
 
 

@@ -14,18 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, grid_sample
 
-from killick.corruptions.corruption import corruption
-from killick.corruptions.pixels import to_bytes, to_floats
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 
 _ROTATIONS = 21
 
 
-@corruption(
-    cifar=(5.5, 6, 6.5, 8.5, 10),
-)
-def pinch_and_twirl(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(cifar=(5.5, 6, 6.5, 8.5, 10))
+def pinch_and_twirl(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """Images pinched and twirled in discs side by side, each clockwise or not by chance.
 
     The discs fill square cells of `side // 3` pixels (`side // 5` from 224 pixels up), counted from
@@ -37,10 +32,8 @@ def pinch_and_twirl(
     return _twirl(images, severity, _draw_signs(images, generator))
 
 
-@corruption(
-    cifar=(5.5, 6, 6.5, 7.5, 8),
-)
-def ripple(images: Tensor, severity: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(5.5, 6, 6.5, 7.5, 8))
+def ripple(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """Images with rows and columns displaced by a sine each.
 
     A value in row y comes from row `y + A sin(2 pi y / l + p)` with `A = (s / 10) 0.025 side`, a
@@ -51,12 +44,8 @@ def ripple(images: Tensor, severity: float, *, generator: torch.Generator | None
     return _displace(images, severity, wavelengths, phases)
 
 
-@corruption(
-    cifar=(2.8, 3.6, 4.4, 5.2, 6),
-)
-def circular_motion_blur(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(cifar=(2.8, 3.6, 4.4, 5.2, 6))
+def circular_motion_blur(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     """Images averaged over 21 rotations about the center; nothing is drawn.
 
     The angles are `u (s / 10) 15` degrees for 21 evenly spaced u in -1 to 1, with weights
@@ -75,11 +64,9 @@ def circular_motion_blur(
     return to_bytes(blurred.T.reshape(images.shape))
 
 
-@corruption(
-    cifar=(1, 2, 5, 9, 10),
-)
+@corruption(cifar=(1, 2, 5, 9, 10))
 def transverse_chromatic_abberation(
-    images: Tensor, severity: float, *, generator: torch.Generator | None
+    images: Tensor, severity: float, *, generator: Generator
 ) -> Tensor:
     """Images with their three colors at three magnifications, in random order.
 
@@ -92,7 +79,7 @@ def transverse_chromatic_abberation(
     return _magnify(images, severity, _draw_orders(images, generator))
 
 
-def _draw_signs(images: Tensor, generator: torch.Generator | None) -> Tensor:
+def _draw_signs(images: Tensor, generator: Generator) -> Tensor:
     """-1 or 1 for each disc, `(n, discs down, discs across)`."""
     _, down, across = _cells(*images.shape[2:])
     drawn = torch.randint(2, (len(images), down, across), device=images.device, generator=generator)
@@ -164,7 +151,7 @@ def _discs(
     )
 
 
-def _draw_waves(images: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def _draw_waves(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
     """Wavelengths as shares of the side, and phases in radians, `(n, 2)` each: rows, columns."""
     n, device = len(images), images.device
     wavelengths = torch.rand(n, 2, device=device, generator=generator).mul_(0.2).add_(0.1)
@@ -190,7 +177,7 @@ def _ripple_matrix(length: int, severity: float, wavelength: Tensor, phase: Tens
     return steps.abs_().neg_().add_(1).clamp_min_(0)
 
 
-def _draw_orders(images: Tensor, generator: torch.Generator | None) -> Tensor:
+def _draw_orders(images: Tensor, generator: Generator) -> Tensor:
     """For each color the number of its magnification, `(n, 3)`: a random permutation."""
     return torch.rand(len(images), 3, device=images.device, generator=generator).argsort(1)
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -13,7 +12,10 @@ from killick.errors import DtypeError, OptionError, ShapeError, check_option
 from killick.registry import Registry
 
 Arguments = tuple[float, ...]
+Generator = torch.Generator | None  # None: torch's own of the images' device
 SMALL = 64  # images up to this side have CIFAR's constants by default
+# Float32 may leave an exact 128 as 127.99999, which truncation would turn into 127.
+GUARD = 1e-3
 # Pixels to work on at once: on a CPU what stays near the caches, on a GPU what fills it.
 _PIXELS = {"cpu": 2**17, "cuda": 2**24}
 
@@ -101,11 +103,11 @@ def _rows(values: Sequence[float | Arguments] | None) -> tuple[Arguments, ...] |
 
 def corrupt(
     images: Tensor,
-    name: str,
+    name: str | Corruption,
     severity: int,
     *,
     table: str | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
     frost: Photographs = None,
 ) -> Tensor:
     """Corrupted copies of `images`, each with its own randomness; the images stay as they are.
@@ -116,16 +118,13 @@ def corrupt(
 
     Args:
         images: uint8 `(n, 3, height, width)`, of any size, on any device; work is done there.
-        name: Of the corruption.
+        name: Of the corruption; or one that need not be registered.
         severity: 1 to 5.
         table: Whose constants: "cifar" (made for 32 px) or "imagenet" (for 224 px). They differ.
             By default "cifar" up to 64 px, "imagenet" above.
         generator: On the images' device; torch's own of that device by default.
         frost: For "frost": the original photographs, instead of procedural ice: a folder, the name
             of an installed package that has one, or tensors. See `frost.load_photographs`.
-
-    Returns:
-        uint8 of the same shape, on the same device.
 
     Example:
         >>> images = torch.full((4, 3, 32, 32), 128, dtype=torch.uint8)
@@ -134,24 +133,14 @@ def corrupt(
         torch.Size([4, 3, 32, 32])
     """
     check_images(images)
-    entry = CORRUPTIONS.find(name)
-    return apply_corruption(images, entry, severity, table=table, generator=generator, frost=frost)
-
-
-def apply_corruption(
-    images: Tensor,
-    entry: Corruption,
-    severity: int,
-    *,
-    table: str | None = None,
-    generator: torch.Generator | None = None,
-    frost: Photographs = None,
-) -> Tensor:
-    """`corrupt`, with a corruption that need not be registered."""
-    check_images(images)
+    if not isinstance(generator, Generator):
+        raise OptionError(
+            f"expected a torch.Generator, found {generator!r}. Of a seed:"
+            " torch.Generator().manual_seed(seed)."
+        )
+    entry = CORRUPTIONS.find(name) if isinstance(name, str) else name
     arguments = entry.arguments(severity, choose_table(images.shape[-2:], table))
-    _check_generator(generator, images.device)
-    options = {} if frost is None or entry.name != "frost" else {"textures": _photographs(frost)}
+    options = {} if frost is None or entry.name != "frost" else {"textures": frost}
     if not len(images):
         return images.clone()
     pixels = _PIXELS.get(images.device.type, _PIXELS["cuda"]) * entry.chunk
@@ -192,21 +181,6 @@ def check_images(images: Tensor) -> None:
         )
 
 
-def _check_generator(generator: torch.Generator | None, device: torch.device) -> None:
-    if generator is None:
-        return
-    if not isinstance(generator, torch.Generator):
-        raise OptionError(
-            f"expected a torch.Generator, found {generator!r}. Of a seed:"
-            " torch.Generator().manual_seed(seed)."
-        )
-    if generator.device.type != device.type:
-        raise OptionError(
-            f"the generator is on {generator.device.type}, the images on {device.type}. Make it"
-            f" there: torch.Generator({device.type!r})."
-        )
-
-
 def choose_table(size: Sequence[int], table: str | None = None) -> str:
     """The table given, or the one for images of this height and width."""
     if table is None:
@@ -215,14 +189,16 @@ def choose_table(size: Sequence[int], table: str | None = None) -> str:
     return table
 
 
-def _photographs(given: Sequence[Tensor] | str | os.PathLike[str]) -> Sequence[Tensor]:
-    if isinstance(given, str | os.PathLike):
-        return _load_once(os.fspath(given))
-    return given
+def to_floats(images: Tensor) -> Tensor:
+    """The gray levels as float32, from 0 to 255."""
+    return images.to(torch.float32)
 
 
-@lru_cache(maxsize=4)
-def _load_once(where: str) -> Sequence[Tensor]:
-    from killick.corruptions.frost import load_photographs
+def to_bytes(levels: Tensor) -> Tensor:
+    """Gray levels cut to 0 ... 255 and truncated, as the originals do, not rounded.
 
-    return tuple(load_photographs(where))
+    A thousandth of a level is added first, so that rounding errors do not darken what is whole.
+    The argument may be overwritten.
+    """
+    # By way of int16: torch turns floats into bytes one by one, but into short integers at once.
+    return levels.add_(GUARD).clamp_(0, 255).to(torch.int16).to(torch.uint8)

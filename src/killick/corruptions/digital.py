@@ -10,20 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import corruption
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 from killick.corruptions.jpeg import recode
-from killick.corruptions.pixels import to_bytes, to_floats
 
 # Pillow's own fixed point: 8 bits for the gray level, 2 to spare, 22 for the weight.
 _BITS = 22
 _UNIT = 1 << _BITS
 
 
-@corruption(
-    cifar=(0.75, 0.5, 0.4, 0.3, 0.15),
-    imagenet=(0.4, 0.3, 0.2, 0.1, 0.05),
-)
-def contrast(images: Tensor, factor: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.75, 0.5, 0.4, 0.3, 0.15), imagenet=(0.4, 0.3, 0.2, 0.1, 0.05))
+def contrast(images: Tensor, factor: float, *, generator: Generator) -> Tensor:
     """The images with every channel drawn towards its own mean over the image.
 
     Constants:
@@ -34,11 +30,8 @@ def contrast(images: Tensor, factor: float, *, generator: torch.Generator | None
     return to_bytes(levels.mul_(factor).add_(mean.mul_(1 - factor)))
 
 
-@corruption(
-    cifar=(0.05, 0.1, 0.15, 0.2, 0.3),
-    imagenet=(0.1, 0.2, 0.3, 0.4, 0.5),
-)
-def brightness(images: Tensor, added: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
+def brightness(images: Tensor, added: float, *, generator: Generator) -> Tensor:
     """The images with the value of HSV raised, hue and saturation kept.
 
     The value is the largest of the three channels, and to change it scales all three; black, which
@@ -57,18 +50,12 @@ def brightness(images: Tensor, added: float, *, generator: torch.Generator | Non
     cifar=((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
     imagenet=((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 )
-def saturate(
-    images: Tensor, factor: float, offset: float, *, generator: torch.Generator | None
-) -> Tensor:
+def saturate(images: Tensor, factor: float, offset: float, *, generator: Generator) -> Tensor:
     """The images with the saturation of HSV times `factor` plus `offset`, hue and value kept.
 
     The value is the largest of the three channels, and the saturation says how far the smallest
     lies below it, as a share of it: to change it stretches the distances of all three to the
     largest. Grays have the hue of red in HSV, so that an offset turns them red, as in the original.
-
-    Constants:
-        factor: Not negative.
-        offset: Not negative.
     """
     value = to_floats(_highest(images))
     spread = value - _lowest(images)
@@ -80,11 +67,8 @@ def saturate(
     return to_bytes(levels)
 
 
-@corruption(
-    cifar=(0.95, 0.9, 0.85, 0.75, 0.65),
-    imagenet=(0.6, 0.5, 0.4, 0.3, 0.25),
-)
-def pixelate(images: Tensor, scale: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
+def pixelate(images: Tensor, scale: float, *, generator: Generator) -> Tensor:
     """The images made smaller by the means of boxes, and large again by repetition.
 
     Equal to Pillow's BOX filter, down and up, which rounds the means along x, then those along y.
@@ -100,13 +84,8 @@ def pixelate(images: Tensor, scale: float, *, generator: torch.Generator | None)
     return _resize(_turn(_resize(small, width)), height)
 
 
-@corruption(
-    cifar=(80, 65, 58, 50, 40),
-    imagenet=(25, 18, 15, 10, 7),
-)
-def jpeg_compression(
-    images: Tensor, quality: float, *, generator: torch.Generator | None
-) -> Tensor:
+@corruption(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
+def jpeg_compression(images: Tensor, quality: float, *, generator: Generator) -> Tensor:
     """The images after they were written and read as JPEG, with the pixels that Pillow gives.
 
     Colors have half the resolution, Pillow's default.
@@ -147,17 +126,11 @@ def _resize(images: Tensor, rows: int) -> Tensor:
 
 
 class _Boxes(NamedTuple):
-    """Which old rows belong to each new one.
+    """Which old rows belong to each new one."""
 
-    Attributes:
-        places: The first of each box, the second of each box ..., each `(new,)`.
-        counts: Whether there is one, as 0 or 1, `(new, 1)`; None where all boxes have it.
-        weight: One over their number, in units of `1 / _UNIT`, `(new, 1)`.
-    """
-
-    places: list[Tensor]
-    counts: list[Tensor | None]
-    weight: Tensor
+    places: list[Tensor]  # the first of each box, the second of each box ..., each (new,)
+    counts: list[Tensor | None]  # whether there is one, 0 or 1, (new, 1); None: in all boxes
+    weight: Tensor  # one over their number, in units of 1 / _UNIT, (new, 1)
 
 
 @lru_cache(maxsize=64)

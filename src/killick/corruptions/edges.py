@@ -44,15 +44,10 @@ def differ(framed: Tensor, dim: int) -> Tensor:
 
 
 def find_edges(levels: Tensor, low: int, high: int) -> Tensor:
-    """Where Canny's method sees an edge: the crest of a steep slope, joined to one steeper yet.
+    """Where Canny's method sees an edge, as 255: the crest of a slope, joined to one steeper yet.
 
-    Args:
-        levels: int16 `(h, w, n)`, 0 to 255.
-        low: A crest is seen where the slope, by Sobel's masks and the L1 norm, is above this …
-        high: … and hangs together with one where it is above this.
-
-    Returns:
-        uint8 `(h, w, n)`, 255 on an edge and 0 elsewhere.
+    In int16 `levels`, 0 to 255, `(h, w, n)`, a crest is seen where the slope, by Sobel's masks and
+    the L1 norm, is above `low` and hangs together with one where it is above `high`.
     """
     framed = frame(frame(levels, 0, mirrored=False), 1, mirrored=False)
     across = differ(add_neighbors(framed, 0).add_(framed[1:-1]), 1)
@@ -126,14 +121,8 @@ def measure_distances(edges: Tensor, limit: int) -> Tensor:
     """How far each pixel is from the nearest edge, by the steps of a chess king and a knight.
 
     A shortest way has two kinds of steps, a knight's and one of a king's, each in one direction.
-    So it is found by trying each kind once, twice, four times … in all directions.
-
-    Args:
-        edges: uint8 `(h, w, n)`, other than 0 on an edge.
-        limit: Greater distances become this; in pixels, at most 25.
-
-    Returns:
-        int16 `(h, w, n)`, in units of 1 / `UNIT` pixels.
+    So it is found by trying each kind once, twice, four times … in all directions. The result is
+    int16, in units of 1 / `UNIT` pixels, and no greater than `limit` pixels, at most 25.
     """
     height, width, n = edges.shape
     # A way out on the right and in again on the left of the next line is longer than the limit.
@@ -162,14 +151,8 @@ def measure_distances(edges: Tensor, limit: int) -> Tensor:
 def equalize(levels: Tensor, highest: int) -> Tensor:
     """The levels spread over 0 to 255, so that each takes as much of that as it has pixels.
 
-    The lowest becomes 0; an image with one level only stays as it is.
-
-    Args:
-        levels: int64 `(h, w, n)`; may be overwritten.
-        highest: No level is above it.
-
-    Returns:
-        int16 `(h, w, n)`.
+    The lowest becomes 0; an image with one level only stays as it is. No level of `levels`, int64
+    `(h, w, n)`, which may be overwritten, is above `highest`.
     """
     height, width, n = levels.shape
     device, pixels = levels.device, height * width

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from killick.corruptions.corruption import corruption
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 from killick.corruptions.filters import mirrored_gaussian
-from killick.corruptions.pixels import to_bytes, to_floats
 
 _TRUNCATE = 3  # standard deviations, where the smoothing ends
 _SLIP = 244 / 224  # of the original, for ImageNet; kept
@@ -26,13 +25,7 @@ _FLAT = 1e-4  # an area, as a share of what it was, that counts as none
     ),
 )
 def elastic_transform(
-    images: Tensor,
-    alpha: float,
-    sigma: float,
-    affine: float,
-    side: float,
-    *,
-    generator: torch.Generator | None,
+    images: Tensor, alpha: float, sigma: float, affine: float, side: float, *, generator: Generator
 ) -> Tensor:
     """The images under an affine map of their own, then displaced by a smooth random field.
 
@@ -68,12 +61,7 @@ def _affine_grid(jitter: Tensor, height: int, width: int) -> Tensor:
 
     The three points are corners of a square of two thirds of the shorter side, in the middle: right
     below, right above and left above. In an image that is not square the middle has its coordinates
-    exchanged, as in the original.
-
-    Args:
-        jitter: How far the three points move, in pixels, `(n, 3, 2)`, x first.
-        height: In pixels.
-        width: In pixels.
+    exchanged, as in the original. `jitter`, `(n, 3, 2)`, is how far they move, in pixels, x first.
     """
     reach = max(1, min(height, width) // 3)
     corner_x, corner_y = height // 2 + reach, width // 2 - reach
@@ -98,10 +86,7 @@ def _affine_grid(jitter: Tensor, height: int, width: int) -> Tensor:
 def _displaced_grid(noise: Tensor, alpha: float, sigma: float) -> Tensor:
     """Where each pixel comes from, as `grid_sample` wants it, -1 and 1 being the image's edges.
 
-    Args:
-        noise: In [-1, 1), `(n, 2, height, width)`, the displacement along x first.
-        alpha: Its scale, in pixels.
-        sigma: Of its smoothing, in pixels.
+    `noise`, in [-1, 1), `(n, 2, height, width)`, is the displacement along x first.
     """
     height, width = noise.shape[2:]
     rows = mirrored_gaussian(height, sigma, _TRUNCATE, noise.device)

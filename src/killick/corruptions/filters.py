@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from killick.corruptions.pixels import to_bytes, to_floats
+from killick.corruptions.corruption import to_bytes, to_floats
 
 # A Gaussian ends at this many standard deviations, in scipy and scikit-image.
 _TRUNCATE = 4.0
@@ -52,14 +52,9 @@ def _bands(size: int, reach: int, device: torch.device) -> Iterator[tuple[slice,
 @functools.lru_cache(maxsize=64)
 def gaussian_matrix(size: int, sigma: float, device: torch.device) -> Tensor:
     """Smooths columns of `size` numbers when multiplied from the left; each row sums to 1."""
-    reach = int(_TRUNCATE * sigma + 0.5)
-    offsets = torch.arange(-reach, reach + 1)
-    weights = offsets.double().div_(sigma).square_().mul_(-0.5).exp_()
-    weights /= weights.sum()
+    offsets, weights = gaussian(int(_TRUNCATE * sigma + 0.5), sigma)
     places = (torch.arange(size)[:, None] + offsets).clamp_(0, size - 1)
-    matrix = torch.zeros(size, size, dtype=torch.float64)
-    matrix.scatter_add_(1, places, weights.repeat(size, 1))
-    return matrix.float().to(device)
+    return make_matrix(places, weights).float().to(device)
 
 
 @functools.lru_cache(maxsize=48)
@@ -68,14 +63,23 @@ def mirrored_gaussian(size: int, sigma: float, truncate: float, device: torch.de
 
     A filter longer than the line meets its mirror images again.
     """
-    reach = int(truncate * sigma + 0.5)
-    offset = torch.arange(-reach, reach + 1)
-    weight = torch.exp(-0.5 * (offset.double() / max(sigma, 1e-9)) ** 2)
-    source = (torch.arange(size)[:, None] + offset) % (2 * size)
-    source = torch.minimum(source, 2 * size - 1 - source)
-    matrix = torch.zeros(size, size, dtype=torch.float64)
-    matrix.scatter_add_(1, source, (weight / weight.sum()).expand(size, -1))
-    return matrix.float().to(device)
+    offsets, weights = gaussian(int(truncate * sigma + 0.5), max(sigma, 1e-9))
+    places = (torch.arange(size)[:, None] + offsets) % (2 * size)
+    places = torch.minimum(places, 2 * size - 1 - places)
+    return make_matrix(places, weights).float().to(device)
+
+
+def gaussian(reach: int, sigma: float) -> tuple[Tensor, Tensor]:
+    """Offsets from `-reach` to `reach`, and their weights, which sum to 1."""
+    offsets = torch.arange(-reach, reach + 1)
+    weights = offsets.double().div_(sigma).square_().mul_(-0.5).exp_()
+    return offsets, weights / weights.sum()
+
+
+def make_matrix(places: Tensor, weights: Tensor) -> Tensor:
+    """The matrix, float64, whose row i has the `weights` at `places[i]`, added where they meet."""
+    matrix = torch.zeros(len(places), len(places), dtype=torch.float64)
+    return matrix.scatter_add_(1, places, weights.expand(len(places), -1))
 
 
 class Mixture(NamedTuple):

@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,10 +12,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from killick.corruptions.corruption import corruption
+from killick.corruptions.corruption import Generator, Photographs, corruption, to_bytes, to_floats
 from killick.corruptions.ice import make_ice
-from killick.corruptions.pixels import to_bytes, to_floats
-from killick.errors import DataError, DtypeError, ShapeError
+from killick.errors import DataError, ShapeError
 
 _USED = 5  # the originals have six photographs and draw among the first five
 _KINDS = {".png", ".jpg", ".jpeg"}
@@ -33,8 +31,8 @@ def frost(
     frost_weight: float,
     scale: float,
     *,
-    generator: torch.Generator | None,
-    textures: Sequence[Tensor] | None = None,
+    generator: Generator,
+    textures: Photographs = None,
 ) -> Tensor:
     """The images behind ice: to each a crop is added of one of the textures, both at random.
 
@@ -45,12 +43,15 @@ def frost(
         image_weight: How much of the image is left.
         frost_weight: How much of the texture is added.
         scale: By which the texture is resized before it is cropped.
-        textures: uint8 `(3, height, width)` each, such as `load_photographs` finds; ice by default.
+        textures: uint8 `(3, height, width)` each, or where `load_photographs` finds them; ice by
+            default.
     """
     n, _, height, width = images.shape
     device = images.device
-    textures = make_ice() if textures is None else textures
-    panes = _prepare(_Same(textures), scale, height, width, device)
+    if isinstance(textures, str | os.PathLike):
+        textures = _load_once(os.fspath(textures))
+    textures = make_ice() if textures is None else tuple(textures)
+    panes = _prepare(textures, scale, height, width, device)
     which = torch.randint(len(panes.begins), (n,), device=device, generator=generator)
     place = torch.rand(2, n, device=device, generator=generator)
     crops = _cut_out(panes, which, place, height, width)
@@ -82,6 +83,11 @@ def load_photographs(where: str | os.PathLike[str]) -> list[Tensor]:
     )
 
 
+@lru_cache(maxsize=4)
+def _load_once(where: str) -> tuple[Tensor, ...]:
+    return tuple(load_photographs(where))
+
+
 def _find_folder(where: str | os.PathLike[str]) -> Path:
     """A folder as it is given, or that of an installed package."""
     folder = Path(where)
@@ -108,24 +114,6 @@ def _read(path: Path) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
-class _Same:
-    """Textures as a key of a cache: the same tensors, unchanged since."""
-
-    def __init__(self, textures: Sequence[Tensor]) -> None:
-        self.textures = tuple(textures)
-        # Tensors made in inference mode cannot change, and have no version.
-        self._marks = tuple(
-            (id(texture), 0 if texture.is_inference() else texture._version)
-            for texture in self.textures
-        )
-
-    def __hash__(self) -> int:
-        return hash(self._marks)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._marks == other._marks
-
-
 class Panes(NamedTuple):
     """Textures, resized, one after the other in memory; where each begins; how large each is."""
 
@@ -136,18 +124,18 @@ class Panes(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _prepare(same: _Same, scale: float, height: int, width: int, device: torch.device) -> Panes:
+def _prepare(
+    textures: tuple[Tensor, ...], scale: float, height: int, width: int, device: torch.device
+) -> Panes:
     """The textures in the scale that is asked for, each larger than `height` and `width`."""
-    if not same.textures:
+    if not textures:
         raise DataError("expected at least one texture of frost, found none.")
     resized = []
-    for texture in same.textures:
-        if texture.dtype != torch.uint8:
-            raise DtypeError(f"expected textures of frost as uint8, found {texture.dtype}.")
-        if texture.ndim != 3 or texture.shape[0] != 3 or 0 in texture.shape:
+    for texture in textures:
+        if texture.dtype != torch.uint8 or texture.ndim != 3 or texture.shape[0] != 3:
             raise ShapeError(
-                "expected textures of frost of shape (3, height, width), found"
-                f" {tuple(texture.shape)}."
+                "expected textures of frost as uint8 (3, height, width), found"
+                f" {texture.dtype} {tuple(texture.shape)}."
             )
         pane = texture.to(device)
         tall, wide = max(1, round(pane.shape[1] * scale)), max(1, round(pane.shape[2] * scale))
@@ -178,15 +166,10 @@ def _resize(texture: Tensor, scale: float, height: int, width: int) -> Tensor:
 
 
 def _cut_out(panes: Panes, which: Tensor, place: Tensor, height: int, width: int) -> Tensor:
-    """Crops `(n, 3, height, width)` of the chosen textures.
+    """Crops `(n, 3, height, width)` of the textures number `which`, `(n,)`.
 
-    Args:
-        panes: The textures.
-        which: The number of each crop's texture, `(n,)`.
-        place: Where each begins, `(2, n)`: shares of the room downwards and to the right. As in
-            the originals, the last possible row and column are never reached.
-        height: Of the crops.
-        width: Of the crops.
+    `place`, `(2, n)`, is where each begins: shares of the room downwards and to the right. As in
+    the originals, the last possible row and column are never reached.
     """
     tall, wide = panes.heights[which], panes.widths[which]
     top = (place[0] * (tall - height)).long()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import corruption
+from killick.corruptions.corruption import Generator, corruption
 from killick.corruptions.filters import smooth
 
 
@@ -13,12 +13,7 @@ from killick.corruptions.filters import smooth
     chunk=2,
 )
 def glass_blur(
-    images: Tensor,
-    sigma: float,
-    reach: float,
-    passes: float,
-    *,
-    generator: torch.Generator | None,
+    images: Tensor, sigma: float, reach: float, passes: float, *, generator: Generator
 ) -> Tensor:
     """The images blurred, their pixels shuffled locally, and blurred again.
 
@@ -46,10 +41,7 @@ def glass_blur(
 
 
 def _draw(
-    shape: tuple[int, int, int],
-    reach: int,
-    device: torch.device,
-    generator: torch.Generator | None,
+    shape: tuple[int, int, int], reach: int, device: torch.device, generator: Generator
 ) -> Tensor:
     """The number of a neighbor for each visited pixel, row by row in the square of neighbors."""
     return torch.randint(
@@ -63,12 +55,6 @@ def _trace(drawn: Tensor, reach: int, height: int, width: int) -> Tensor:
     A neighbor that lies ahead of its pixel has been visited, and may have been overwritten with
     one that lies ahead of itself, and so on, until one does not. All these chains are followed at
     once, by steps that double: no pixel waits for another.
-
-    Args:
-        drawn: As from `_draw`.
-        reach: As in `glass_blur`.
-        height: Of the images.
-        width: Of the images.
     """
     n, rows, columns = drawn.shape
     device = drawn.device

@@ -19,21 +19,13 @@ _REACH = 2  # how many cells away from a pixel its crystal can have begun
 
 @dataclass(frozen=True)
 class Pane:
-    """What a texture looks like.
+    """What a texture looks like."""
 
-    Args:
-        mean: Of red, green and blue.
-        std: Of each.
-        ferns: About how long large and small crystals are, in pixels; divisors of 512.
-        haze: Strength of the clouds over them, in multiples of the crystals' contrast.
-        roughness: The power that the spectrum of the haze falls with; less is rougher.
-    """
-
-    mean: tuple[float, float, float]
+    mean: tuple[float, float, float]  # of red, green and blue
     std: tuple[float, float, float]
-    ferns: tuple[int, int]
-    haze: float
-    roughness: float
+    ferns: tuple[int, int]  # about how long large and small crystals are, in pixels
+    haze: float  # strength of the clouds over them, in multiples of the crystals' contrast
+    roughness: float  # the power that the spectrum of the haze falls with; less is rougher
 
 
 PANES = (

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from killick.corruptions.pixels import to_bytes, to_floats
+from killick.corruptions.corruption import to_bytes, to_floats
 
 # The cosines of a transform of eight in units of 2^-13, times the root of 2, for the first four
 # places; the other four mirror them, with the sign changed in odd rows. They are libjpeg's (method

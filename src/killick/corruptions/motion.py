@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from killick.corruptions.corruption import corruption
-from killick.corruptions.pixels import to_bytes, to_floats
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 
 # Numbers that are fetched at a time: longer runs need fewer fetches, but a larger table of them.
 _RUN = 12
@@ -87,9 +86,7 @@ def _offsets(angles: Tensor, taps: int) -> tuple[Tensor, Tensor]:
     imagenet=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     chunk=0.5,
 )
-def motion_blur(
-    images: Tensor, radius: float, sigma: float, *, generator: torch.Generator | None
-) -> Tensor:
+def motion_blur(images: Tensor, radius: float, sigma: float, *, generator: Generator) -> Tensor:
     """The images as if the camera had moved, each along its own line within 45 degrees of level.
 
     The original hands the image to ImageMagick, which calculates with 16 bits and rounds to the

@@ -9,8 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import corruption
-from killick.corruptions.pixels import to_bytes, to_floats
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 
 _LEVELS = 256
 # Of 32 random bits, the lowest 8 choose a slot of the alias table, the next 23 are compared with
@@ -19,11 +18,8 @@ _UNITS = 2**23
 _SIGN = -(2**31)
 
 
-@corruption(
-    cifar=(0.04, 0.06, 0.08, 0.09, 0.1),
-    imagenet=(0.08, 0.12, 0.18, 0.26, 0.38),
-)
-def gaussian_noise(images: Tensor, std: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.04, 0.06, 0.08, 0.09, 0.1), imagenet=(0.08, 0.12, 0.18, 0.26, 0.38))
+def gaussian_noise(images: Tensor, std: float, *, generator: Generator) -> Tensor:
     """The images with independent normal noise added to every value.
 
     Constants:
@@ -33,11 +29,8 @@ def gaussian_noise(images: Tensor, std: float, *, generator: torch.Generator | N
     return to_bytes(to_floats(images).add_(noise, alpha=255 * std))
 
 
-@corruption(
-    cifar=(0.06, 0.1, 0.12, 0.16, 0.2),
-    imagenet=(0.15, 0.2, 0.35, 0.45, 0.6),
-)
-def speckle_noise(images: Tensor, std: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.06, 0.1, 0.12, 0.16, 0.2), imagenet=(0.15, 0.2, 0.35, 0.45, 0.6))
+def speckle_noise(images: Tensor, std: float, *, generator: Generator) -> Tensor:
     """The images with normal noise added that is proportional to the value: bright is noisier.
 
     Constants:
@@ -47,11 +40,8 @@ def speckle_noise(images: Tensor, std: float, *, generator: torch.Generator | No
     return to_bytes(noise.mul_(std).add_(1).mul_(images))
 
 
-@corruption(
-    cifar=(0.01, 0.02, 0.03, 0.05, 0.07),
-    imagenet=(0.03, 0.06, 0.09, 0.17, 0.27),
-)
-def impulse_noise(images: Tensor, share: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(0.01, 0.02, 0.03, 0.05, 0.07), imagenet=(0.03, 0.06, 0.09, 0.17, 0.27))
+def impulse_noise(images: Tensor, share: float, *, generator: Generator) -> Tensor:
     """The images with some values replaced by 0 or 255, equally often: salt and pepper.
 
     Values are hit, not pixels, so the specks are colored.
@@ -67,11 +57,8 @@ def impulse_noise(images: Tensor, share: float, *, generator: torch.Generator | 
     return noise.add_(images).clamp_(0, 255).to(torch.uint8)
 
 
-@corruption(
-    cifar=(500, 250, 100, 75, 50),
-    imagenet=(60, 25, 12, 5, 3),
-)
-def shot_noise(images: Tensor, photons: float, *, generator: torch.Generator | None) -> Tensor:
+@corruption(cifar=(500, 250, 100, 75, 50), imagenet=(60, 25, 12, 5, 3))
+def shot_noise(images: Tensor, photons: float, *, generator: Generator) -> Tensor:
     """The images as if counted in photons: every value is a Poisson count, brought back to scale.
 
     The gray level that comes out has at most 256 values, so it is drawn as it is, by an alias table
@@ -85,7 +72,7 @@ def shot_noise(images: Tensor, photons: float, *, generator: torch.Generator | N
     return _look_up(images, _random_bits(images, generator), table)
 
 
-def _random_bits(images: Tensor, generator: torch.Generator | None) -> Tensor:
+def _random_bits(images: Tensor, generator: Generator) -> Tensor:
     """32 random bits for each value of `images`, as int32.
 
     Two come from each draw of 64, which costs little more than one of 32.
@@ -132,14 +119,11 @@ def pack_aliases(probabilities: Tensor) -> Tensor:
 
     An outcome is drawn by choosing one of 256 slots evenly. Slot j gives j with a chance of its
     own, its threshold, and another outcome, its alias, otherwise. Slots that hold too little are
-    filled up, one in each round, from the one that holds most.
-
-    Args:
-        probabilities: `(rows, 256)`, float64, rows that sum to 1.
+    filled up, one in each round, from the one that holds most. A full slot is its own alias.
 
     Returns:
         int32, `(rows * 256,)`: aliases in the lowest 8 bits, thresholds in units of 2^-23 above
-        them, and the sign bit set. A slot that is full is its own alias.
+        them, and the sign bit set.
     """
     rows, slots = torch.arange(len(probabilities)), probabilities.shape[1]
     held = probabilities * slots

@@ -7,19 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold as cut_below
 
-from killick.corruptions.corruption import corruption
-from killick.corruptions.edges import (
-    UNIT,
-    add_neighbors,
-    differ,
-    equalize,
-    find_edges,
-    frame,
-    measure_distances,
-)
+from killick.corruptions import edges
+from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 from killick.corruptions.filters import gaussian_matrix
 from killick.corruptions.motion import smear
-from killick.corruptions.pixels import to_bytes, to_floats
 
 _GRAY = (0.299, 0.587, 0.114)
 _WATER = (175.0, 238.0, 238.0)  # pale turquoise
@@ -34,9 +25,7 @@ _BLOCK = 56
     imagenet=((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
     chunk=2,
 )
-def fog(
-    images: Tensor, amount: float, decay: float, *, generator: torch.Generator | None
-) -> Tensor:
+def fog(images: Tensor, amount: float, decay: float, *, generator: Generator) -> Tensor:
     """The images under clouds, each under its own: a fractal landscape by diamond and square.
 
     The landscape has the next power of two as its size (32 for CIFAR, 256 for ImageNet, as in the
@@ -54,12 +43,7 @@ def fog(
 
 
 def _raise_land(noise: Tensor, decay: float) -> Tensor:
-    """Heights `(n, size, size)` from displacements between -1 and 1, coarse ones first.
-
-    Args:
-        noise: `(size ** 2 - 1, n)`, with a power of two as the size.
-        decay: Of the wobble, from each level to the next.
-    """
+    """Heights `(n, size, size)` from displacements `(size ** 2 - 1, n)`, coarse ones first."""
     side = min(math.isqrt(len(noise) + 1), _COARSE)
     known = side * side - 1
     # All is linear in the noise: what the coarse levels make of it is known as a matrix.
@@ -90,13 +74,9 @@ def _refine(heights: Tensor, noise: Tensor, reach: float) -> Tensor:
     """Heights on a grid twice as fine; the grid continues on the other side of each edge.
 
     The middle of each square is the mean of its corners, displaced; after that the middle of each
-    side is the mean of its ends and of the two middles beside it, displaced.
-
-    Args:
-        heights: `(side, side, n)`.
-        noise: `(3 * side ** 2, n)`, from -1 to 1.
-        reach: Greatest displacement. It is the *square* of the wobble of that level: a slip of the
-            original, kept. (There the first wobble is 100, here 1, which only scales the heights.)
+    side is the mean of its ends and of the two middles beside it, displaced. `reach`, the greatest
+    displacement, is the *square* of the wobble of that level: a slip of the original, kept. (There
+    the first wobble is 100, here 1, which only scales the heights.)
     """
     side, _, n = heights.shape
     in_middle, in_row, in_column = noise.view(3, side, side, n)
@@ -154,7 +134,7 @@ def snow(
     sigma: float,
     mix: float,
     *,
-    generator: torch.Generator | None,
+    generator: Generator,
 ) -> Tensor:
     """The images in driving snow, each in its own, and whitened.
 
@@ -224,7 +204,7 @@ def spatter(
     strength: float,
     mud: float,
     *,
-    generator: torch.Generator | None,
+    generator: Generator,
 ) -> Tensor:
     """The images behind a lens with drops of water or splashes of mud on it, each its own.
 
@@ -270,18 +250,20 @@ def _light(drops: Tensor) -> Tensor:
 
     The distance to the nearest edge is taken for a height, and lit from the lower right.
     """
-    edges = find_edges(drops, _WEAK_EDGE, _STRONG_EDGE)
-    heights = _blur(measure_distances(edges, _FARTHEST).float()).div_(UNIT)
-    heights = equalize(heights.add_(1e-4).long(), _FARTHEST)  # whole numbers stay whole
-    framed = frame(frame(heights, 0, mirrored=True), 1, mirrored=True)
-    lit = differ(add_neighbors(framed, 1), 0).add_(differ(add_neighbors(framed, 0), 1))
+    crests = edges.find_edges(drops, _WEAK_EDGE, _STRONG_EDGE)
+    heights = _blur(edges.measure_distances(crests, _FARTHEST).float()).div_(edges.UNIT)
+    heights = edges.equalize(heights.add_(1e-4).long(), _FARTHEST)  # whole numbers stay whole
+    framed = edges.frame(edges.frame(heights, 0, mirrored=True), 1, mirrored=True)
+    lit = edges.differ(edges.add_neighbors(framed, 1), 0).add_(
+        edges.differ(edges.add_neighbors(framed, 0), 1)
+    )
     return _blur(lit.add_(heights).clamp_(0, 255).float()).round_()
 
 
 def _blur(values: Tensor) -> Tensor:
     """The mean of each value and its eight neighbors, mirrored at the edges."""
-    values = add_neighbors(frame(values, 0, mirrored=True), 0)
-    return add_neighbors(frame(values, 1, mirrored=True), 1).div_(9)
+    values = edges.add_neighbors(edges.frame(values, 0, mirrored=True), 0)
+    return edges.add_neighbors(edges.frame(values, 1, mirrored=True), 1).div_(9)
 
 
 @lru_cache(maxsize=16)

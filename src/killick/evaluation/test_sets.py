@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import Corruption, apply_corruption, choose_table
+from killick.corruptions.corruption import Corruption, choose_table, corrupt
 from killick.data.corrupted_files import CorruptedFiles
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
@@ -211,7 +211,7 @@ class _Planner:
         frost = self._settings.frost
 
         def transform(images: Tensor, generator: torch.Generator) -> Tensor:
-            return apply_corruption(
+            return corrupt(
                 images, corruption, severity, table=table, generator=generator, frost=frost
             )
 
