@@ -1,8 +1,8 @@
-"""What was measured of a cell beside its evaluation, kept as it comes: it goes on where it stopped.
+"""Records that a job measures beside its evaluation, kept as they come, so that it can be resumed.
 
-A file `measured-DIGEST.jsonl` is named after what was asked for, so that measurements of several
-kinds stand side by side. It begins with a line that says it; each line after it is a record. A line
-that was cut off by a kill is measured again.
+Measurements with different settings have different files `measured-DIGEST.jsonl`. The first line
+has the settings; each line after it is a record. A line that was cut off by a kill is measured
+again.
 """
 
 import hashlib
@@ -18,23 +18,13 @@ Record = dict[str, Any]
 
 
 class Measured:
-    """The records of a cell.
+    """The records of a job, measured with some settings."""
 
-    Args:
-        folder: Of the cell.
-        asked: What is measured and how, as plain values.
-    """
-
-    def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
-        self._path = find_measured(folder, asked)
-        self._head = {"asked": _plain(asked)}
-        self._records = read_measured(folder, asked)
-        self._write_all()  # without what was cut off
-
-    @property
-    def records(self) -> list[Record]:
-        """All of them, in the order in which they came."""
-        return list(self._records)
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self._path = find_measured(folder, settings)
+        self.records = read_measured(folder, settings)
+        lines = [_head(settings), *self.records]  # without what was cut off
+        write_atomic(self._path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def find(self, **known: Any) -> Record | None:
         """The first record with these values; None if there is none.
@@ -46,47 +36,45 @@ class Measured:
             >>> kept.find(x=0.5), kept.find(x=1.0)
             ({'x': 0.5, 'top1': 0.9}, None)
         """
-        for record in self._records:
-            if all(name in record and record[name] == value for name, value in known.items()):
-                return record
-        return None
+        return next((record for record in self.records if known.items() <= record.items()), None)
 
     def add(self, *records: Mapping[str, Any]) -> None:
         """Keep some records, on disk at once."""
-        plain = [json.loads(json.dumps(dict(record), allow_nan=False)) for record in records]
+        lines = [json.dumps(dict(record), allow_nan=False) for record in records]
         try:
             with open(self._path, "a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(record) + "\n" for record in plain))
+                file.write("".join(line + "\n" for line in lines))
         except OSError as problem:
             raise CheckpointError(f"cannot write {self._path}: {problem.strerror}.") from problem
-        self._records += plain
-
-    def _write_all(self) -> None:
-        lines = [self._head, *self._records]
-        write_atomic(self._path, "".join(json.dumps(line) + "\n" for line in lines))
+        self.records += map(json.loads, lines)
 
 
-def find_measured(folder: Path, asked: Mapping[str, Any]) -> Path:
-    """The file for what is asked, there or not."""
-    text = json.dumps(_plain(asked), sort_keys=True)
+def find_measured(folder: Path, settings: Mapping[str, Any]) -> Path:
+    """The file for some settings, there or not."""
+    text = json.dumps(_head(settings)["asked"], sort_keys=True)
     return folder / f"measured-{hashlib.sha256(text.encode()).hexdigest()[:6]}.jsonl"
 
 
-def read_measured(folder: Path, asked: Mapping[str, Any]) -> list[Record]:
-    """The records in the folder of a cell; none if nothing was measured so."""
-    path = find_measured(folder, asked)
-    if not path.exists():
-        return []
+def read_measured(folder: Path, settings: Mapping[str, Any]) -> list[Record]:
+    """The records in the folder of a job; none if nothing was measured with these settings."""
+    found = read_json_lines(find_measured(folder, settings))
+    return found[1:] if found[:1] == [_head(settings)] else []
+
+
+def read_json_lines(path: Path) -> list[Record]:
+    """The objects in a file of JSON lines, without lines that were cut off by a kill."""
     found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             found.append(record)
-    return found[1:] if found and found[0] == {"asked": _plain(asked)} else []
+    return found
 
 
-def _plain(asked: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(dict(asked), default=str))
+def _head(settings: Mapping[str, Any]) -> Record:
+    """The first line of a file: the settings as JSON has them."""
+    return {"asked": json.loads(json.dumps(dict(settings), default=str))}

@@ -29,29 +29,24 @@ IDENTITY = (
 )
 LARGEST = 96  # px; larger images are kept smaller than they were
 _LOSSLESS = 64
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of one model for all images of one set, in their order.
+    """The predictions of one model for all images of one set, in their order."""
 
-    Attributes:
-        about: Columns as in a row: `suite`, `set`, `corruption`, `severity`, `weights`, ...
-        single: From the first reference: `prediction`, `confidence`, `energy`, and where there are
-            labels `label`, `correct` and `nll`; each `(n,)`.
-        marginal: The same from the mean over `k` references, and `spread`: the standard deviation
-            of the probabilities over references, mean over the classes. Empty with one reference.
-        thumbnails: Some of the images, encoded, by their number in the set.
-        class_names: What the numbers stand for; empty if unknown.
-    """
-
-    about: dict[str, Any]
+    about: dict[str, Any]  # as in a row: `suite`, `set`, `corruption`, `severity`, `weights`, ...
+    # From the first reference: `prediction`, `confidence`, `energy`, and where there are labels
+    # `label`, `correct` and `nll`; each `(n,)`.
     single: dict[str, Array]
+    # The same from the mean over `k` references, and `spread`: the standard deviation of the
+    # probabilities over references, mean over the classes. Empty with one reference.
     marginal: dict[str, Array] = field(default_factory=dict)
-    thumbnails: dict[int, bytes] = field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
+    thumbnails: dict[int, bytes] = field(default_factory=dict)  # encoded images by number
+    class_names: tuple[str, ...] = ()  # empty if unknown
 
     @property
     def count(self) -> int:
@@ -100,7 +95,7 @@ def read_predictions(path: Path) -> Predictions:
             },
             class_names=tuple(str(name) for name in arrays["class_names"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as problem:
+    except _DAMAGED as problem:
         raise DataError(
             f"cannot read the predictions in {path}: it is damaged ({type(problem).__name__})."
             " Remove the file, and evaluate again."
@@ -112,7 +107,7 @@ def read_about(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+    except _DAMAGED:
         return {}
     return about if isinstance(about, dict) else {}
 
@@ -152,10 +147,11 @@ def sample(count: int, wanted: int) -> Sequence[int]:
 
 def _small(value: Array) -> Array:
     """The same numbers in fewer bytes."""
-    if value.dtype.kind in "bf":
-        return value.astype(np.float32) if value.dtype.kind == "f" else value
-    small = not value.size or abs(value.astype(np.int64)).max() < 2**15
-    return value.astype(np.int16 if small else np.int32)
+    if value.dtype.kind == "f":
+        return value.astype(np.float32)
+    if value.dtype.kind == "b":
+        return value
+    return value.astype(np.int16 if abs(value).max(initial=0) < 2**15 else np.int32)
 
 
 def _named(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:

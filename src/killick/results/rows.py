@@ -10,6 +10,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,14 @@ def read_rows(where: Path) -> list[Row]:
 def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None:
     """Write `rows.jsonl`, and with `table` also `rows.csv`, into a folder that exists."""
     rows = list(rows)
-    write_atomic(folder / "rows.jsonl", "".join(json.dumps(_plain(row)) + "\n" for row in rows))
-    if not table:
-        return
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=COLUMNS)
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomic(folder / "rows.csv", text.getvalue())
+    lines = (json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    write_atomic(folder / "rows.jsonl", "".join(lines))
+    if table:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, fieldnames=COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomic(folder / "rows.csv", text.getvalue())
 
 
 def members_of(row: Mapping[str, Any]) -> list[float]:
@@ -114,22 +115,9 @@ def members_of(row: Mapping[str, Any]) -> list[float]:
 
 
 def _typed(row: Mapping[str, str]) -> Row:
-    """The numbers of a CSV file as such."""
+    """The numbers of a CSV file as such; a word such as "all" stays one."""
     typed: Row = dict(row)
     for name in _NUMBERS:
-        text = typed.get(name) or ""
-        try:
-            typed[name] = int(text)
-        except ValueError:
-            try:
-                typed[name] = float(text)
-            except ValueError:
-                typed[name] = text  # empty, or a word such as "all"
+        with suppress(ValueError):
+            typed[name] = json.loads(typed.get(name) or "")
     return typed
-
-
-def _plain(row: Row) -> Row:
-    """Check that no value is NaN, which JSON has not."""
-    for name, value in row.items():
-        assert not (isinstance(value, float) and not math.isfinite(value)), (name, row)
-    return row

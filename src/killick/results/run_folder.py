@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from killick.errors import DataError
+from killick.results.measurements import read_json_lines
 from killick.results.predictions import Predictions, prediction_files, read_predictions
 from killick.results.rows import Row, read_rows
 
@@ -21,38 +22,25 @@ JOB = "job.json"  # the arm and seed of a run in a comparison
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a run.
+    """What is known of a run; what is not there is empty."""
 
-    Attributes:
-        name: Of the folder.
-        folder: Where it was found; a file of rows alone has the folder that it is in.
-        rows: Its results.
-        metrics: The lines of `metrics.jsonl`.
-        recipe: `recipe.yaml`; empty if it is not there, as the next two.
-        environment: `environment.json`.
-        job: `job.json`, with `arm` and `seed`, if it is part of a comparison.
-    """
-
-    name: str
-    folder: Path
+    name: str  # of the folder
+    folder: Path  # a file of rows alone has the folder that it is in
     rows: list[Row]
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    recipe: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, Any] = field(default_factory=dict)
-    job: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)  # lines of `metrics.jsonl`
+    recipe: dict[str, Any] = field(default_factory=dict)  # `recipe.yaml`
+    environment: dict[str, Any] = field(default_factory=dict)  # `environment.json`
+    job: dict[str, Any] = field(default_factory=dict)  # `job.json`: its arm and seed
 
     @property
     def epochs_before(self) -> int:
         """How many epochs of its schedule another run had trained before it went on."""
-        schedule = self.recipe.get("schedule")
-        schedule = schedule if isinstance(schedule, dict) else {}
-        begin, end = schedule.get("begin", 0), schedule.get("end", 1)
-        epochs = self.recipe.get("epochs", 0)
-        if not all(type(number) in (int, float) for number in (begin, end, epochs)):
+        try:
+            schedule = self.recipe["schedule"]
+            begin, end = schedule["begin"], schedule["end"]
+            return max(0, round(self.recipe["epochs"] * begin / (end - begin)))
+        except (LookupError, TypeError, ValueError, ArithmeticError):
             return 0  # no recipe that Killick wrote
-        if not 0 < begin < end <= 1 or not 0 <= epochs < 2**31:
-            return 0
-        return round(float(epochs * begin / (end - begin)))
 
     @cached_property
     def predictions(self) -> list[Predictions]:
@@ -86,16 +74,15 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for place in places:
-        if not place.exists():
-            raise DataError(f"expected a run folder or a file with rows, found nothing at {place}.")
-        if place.is_file() and place.suffix not in (".csv", ".jsonl"):
-            raise DataError(f"expected a run folder, rows.csv or rows.jsonl, found {place}.")
-        inside = [place] if _has_rows(place) else [p for p in _folders(place) if _has_rows(p)]
-        inside.sort(key=lambda path: str(_read_json(path / "environment.json").get("started", "")))
+        if _has_rows(place) or (place.is_file() and place.suffix in (".csv", ".jsonl")):
+            inside = [place]
+        else:
+            folders = filter(_has_rows, place.glob("*"))
+            inside = sorted(folders, key=lambda folder: (_start(folder), folder))
         if not inside:
             raise DataError(
-                f"expected rows.csv or rows.jsonl in {place} or in its folders, found none. Runs"
-                " have them once they are trained or evaluated."
+                f"expected a run folder, rows.csv or rows.jsonl at {place}, found none. Runs have"
+                " rows once they are trained or evaluated."
             )
         for each in inside:
             found.setdefault(each.resolve(), read_run(each))
@@ -104,17 +91,7 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a `metrics.jsonl`; one that was cut off by a kill is left out."""
-    if not path.exists():
-        return []
-    entries = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
-            entries.append(entry)
-    return entries
+    return [entry for entry in read_json_lines(path) if isinstance(entry.get("step"), int)]
 
 
 def read_job(folder: Path) -> dict[str, Any]:
@@ -122,14 +99,12 @@ def read_job(folder: Path) -> dict[str, Any]:
     return _read_json(folder / JOB)
 
 
-def _has_rows(place: Path) -> bool:
-    if place.is_file():
-        return True
-    return (place / "rows.jsonl").exists() or (place / "rows.csv").exists()
+def _has_rows(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("rows.jsonl", "rows.csv"))
 
 
-def _folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if path.is_dir())
+def _start(folder: Path) -> str:
+    return str(_read_json(folder / "environment.json").get("started", ""))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
