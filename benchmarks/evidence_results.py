@@ -396,7 +396,7 @@ def _draw_gate(faded: Lines) -> str:
         for name, points in curves.items():
             x = sorted(points)
             heights = np.array([points[share] for share in x]).T  # (seeds, shares)
-            put_line(axes, x, heights, styles[name], of=len(curves))
+            put_line(axes, x, heights, styles[name])
         axes.set(xlim=(-0.02, 1.02), ylim=(0, 1.02), xlabel="share of the reference that is shown")
         put_legend(canvas, [(name, sample_line(styles[name])) for name in curves])
         words = "; ".join(

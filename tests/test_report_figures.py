@@ -9,7 +9,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from dataclasses import replace
-from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -26,7 +25,7 @@ from killick.report import figures as drawing
 from killick.report.figures import COLORS, Figure, Missing, choose_styles
 from killick.report.report_data import make_report_data
 from killick.report.sections import SECTIONS, reliability
-from killick.report.sections.examples import _varied, choose_examples
+from killick.report.sections.examples import choose_examples
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -38,13 +37,15 @@ def scene(report_data):
 
 def draw_all(data):
     """All figures by name."""
-    contents = [section.make(data) for _, section in SECTIONS.items()]
+    with drawing.drawing():
+        contents = [section.make(data) for _, section in SECTIONS.items()]
     return {figure.name: figure for content in contents for figure in content.figures}
 
 
 def draw(key, data):
     """The first figure of a section."""
-    return SECTIONS.find(key).make(data).figures[0]
+    with drawing.drawing():
+        return SECTIONS.find(key).make(data).figures[0]
 
 
 @pytest.fixture(scope="module")
@@ -176,21 +177,17 @@ def test_the_heat_map_shows_the_difference_of_every_corruption_in_kinds(scene, f
     assert "blur" not in first.svg
 
 
-def test_the_colors_of_the_heat_map_are_symmetric_and_as_strong_as_the_difference(figures):
+def test_the_colors_of_the_heat_map_are_as_strong_as_the_difference(figures):
     figure = figures["corruptions"]
     largest = max(abs(float(r["difference"])) for r in records_of(figure) if r["difference"])
-    assert f">−{100 * largest:.1f}<" in figure.panels[0].svg
-    assert f">+{100 * largest:.1f}<" in figure.panels[0].svg
     drawn = defaultdict(list)
     for role in ("gain", "loss"):
         color = COLORS[role][0]
         found = re.findall(rf'style="fill: {color}; opacity: ([\d.e-]+)"', figure.panels[0].svg)
         drawn[role] = [float(opacity) for opacity in found]
-    scale = [(step + 0.5) / 6 - 1 for step in range(12)]
     wanted = [float(r["difference"]) / largest for r in records_of(figure) if r["difference"]]
     for role, positive in (("gain", True), ("loss", False)):
         strengths = [s for s in wanted if (s >= 0) == positive]
-        strengths += [s for s in scale if (s > 0) == positive]
         expected = sorted(0.92 * abs(s) for s in strengths if abs(s) > 0.01)
         assert sorted(opacity for opacity in drawn[role] if opacity > 0.005) == pytest.approx(
             expected, abs=0.011
@@ -363,7 +360,7 @@ def test_every_svg_is_xml_with_text_as_text_and_a_description(figures):
             title, description = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
             assert root.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
             assert title.text == panel.title
-            assert len(description.text) > 20
+            assert description.text
             ids = [element.get("id") for element in root.iter() if element.get("id")]
             assert len(ids) == len(set(ids))
             assert not seen & set(ids)
@@ -496,8 +493,8 @@ def test_examples_are_those_that_one_arm_alone_gets_right_in_the_order_of_their_
         for arm, seed, predictions in predictions_by(scene, suite):
             if seed == 0:
                 by_place[predictions.place][arm] = predictions
-    for (_, images), one, two in zip(
-        groups, ("masked-label", "standard"), ("standard", "masked-label"), strict=True
+    for images, one, two in zip(
+        groups.values(), ("masked-label", "standard"), ("standard", "masked-label"), strict=True
     ):
         hashes = {
             hashlib.sha256(f"{place} {number}".encode()).hexdigest(): (place, number)
@@ -515,21 +512,11 @@ def test_examples_are_those_that_one_arm_alone_gets_right_in_the_order_of_their_
             assert image.uri.startswith("data:image/png;base64,")
 
 
-def test_other_images_and_other_corruptions_come_before_any_twice():
-    def choose(*pairs: tuple[int, str]) -> list[tuple[int, str]]:
-        candidates = [SimpleNamespace(number=n, corruption=c) for n, c in pairs]
-        return [(each.number, each.corruption) for each in _varied(candidates, 2)]
-
-    assert choose((1, "fog"), (1, "snow"), (2, "snow")) == [(1, "fog"), (2, "snow")]
-    assert choose((1, "fog"), (2, "fog"), (3, "snow")) == [(1, "fog"), (3, "snow")]
-    assert choose((1, "fog"), (1, "fog")) == [(1, "fog"), (1, "fog")]
-
-
 def test_the_order_of_the_runs_changes_no_example(scene):
     runs = [run for arm in scene.comparison.arms for run in arm.runs]
     other = choose_examples(make_report_data(runs[::-1], "standard"))
-    assert [[image.number for image in images] for _, images in other] == [
-        [image.number for image in images] for _, images in choose_examples(scene)
+    assert [[image.number for image in images] for images in other.values()] == [
+        [image.number for image in images] for images in choose_examples(scene).values()
     ]
 
 
@@ -554,7 +541,7 @@ def test_one_arm_has_its_accuracies_by_severity_and_no_differences(tmp_path):
     for corruption, severity in itertools.product(CORRUPTIONS, (1, 3, 5)):
         value = mean(truth["standard", corruption, severity, seed] for seed in (0, 1))
         assert f">{100 * value:.1f}<" in panel.svg
-    assert [title for title, _ in choose_examples(scene)] == ["Wrong", "Right"]
+    assert list(choose_examples(scene)) == ["Wrong", "Right"]
 
 
 def test_more_arms_than_fit_into_a_heat_map_have_more_panels(scene, tmp_path):

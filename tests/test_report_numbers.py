@@ -478,8 +478,8 @@ def test_the_main_arm_is_chosen_by_what_it_is_not_by_how_it_did(arms, main):
 
 def test_the_headline_has_both_means_over_common_seeds_and_the_interval():
     comparison = make_arms("standard", "masked-label")
-    one = Estimate({1: 0.9}, 0.9, None, Interval(0.1, 0.05, 0.15, ""))
-    two = Estimate({0: 0.2, 1: 0.8}, 0.5, 0.42, None)
+    one = Estimate({1: 0.9}, Interval(0.1, 0.05, 0.15, ""))
+    two = Estimate({0: 0.2, 1: 0.8}, None)
     table = {"standard": {"clean_top1": two}, "masked-label": {"clean_top1": one}}
     text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
     for words in ("90.0 % clean accuracy", "80.0 %", "+10.0 points", "+5.0 to +15.0", "1 seed"):

@@ -271,7 +271,7 @@ def test_one_run_has_a_page_of_its_own(grid, tmp_path):
     one = next(path for path in sorted(grid.iterdir()) if path.name.startswith("arm2"))
     page = write_report(find_runs([one]), tmp_path)
     text = text_of(page)
-    assert "Masked-label on shapes" in text
+    assert "masked-label on shapes" in text
     assert "baseline" not in text
     assert not re.search('class="(difference|mark)', page.read_text())
     assert 'class="missing"' not in page.read_text()

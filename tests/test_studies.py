@@ -212,7 +212,7 @@ def test_the_check_of_alpha_tells_whether_the_right_target_ran(ran, uniform, lab
     table = {arm: dict(numbers) for arm, numbers in results.report.table.items()}
     for protocol, value in (("masked-uniform", uniform), ("masked-label", label)):
         name = results.arm(protocol=protocol, alpha=1.0)
-        table[name]["clean_top1"] = Estimate({0: value}, value, None, None)
+        table[name]["clean_top1"] = Estimate({0: value}, None)
     results = replace(results, report=replace(results.report, table=table))
     (check,) = find_study("alpha").findings(results).checks
     assert check.holds is holds

@@ -13,16 +13,16 @@ then paired, image by image. Nothing here loops over images or resamples.
 
 import hashlib
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from killick import metrics
 from killick.metrics import cosine_series as cosines
-from killick.report.conditions import LABELED, MARGINAL, OOD, SINGLE, Condition, Place
+from killick.report.conditions import LABELED, MARGINAL, OOD, SINGLE, Condition
 from killick.results.predictions import Array, Predictions
 
 RESAMPLES = 1000
@@ -40,10 +40,7 @@ class BootstrapDraws:
         self._made: dict[tuple[str, int], Tensor] = {}
 
     def counts(self, images: str, count: int) -> Tensor:
-        """`(resamples, count)`, uint8, each line of which sums to `count`.
-
-        Images with another name are drawn independently.
-        """
+        """`(resamples, count)`, uint8, each line of which sums to `count`; by name independent."""
         if (images, count) not in self._made:
             self._made[images, count] = self._draw(images, count)
         return self._made[images, count]
@@ -66,39 +63,35 @@ class BootstrapDraws:
 
 @dataclass(frozen=True)
 class Resampled:
-    """The numbers about a model in resampled test sets."""
+    """A number about a model in resampled test sets."""
 
-    values: dict[Condition, Tensor] = field(default_factory=dict)  # `(resamples,)` each
-    # which images a test set holds, see `images_of`; only numbers about equal images are paired
-    images: dict[Place, tuple[str, ...]] = field(default_factory=dict)
-    counts: dict[Place, int] = field(default_factory=dict)  # of the images of each test set
+    values: Tensor  # `(resamples,)`
+    images: tuple[str, ...]  # which images, see `images_of`; only equal images are paired
+    count: int  # of the images
 
 
 def resample(
-    predictions: Sequence[Predictions],
-    draws: BootstrapDraws,
-    errors: Mapping[Condition, float] | None = None,
-) -> Resampled:
+    predictions: Sequence[Predictions], draws: BootstrapDraws, errors: Mapping[Condition, float]
+) -> dict[Condition, Resampled]:
     """All numbers about one model in resampled test sets.
 
     Args:
         predictions: Of one model, from one evaluation.
         draws: Shared by the models that are compared.
-        errors: Smooth calibration errors that are known already, which saves finding bandwidths.
-            Test sets that are not in it have no resampled calibration error.
+        errors: The smooth calibration errors of the test sets, for their bandwidths. Test sets that
+            are not in it have no resampled calibration error.
     """
-    found = Resampled()
-    groups: dict[tuple[str, int], list[Predictions]] = {}
+    found: dict[Condition, Resampled] = {}
+    groups: dict[tuple[str, int], list[Predictions]] = defaultdict(list)
     for each in predictions:
-        if each.about.get("suite") in LABELED and "correct" in each.single:
-            groups.setdefault((_label_digest(each), each.count), []).append(each)
-    for (name, count), sets in groups.items():
-        if count:
-            _resample_labeled(found, sets, draws, name, errors)
+        if each.about.get("suite") in LABELED and "correct" in each.single and each.count:
+            groups[_label_digest(each), each.count].append(each)
+    for (name, _), sets in groups.items():
+        found |= _resample_labeled(sets, draws, name, errors)
     clean = next((each for each in predictions if each.about.get("suite") == "clean"), None)
     for each in predictions:
         if clean is not None and clean.count and each.about.get("suite") == OOD and each.count:
-            _resample_detection(found, clean, each, draws)
+            found |= _resample_detection(clean, each, draws)
     return found
 
 
@@ -119,11 +112,12 @@ def _label_digest(predictions: Predictions) -> str:
     return hashlib.sha256(labels.astype(np.int64).tobytes()).hexdigest()[:16]
 
 
-def _place_of(predictions: Predictions) -> Place:
+def _condition(predictions: Predictions, inference: str, metric: str) -> Condition:
     about = predictions.about
-    suite = str(about["suite"])
-    corruption, severity = str(about.get("corruption") or ""), about.get("severity") or 0
-    return suite, str(about["set"]) if suite == OOD else "", corruption, int(severity)
+    suite, corruption = str(about["suite"]), str(about.get("corruption") or "")
+    severity = int(about.get("severity") or 0)
+    name = str(about["set"]) if suite == OOD else ""
+    return Condition(inference, metric, suite, name, corruption, severity)
 
 
 def _by_inference(predictions: Predictions) -> Iterator[tuple[str, dict[str, Array]]]:
@@ -133,37 +127,37 @@ def _by_inference(predictions: Predictions) -> Iterator[tuple[str, dict[str, Arr
 
 
 def _resample_labeled(
-    found: Resampled,
     sets: Sequence[Predictions],
     draws: BootstrapDraws,
     name: str,
-    errors: Mapping[Condition, float] | None,
-) -> None:
+    errors: Mapping[Condition, float],
+) -> dict[Condition, Resampled]:
     """Accuracy, likelihood and calibration of sets that were made of the same images."""
+    images: dict[Condition, tuple[str, ...]] = {}
     linear: dict[Condition, Array] = {}
     smooth: dict[Condition, tuple[Tensor, Tensor, float]] = {}
     for each in sets:
-        place = _place_of(each)
-        found.images[place], found.counts[place] = images_of(each), each.count
         for inference, values in _by_inference(each):
-            linear[Condition(inference, "top1", *place)] = values["correct"]
-            linear[Condition(inference, "nll", *place)] = values["nll"]
-            condition = Condition(inference, "smooth_ece", *place)
-            if errors is not None and condition not in errors:
-                continue
-            confidence = torch.from_numpy(values["confidence"].astype(np.float64)).clamp(0, 1)
-            correct = torch.from_numpy(values["correct"])
-            error = metrics.smooth_ece(confidence, correct) if errors is None else errors[condition]
-            smooth[condition] = confidence, confidence - correct.double(), _bandwidth(error)
+            metrics = ("top1", "nll", "smooth_ece")
+            top1, nll, ece = (_condition(each, inference, metric) for metric in metrics)
+            images |= dict.fromkeys((top1, nll, ece), images_of(each))
+            linear[top1], linear[nll] = values["correct"], values["nll"]
+            if ece in errors:
+                confidence = torch.from_numpy(values["confidence"].astype(np.float64)).clamp(0, 1)
+                residuals = confidence - torch.from_numpy(values["correct"]).double()
+                smooth[ece] = confidence, residuals, _bandwidth(errors[ece])
     columns = torch.from_numpy(np.stack(list(linear.values()), 1).astype(np.float32))
     parts: dict[Condition, list[Tensor]] = {condition: [] for condition in (*linear, *smooth)}
     for weights in draws.weights(name, sets[0].count):
         means = (weights @ columns).double().unbind(1)
         for condition, mean in zip(linear, means, strict=True):
             parts[condition].append(mean)
-        for condition, (confidence, residuals, bandwidth) in smooth.items():
-            parts[condition].append(smooth_errors(confidence, residuals, bandwidth, weights))
-    found.values.update({condition: torch.cat(pieces) for condition, pieces in parts.items()})
+        for condition, arguments in smooth.items():
+            parts[condition].append(smooth_errors(*arguments, weights))
+    return {
+        condition: Resampled(torch.cat(pieces), images[condition], sets[0].count)
+        for condition, pieces in parts.items()
+    }
 
 
 def _bandwidth(error: float) -> float:
@@ -191,26 +185,26 @@ def smooth_errors(
 
 
 def _resample_detection(
-    found: Resampled, clean: Predictions, other: Predictions, draws: BootstrapDraws
-) -> None:
+    clean: Predictions, other: Predictions, draws: BootstrapDraws
+) -> dict[Condition, Resampled]:
     """How well the energy separates an OOD set from the clean test set.
 
     Both sides are drawn independently, also where OOD images were made from test images: nothing is
     left of these that the energy could depend on.
     """
-    place = _place_of(other)
-    found.images[place] = (*images_of(clean), *images_of(other))
-    found.counts[place] = other.count
+    images = (*images_of(clean), *images_of(other))
     name = f"{other.about['set']} {other.about.get('images', '')}"
     inside = draws.counts(_label_digest(clean), clean.count)
     outside = draws.counts(name, other.count)
+    found = {}
     for (inference, ours), (_, theirs) in zip(
         _by_inference(clean), _by_inference(other), strict=False
     ):
-        scores = ours["energy"], theirs["energy"]
-        found.values[Condition(inference, "auroc", *place)] = areas(*scores, inside, outside)
-        rates = false_rates(*scores, inside, outside)
-        found.values[Condition(inference, "fpr_at_95_tpr_in", *place)] = rates
+        for metric, compute in (("auroc", areas), ("fpr_at_95_tpr_in", false_rates)):
+            values = compute(ours["energy"], theirs["energy"], inside, outside)
+            condition = _condition(other, inference, metric)
+            found[condition] = Resampled(values, images, other.count)
+    return found
 
 
 def areas(ours: Array, theirs: Array, inside: Tensor, outside: Tensor) -> Tensor:

@@ -1,17 +1,17 @@
 """A comparison: runs as arms and seeds, a baseline, and notes about how they can be compared."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from killick.errors import DataError, check_option
 from killick.report.bootstrap import BootstrapDraws, Resampled, resample
-from killick.report.conditions import Condition, condition_of, values_in
+from killick.report.conditions import MARGINAL, Condition, condition_of
 from killick.report.evaluations import (
     choose_evaluations,
-    describe_evaluation,
     evaluation_of,
     predictions_of,
     split_models,
@@ -20,6 +20,7 @@ from killick.report.run_groups import ArmRuns, group_runs, seed_of
 from killick.results.run_folder import Run
 
 RunKey = tuple[str, int]  # arm, seed
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Comparison:
     baseline: ArmRuns | None  # differences are to this one; None with one arm
     data: str  # the data set on which all were evaluated
     notes: tuple[str, ...] = ()  # limits of the comparison, such as unequal seeds or test sets
-    left_out: tuple[str, ...] = ()  # a line for each run without comparable results
+    left_out: tuple[str, ...] = ()  # a line for each run that is not used
 
     @cached_property
     def runs(self) -> dict[RunKey, Run]:
@@ -39,27 +40,32 @@ class Comparison:
 
     @cached_property
     def values(self) -> dict[RunKey, dict[Condition, float]]:
-        """The numbers of each run."""
-        return {key: values_in(run.rows) for key, run in self.runs.items()}
+        """The numbers of each run.
+
+        A model without references has one inference, whose numbers count for both where others have
+        references.
+        """
+        found = {}
+        for key, run in self.runs.items():
+            values = {c: float(row["value"]) for row in run.rows if (c := condition_of(row))}
+            found[key] = _with_marginal(values) if key in self._without_references else values
+        return found
 
     @cached_property
-    def resampled(self) -> dict[RunKey, Resampled]:
+    def resampled(self) -> dict[RunKey, dict[Condition, Resampled]]:
         """The numbers of each run in resampled test sets; empty without predictions."""
         draws = BootstrapDraws()
-        return {
-            key: resample(predictions_of(run), draws, self.values[key])
-            for key, run in self.runs.items()
-        }
-
-    def has_references(self, run: RunKey) -> bool:
-        """Whether a model was evaluated with references; others have one inference alone."""
-        return run in self._with_references
+        found = {}
+        for key, run in self.runs.items():
+            values = resample(predictions_of(run), draws, self.values[key])
+            found[key] = _with_marginal(values) if key in self._without_references else values
+        return found
 
     @cached_property
-    def _with_references(self) -> frozenset[RunKey]:
-        return frozenset(
-            key for key, run in self.runs.items() if any(str(row["k"]) for row in run.rows)
-        )
+    def _without_references(self) -> set[RunKey]:
+        """The models without references, where others have them."""
+        found = {key for key, run in self.runs.items() if not any(row["k"] for row in run.rows)}
+        return found if len(found) < len(self.runs) else set()
 
 
 def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Comparison:
@@ -74,28 +80,36 @@ def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Compari
         DataError: If there are no results in them.
         OptionError: If there is no such arm.
     """
-    notes: list[str] = []
     left_out: list[str] = []
     parts = _with_results([part for run in runs for part in split_models(run)], left_out)
     data, parts = _choose_data(parts, left_out)
     chosen = choose_evaluations(parts)
-    _note_evaluations(chosen, notes)
-    arms = [_one_per_seed(arm, notes) for arm in group_runs(chosen)]
+    arms = [_one_per_seed(arm, left_out) for arm in group_runs(chosen)]
     base = _choose_baseline(arms, baseline)
     arms.sort(key=lambda arm: arm is not base)  # stable: the others stay as they came
+    keys = {run.name: evaluation_of(run.rows[0]) for run in chosen}
+    usual = Counter(keys.values()).most_common(1)[0][0]
+    notes = [
+        f"{name} was evaluated on other images than the others: {', '.join(filter(None, key))}."
+        for name, key in keys.items()
+        if key != usual
+    ]
     if len({arm.seeds for arm in arms}) > 1:
-        words = "; ".join(f"{arm.name} {', '.join(map(str, arm.seeds))}" for arm in arms)
-        notes.append(f"Unequal seeds ({words}): differences are over the seeds that both have.")
+        notes.append("Unequal seeds: differences are over the seeds that both arms have.")
     found = base if len(arms) > 1 else None
     return Comparison(tuple(arms), found, data, tuple(notes), tuple(left_out))
 
 
-def _with_results(runs: Iterable[Run], left_out: list[str]) -> list[Run]:
+def _with_marginal(values: dict[Condition, Value]) -> dict[Condition, Value]:
+    return values | {c._replace(inference=MARGINAL): value for c, value in values.items()}
+
+
+def _with_results(runs: Sequence[Run], left_out: list[str]) -> list[Run]:
     kept = []
     for run in runs:
         if run.job.get("finished") is False:
             left_out.append(f"{run.name} is left out: not finished.")
-        elif not any(condition_of(row) is not None for row in run.rows):
+        elif not any(condition_of(row) for row in run.rows):
             left_out.append(f"{run.name} is left out: no results yet.")
         else:
             kept.append(run)
@@ -120,42 +134,22 @@ def _choose_data(runs: Sequence[Run], left_out: list[str]) -> tuple[str, list[Ru
     return data, kept
 
 
-def _note_evaluations(runs: Sequence[Run], notes: list[str]) -> None:
-    keys = [evaluation_of(run.rows[0]) for run in runs]
-    usual = Counter(keys).most_common(1)[0][0]
-    for run, key in zip(runs, keys, strict=True):
-        if key != usual:
-            notes.append(
-                f"{run.name} was evaluated on other images ({describe_evaluation(key)}) than the"
-                f" others ({describe_evaluation(usual)})."
-            )
-
-
-def _one_per_seed(arm: ArmRuns, notes: list[str]) -> ArmRuns:
-    """An arm with one run for each seed: the one evaluated last."""
+def _one_per_seed(arm: ArmRuns, left_out: list[str]) -> ArmRuns:
+    """An arm with one run for each seed, the last one."""
     runs: dict[int, Run] = {}
-    for run in sorted(arm.runs, key=_evaluated_at):
-        if (old := runs.get(seed_of(run))) is not None:
-            notes.append(
-                f"{arm.name} has two runs of seed {seed_of(run)}: {run.name}, evaluated last, is"
-                f" used, {old.name} is not."
-            )
+    for run in arm.runs:
+        if old := runs.get(seed_of(run)):
+            left_out.append(f"{old.name} is left out: {run.name} has the same arm and seed.")
         runs[seed_of(run)] = run
-    return replace(arm, runs=tuple(runs[seed] for seed in sorted(runs)))
-
-
-def _evaluated_at(run: Run) -> float:
-    """When the rows of a run were written; 0 if unknown."""
-    files = [run.folder / name for name in ("rows.jsonl", "rows.csv")]
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+    return replace(arm, runs=tuple(runs.values()))
 
 
 def _choose_baseline(arms: Sequence[ArmRuns], name: str | None) -> ArmRuns:
-    if name is not None:
-        by_folder = [arm for arm in arms if any(run.name == Path(name).name for run in arm.runs)]
-        named = [arm for arm in arms if arm.name == name] or by_folder
-        if not named:
-            check_option("the baseline", name, [arm.name for arm in arms])
-        return named[0]
-    plain = (arm for arm in arms if arm.protocol == "standard" and arm.from_scratch)
-    return next(plain, arms[0])
+    if name is None:
+        plain = (arm for arm in arms if arm.protocol == "standard" and arm.from_scratch)
+        return next(plain, arms[0])
+    by_name = {arm.name: arm for arm in arms}
+    by_name = by_name | {run.name: arm for arm in arms for run in arm.runs} | by_name
+    short = name if name in by_name else Path(name).name
+    check_option("the baseline", short, by_name)
+    return by_name[short]

@@ -1,6 +1,5 @@
 """Conditions: which metric, inference and test set a number about a model belongs to."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from killick.results.rows import Row
@@ -11,8 +10,6 @@ LABELED = ("clean", *CORRUPTED)
 OOD = "ood"
 OOD_SCORE = "energy"
 TEMPERATURE = "temperature"
-
-Place = tuple[str, str, str, int]
 
 
 class Condition(NamedTuple):
@@ -25,11 +22,6 @@ class Condition(NamedTuple):
     corruption: str = ""  # empty if there is none
     severity: int = 0  # from 1 to 5; 0 if there is none
     scaling: str = ""  # "temperature" if logits were divided by a fitted temperature; else empty
-
-    @property
-    def place(self) -> Place:
-        """The test set alone."""
-        return self[2:6]
 
 
 def condition_of(row: Row) -> Condition | None:
@@ -51,8 +43,3 @@ def condition_of(row: Row) -> Condition | None:
         int(row["severity"]) if corrupted else 0,
         scaling,
     )
-
-
-def values_in(rows: Iterable[Row]) -> dict[Condition, float]:
-    """The numbers in rows by condition."""
-    return {found: float(row["value"]) for row in rows if (found := condition_of(row)) is not None}

@@ -1,30 +1,39 @@
-"""Chooses one evaluation of each run: a folder may hold several, with other limits or seeds.
+"""Chooses one evaluation of each run, and finds its predictions.
 
-Numbers are compared only if they were measured alike, so one evaluation of each run is used, the
-same kind for all runs where they have it.
+A folder may hold several evaluations, with other limits or seeds. Numbers are compared only if they
+were measured alike, so one evaluation of each run is used, the same kind for all runs where they
+have it.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from killick.report.conditions import condition_of
-from killick.results.predictions import Predictions
+import numpy as np
+
+from killick.report.conditions import MARGINAL, OOD, condition_of
+from killick.report.run_groups import ArmRuns, seed_of
+from killick.results.predictions import Array, Predictions
 from killick.results.rows import Row
 from killick.results.run_folder import Run
 
-# An evaluation: the data, how many of its images, the seed, the precision.
 EVALUATION = ("data", "limit", "evaluation_seed", "precision")
 # One evaluation may have several numbers for one condition; they differ in these columns.
-_VARIANT = ("suite", "inference", "table", "view", "k")
-_CONDITION = (
-    *("suite", "set", "corruption", "severity", "inference", "reference", "scaling", "score"),
-    "metric",
-)
+_VARIANT = ("source", "suite", "inference", "table", "view", "k")
 _TEST_SET = ("suite", "set", "corruption", "severity")
+_CONDITION = (*_TEST_SET, "inference", "reference", "scaling", "score", "metric")
 _IMAGES = ("source", "table", "view", "images", *EVALUATION)
 Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LabeledPredictions:
+    """The predictions of one run for some test sets, one after another."""
+
+    confidence: Array  # of the predicted class
+    correct: Array  # whether the prediction is right
+    spread: Array  # over references; empty with one reference
 
 
 def split_models(run: Run) -> list[Run]:
@@ -32,11 +41,11 @@ def split_models(run: Run) -> list[Run]:
     names = list(dict.fromkeys(str(row["model"]) for row in run.rows))
     if len(names) <= 1:
         return [run]
-    parts = []
-    for name in names:
-        rows = [row for row in run.rows if row["model"] == name]
-        parts.append(replace(run, rows=rows) if name == run.name else Run(name, run.folder, rows))
-    return parts
+    rows = {name: [row for row in run.rows if row["model"] == name] for name in names}
+    return [
+        replace(run, rows=own) if name == run.name else Run(name, run.folder, own)
+        for name, own in rows.items()
+    ]
 
 
 def choose_evaluations(runs: Sequence[Run]) -> list[Run]:
@@ -44,14 +53,25 @@ def choose_evaluations(runs: Sequence[Run]) -> list[Run]:
 
     A run without it keeps the evaluation that it has most rows of.
     """
-    sizes: Counter[Key] = Counter()
-    variants: Counter[Key] = Counter()
+    rows = [row for run in runs for row in run.rows]
+    sizes = Counter(evaluation_of(row) for row in rows if condition_of(row) is not None)
+    variants = Counter(_columns(row, _VARIANT) for row in rows)
+
+    def rank(row: Row) -> tuple[int, Key]:
+        """The most common variant is best; ties are broken alike for all rows."""
+        variant = _columns(row, _VARIANT)
+        return variants[variant], variant
+
+    chosen = []
     for run in runs:
+        best = max(map(evaluation_of, run.rows), key=lambda key: sizes[key])
+        kept: dict[Key, Row] = {}
         for row in run.rows:
-            variants[_variant_of(row)] += 1
-            if condition_of(row) is not None:
-                sizes[evaluation_of(row)] += 1
-    return [replace(run, rows=_choose_rows(run.rows, sizes, variants)) for run in runs]
+            if evaluation_of(row) == best:
+                condition = _columns(row, _CONDITION)
+                kept[condition] = max(row, kept.get(condition, row), key=rank)
+        chosen.append(replace(run, rows=list(kept.values())))
+    return chosen
 
 
 def evaluation_of(row: Row) -> Key:
@@ -59,49 +79,48 @@ def evaluation_of(row: Row) -> Key:
     return _columns(row, EVALUATION)
 
 
-def describe_evaluation(key: Key) -> str:
-    """An evaluation in words."""
-    data, limit, seed, precision = key
-    return f"{data}, {limit or 'all'} images, seed {seed or 0}, {precision or 'float32'}"
-
-
 def predictions_of(run: Run) -> list[Predictions]:
     """The predictions that belong to the rows of a run with one evaluation."""
-    shown: dict[Key, set[Key]] = {}
-    references = {str(row["k"]) for row in run.rows if row["inference"] == "marginal"}
+    shown: dict[Key, set[Key]] = defaultdict(set)
+    references = {str(row["k"]) for row in run.rows if row["inference"] == MARGINAL}
     for row in run.rows:
         if condition_of(row) is not None:
-            shown.setdefault(_columns(row, _TEST_SET), set()).add(_columns(row, _IMAGES))
+            shown[_columns(row, _TEST_SET)].add(_columns(row, _IMAGES))
     found: dict[Key, Predictions] = {}
     for each in run.predictions:
         place, k = _columns(each.about, _TEST_SET), str(each.about.get("k", ""))
-        known = _columns(each.about, _IMAGES) in shown.get(place, ())
-        if known and (not references or k in references):
+        if _columns(each.about, _IMAGES) in shown[place] and (not references or k in references):
             found[place] = each
     return list(found.values())
 
 
-def _choose_rows(rows: Iterable[Row], sizes: Counter[Key], variants: Counter[Key]) -> list[Row]:
-    rows = list(rows)
-    keys = dict.fromkeys(evaluation_of(row) for row in rows)
-    best = max(keys, key=lambda key: sizes[key], default=None)
-    kept: dict[Key, Row] = {}
+def labeled_predictions(
+    arm: ArmRuns, suites: tuple[str, ...], inference: str = "single"
+) -> list[LabeledPredictions]:
+    """All images of some suites, for each seed that has predictions."""
+    found = []
+    for run in arm.runs:
+        sets = [each for each in predictions_of(run) if each.about.get("suite") in suites]
+        parts = [part for each in sets if "correct" in (part := getattr(each, inference))]
+        if parts:
+            spread = [part["spread"] for part in parts if "spread" in part]
+            found.append(
+                LabeledPredictions(
+                    np.concatenate([part["confidence"] for part in parts]).astype(np.float64),
+                    np.concatenate([part["correct"] for part in parts]).astype(bool),
+                    np.concatenate(spread or [np.zeros(0)]),
+                )
+            )
+    return found
 
-    def rank(row: Row) -> tuple[int, Key]:
-        """The most common variant is best; ties are broken alike for all rows."""
-        return variants[_variant_of(row)], _variant_of(row)
 
-    for row in rows:
-        if evaluation_of(row) == best:
-            condition = _columns(row, _CONDITION)
-            if condition not in kept or rank(row) >= rank(kept[condition]):
-                kept[condition] = row
-    return list(kept.values())
-
-
-def _variant_of(row: Row) -> Key:
-    source = str(row["source"])
-    return (source, *_columns(row, _VARIANT))
+def energies(arm: ArmRuns) -> Iterator[tuple[int, str, Array]]:
+    """The energy of each image: seed, OOD set or "" for the clean test set, `(n,)`."""
+    for run in arm.runs:
+        for each in predictions_of(run):
+            if each.about.get("suite") in ("clean", OOD):
+                name = str(each.about["set"]) if each.about["suite"] == OOD else ""
+                yield seed_of(run), name, each.single["energy"].astype(np.float64)
 
 
 def _columns(row: Mapping[str, Any], names: Iterable[str]) -> Key:

@@ -6,6 +6,7 @@ screens. A panel is as wide as a phone; on wider screens panels stand side by si
 """
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,8 +54,6 @@ _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LONGEST_TITLE = 40
 _ROUGH = re.compile(r"(\d\.\d\d)\d+")  # a hundredth of a pixel is enough
-
-_MOST_BANDS = 6  # more would hide each other
 
 Record = Sequence[Any]
 
@@ -109,16 +108,17 @@ class Missing:
 
 def choose_styles(comparison: Comparison) -> dict[str, Style]:
     """A style for each arm by name; the baseline in ink."""
-    styles = {}
-    others = 0
-    for arm in comparison.arms:
-        if arm is comparison.baseline:
-            styles[arm.name] = Style("arm-0", "-", "o")
-            continue
-        role = f"arm-{others % _HUES + 1}"
-        others += 1
-        dashes, marker = _DASHES[others % len(_DASHES)], _MARKERS[others % len(_MARKERS)]
-        styles[arm.name] = Style(role, dashes, marker)
+    others = [arm.name for arm in comparison.arms if arm is not comparison.baseline]
+    styles = {
+        name: Style(
+            f"arm-{place % _HUES + 1}",
+            _DASHES[(place + 1) % len(_DASHES)],
+            _MARKERS[(place + 1) % len(_MARKERS)],
+        )
+        for place, name in enumerate(others)
+    }
+    if comparison.baseline is not None:
+        styles[comparison.baseline.name] = Style("arm-0", "-", "o")
     return styles
 
 
@@ -169,13 +169,12 @@ def new_chart(
 def put_legend(canvas: Canvas, entries: Iterable[tuple[str, Line2D | Any]]) -> None:
     """A legend at the lower edge."""
     titles, handles = zip(*entries, strict=True)
-    shown = [shorten(title) for title in titles]
     canvas.legend(
         handles,
-        shown,
+        [shorten(title) for title in titles],
         loc="lower left",
         bbox_to_anchor=(0.005, 0.0),
-        ncols=columns_for(shown),
+        ncols=_legend_columns(titles),
         columnspacing=1.2,
         labelspacing=0.35,
         borderaxespad=0.1,
@@ -188,16 +187,14 @@ def put_arm_legend(canvas: Canvas, names: Iterable[str], styles: Mapping[str, St
     put_legend(canvas, [(name, sample_line(styles[name])) for name in names])
 
 
-def columns_for(titles: Sequence[str]) -> int:
-    """Columns of a legend that fit into the width of a panel."""
-    widest = max(map(len, map(shorten, titles)), default=0)
-    return 3 if widest <= 8 else 2 if widest <= 17 else 1
-
-
 def legend_height(titles: Sequence[str]) -> int:
     """The px that a legend takes."""
-    columns = columns_for(titles)
-    return LINE_OF_LEGEND * -(-len(titles) // columns) + 6
+    return LINE_OF_LEGEND * math.ceil(len(titles) / _legend_columns(titles)) + 6
+
+
+def _legend_columns(titles: Sequence[str]) -> int:
+    widest = max(map(len, map(shorten, titles)), default=0)
+    return 3 if widest <= 8 else 2 if widest <= 17 else 1
 
 
 def sample_line(style: Style) -> Line2D:
@@ -205,10 +202,26 @@ def sample_line(style: Style) -> Line2D:
     return Line2D([], [], color=style.color, linestyle=style.dashes, marker=style.marker)
 
 
-def put_line(axes: Axes, x: Any, lines: Any, style: Style, *, of: int, every: int = 1) -> None:
+def line_chart(
+    heading: str,
+    below: str,
+    curves: Mapping[str, tuple[Any, Any]],
+    styles: Mapping[str, Style],
+    along: str,
+) -> tuple[Canvas, Axes]:
+    """A chart with a line for each arm: x and `(seeds, points)`, see `put_line`."""
+    canvas, axes = new_chart(heading, below, list(curves))
+    for name, (x, lines) in curves.items():
+        put_line(axes, x, lines, styles[name])
+    axes.set_xlabel(along)
+    put_arm_legend(canvas, curves, styles)
+    return canvas, axes
+
+
+def put_line(axes: Axes, x: Any, lines: Any, style: Style, *, every: int | None = None) -> None:
     """The mean of `lines`, `(seeds, points)`, and a band from their minimum to their maximum.
 
-    With many arms (`of`) there are no bands; a marker is drawn at `every` so many points.
+    A marker is drawn at `every` so many points, by default at ten of them.
     """
     axes.plot(
         x,
@@ -216,17 +229,17 @@ def put_line(axes: Axes, x: Any, lines: Any, style: Style, *, of: int, every: in
         color=style.color,
         linestyle=style.dashes,
         marker=style.marker,
-        markevery=every,
+        markevery=every or max(1, len(x) // 10),
         markersize=4.5,
     )
-    if len(lines) > 1 and of <= _MOST_BANDS:
+    if len(lines) > 1:
         low, high = lines.min(0), lines.max(0)
         axes.fill_between(x, low, high, color=style.color, alpha=0.16, linewidth=0)
 
 
-def describe_bands(seeds: int, arms: int) -> str:
-    """The end of a heading that explains bands, where there are any."""
-    return "; band: all seeds" if seeds > 1 and arms <= _MOST_BANDS else ""
+def put_diagonal(axes: Axes) -> None:
+    """A dotted line from 0 to 100 % on both axes."""
+    axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
 
 
 def shorten(title: str, longest: int = _LONGEST_TITLE) -> str:
@@ -236,14 +249,14 @@ def shorten(title: str, longest: int = _LONGEST_TITLE) -> str:
         >>> shorten("masked-label-alpha0.25", 16)
         'masked-…lpha0.25'
     """
-    title = clean(title)
+    title = _clean(title)
     if len(title) <= longest:
         return title
     first = (longest - 1) // 2
     return f"{title[:first]}…{title[first + 1 - longest :]}"
 
 
-def clean(text: str) -> str:
+def _clean(text: str) -> str:
     """Text without control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
@@ -258,7 +271,7 @@ def finish(canvas: Canvas, name: str, title: str, description: str) -> Panel:
     svg = re.sub(r'(\s)(id|clip-path|xlink:href)="(url\()?(#?)', rf'\1\2="\3\4{name}-', svg)
     svg = re.sub(r'="[^"]*"', _tidy_attribute, svg)
     svg = re.sub(r"\n\s*", "\n", svg)
-    title, description = clean(title), clean(description)
+    title, description = _clean(title), _clean(description)
     words = (
         f'<title id="{name}-title">{escape(title)}</title>'
         f'<desc id="{name}-desc">{escape(description)}</desc>'

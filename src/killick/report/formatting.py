@@ -1,7 +1,5 @@
 """Numbers and names as they are shown."""
 
-from collections.abc import Sequence
-
 
 def percent(share: float, digits: int = 1) -> str:
     """A share in percent.
@@ -36,26 +34,14 @@ def signless(value: float, digits: int) -> str:
     return signed(value, digits).removeprefix("+")
 
 
-def enumerate_words(words: Sequence[str]) -> str:
-    """Words in a sentence.
-
-    Example:
-        >>> enumerate_words(["fog", "snow", "frost"])
-        'fog, snow and frost'
-    """
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def count_words(count: int, one: str, many: str | None = None) -> str:
+def count_words(count: int, one: str) -> str:
     """A count with its noun.
 
     Example:
         >>> count_words(1, "seed"), count_words(1200, "image")
         ('1 seed', '1,200 images')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {one if count == 1 else one + 's'}"
 
 
 def spell_corruption(name: str) -> str:
@@ -66,8 +52,3 @@ def spell_corruption(name: str) -> str:
         ('JPEG compression', 'Gaussian noise')
     """
     return name.replace("_", " ").replace("jpeg", "JPEG").replace("gaussian", "Gaussian")
-
-
-def capitalize(sentence: str) -> str:
-    """A sentence that begins with a capital, its other letters as they were."""
-    return sentence[:1].upper() + sentence[1:]

@@ -36,6 +36,13 @@ class Interval:
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
     @property
+    def reach(self) -> tuple[float, float]:
+        """How far the interval goes below and above the value; 0 without an interval."""
+        if self.low is None or self.high is None:
+            return 0.0, 0.0
+        return self.value - self.low, self.high - self.value
+
+    @property
     def seeds_agree(self) -> bool:
         """Whether all seeds are on one side of 0, closer to each other than their mean is to 0."""
         if len(self.by_seed) < 2:
@@ -50,16 +57,18 @@ def t_interval(differences: Sequence[float]) -> Interval:
     value = statistics.fmean(differences)
     error = statistics.stdev(differences) / math.sqrt(count)
     reach = float(stats.t.ppf(0.975, count - 1)) * error
-    return Interval(value, value - reach, value + reach, f"paired t over {count} seeds")
+    method = f"paired t over {count} seeds"
+    return Interval(value, value - reach, value + reach, method, tuple(differences))
 
 
-def bootstrap_interval(value: float, resampled: Tensor, images: int, seeds: int) -> Interval:
-    """An interval around `value`, a mean over `seeds`, from the same difference in each resample."""
+def bootstrap_interval(differences: Sequence[float], resampled: Tensor, images: int) -> Interval:
+    """An interval around the mean over seeds, from the same difference in each resample."""
+    value, seeds = statistics.fmean(differences), len(differences)
     if images < FEWEST:
         return no_interval(value, f"no interval: {images} images are too few")
     reach = _NORMAL * float(resampled.double().std(correction=1))
     method = f"paired bootstrap over {images:,} images, {seeds} seed{'s' * (seeds > 1)}"
-    return Interval(value, value - reach, value + reach, method)
+    return Interval(value, value - reach, value + reach, method, tuple(differences))
 
 
 def no_interval(value: float, reason: str) -> Interval:

@@ -4,15 +4,14 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 from killick import __version__
 from killick.report.comparison import Comparison
-from killick.report.figures import COLORS, Missing, dark_rules, to_page, variables
-from killick.report.formatting import count_words, signed, signless
+from killick.report.figures import COLORS, dark_rules, to_page, variables
+from killick.report.formatting import count_words
 from killick.report.report_data import ReportData
-from killick.report.sections import Content, Section
+from killick.report.sections import ENVIRONMENT, Content, Section
 from killick.report.statistics import metrics_of
 from killick.report.summary_metrics import SummaryMetric
 
@@ -42,26 +41,11 @@ def choose_columns(data: ReportData) -> dict[str, list[SummaryMetric]]:
 def best_means(data: ReportData) -> dict[str, float]:
     """The best mean of each metric that several arms have."""
     found = {}
-    for columns in choose_columns(data).values():
-        for metric in columns:
-            lines = data.table.values()
-            means = [line[metric.key].mean for line in lines if metric.key in line]
-            if len(means) > 1 and metric.metric.direction:
-                found[metric.key] = max(means) if metric.higher_is_better else min(means)
+    for metric in metrics_of(data.comparison):
+        means = [line[metric.key].mean for line in data.table.values() if metric.key in line]
+        if len(means) > 1 and metric.metric.direction:
+            found[metric.key] = max(means) if metric.higher_is_better else min(means)
     return found
-
-
-def interval_methods(data: ReportData) -> list[str]:
-    """How the intervals of the differences were computed, or why there are none."""
-    gaps = [each.difference for line in data.table.values() for each in line.values()]
-    return list(dict.fromkeys(gap.method for gap in gaps if gap is not None))
-
-
-def describe_comparison(comparison: Comparison) -> str:
-    """The data, the number of arms and of seeds."""
-    seeds = sorted({len(arm.runs) for arm in comparison.arms})
-    span = count_words(seeds[-1], "seed") if len(seeds) == 1 else f"{seeds[0]}–{seeds[-1]} seeds"
-    return f"{comparison.data}, {count_words(len(comparison.arms), 'arm')}, {span}"
 
 
 def render_page(
@@ -74,33 +58,19 @@ def render_page(
     failed: Sequence[str] = (),
 ) -> str:
     """The HTML of the whole report; sections `before` come before the table of arms."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {
-        "to_page": lambda svg: Markup(to_page(svg)),
-        "to_uri": _to_uri,
-        "tidy": _tidy,
-        "signed": lambda value, metric: signed(metric.factor * value, metric.digits),
-        "signless": lambda value, metric: signless(metric.factor * value, metric.digits),
-    }
-    environment.tests["missing"] = lambda each: isinstance(each, Missing)
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     style = style.replace("/* LIGHT */", variables(0)).replace("/* DARK */", variables(1))
-    return environment.get_template("page.html").render(
+    gaps = [each.difference for line in data.table.values() for each in line.values()]
+    return ENVIRONMENT.get_template("page.html").render(
         title=title,
-        about=describe_comparison(data.comparison),
+        about=_describe(data.comparison),
         headline=headline,
         failed=failed,
         comparison=data.comparison,
         table=data.table,
         tables=choose_columns(data),
         best=best_means(data),
-        methods=interval_methods(data),
+        methods=dict.fromkeys(gap.method for gap in gaps if gap is not None),
         styles=data.styles,
         before=before,
         sections=sections,
@@ -109,7 +79,17 @@ def render_page(
         colors={role: pair[0] for role, pair in COLORS.items()},
         dark_rules=dark_rules(),
         version=__version__,
+        to_page=lambda svg: Markup(to_page(svg)),
+        to_uri=_to_uri,
+        tidy=_tidy,
     )
+
+
+def _describe(comparison: Comparison) -> str:
+    """The data, the number of arms and of seeds."""
+    seeds = max(len(arm.runs) for arm in comparison.arms)
+    counts = count_words(len(comparison.arms), "arm"), count_words(seeds, "seed")
+    return f"{comparison.data}, {', '.join(counts)}"
 
 
 def _to_uri(text: str) -> str:

@@ -34,7 +34,11 @@ def choose_main_arm(comparison: Comparison) -> ArmRuns:
     It is never chosen by how well it did. With one arm it is that one.
     """
     others = [arm for arm in comparison.arms if arm is not comparison.baseline]
-    masked = [arm for arm in others if arm.protocol == "masked"]
-    label = [arm for arm in masked if arm.target == "label"]
-    named = [arm for arm in others if arm.name == "masked-label"]
-    return (named or label or masked or others)[0]
+    return min(
+        others,
+        key=lambda arm: (
+            arm.name != "masked-label",
+            arm.target != "label",
+            arm.protocol != "masked",
+        ),
+    )

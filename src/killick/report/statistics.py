@@ -4,13 +4,13 @@ All values are as in rows, shares from 0 to 1; the metrics' entries say how they
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES
-from killick.report.comparison import Comparison, RunKey
-from killick.report.conditions import CORRUPTED, MARGINAL, OOD, SINGLE, Condition
+from killick.report.comparison import Comparison
+from killick.report.conditions import CORRUPTED, OOD, SINGLE, Condition
 from killick.report.intervals import (
     ENOUGH_SEEDS,
     Interval,
@@ -30,10 +30,18 @@ class Estimate:
     """A number about an arm."""
 
     values: dict[int, float]  # by seed
-    mean: float  # over seeds
-    spread: float | None  # sample standard deviation over seeds; None with one
     # to the baseline, over the seeds that both have; None for the baseline itself
     difference: Interval | None
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.values.values())
+
+    @property
+    def spread(self) -> float | None:
+        """Sample standard deviation over seeds; None with one."""
+        return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
 
     @property
     def record(self) -> tuple[object, ...]:
@@ -41,17 +49,6 @@ class Estimate:
         gap = self.difference
         ends = (None,) * 4 if gap is None else (gap.value, gap.low, gap.high, gap.method)
         return (self.mean, self.spread, len(self.values), *ends)
-
-
-def restrict(estimate: Estimate, seeds: Sequence[int]) -> Estimate:
-    """The same over some of its seeds."""
-    return _estimate({seed: estimate.values[seed] for seed in seeds}, estimate.difference)
-
-
-def _estimate(values: dict[int, float], difference: Interval | None) -> Estimate:
-    each = list(values.values())
-    spread = statistics.stdev(each) if len(each) > 1 else None
-    return Estimate(values, statistics.fmean(each), spread, difference)
 
 
 RECORD = (
@@ -136,11 +133,7 @@ def between(comparison: Comparison, name: str, base: str, key: str) -> Interval 
     conditions = _conditions_of(comparison, find_summary_metric(key))
     if name not in arms or base not in arms or not conditions:
         return None
-    found = _difference(comparison, arms[name], conditions, arms[base])
-    if found is None:
-        return None
-    ours, theirs = (_values(comparison, arms[each], conditions) for each in (name, base))
-    return replace(found, by_seed=tuple(ours[s] - theirs[s] for s in ours if s in theirs))
+    return _difference(comparison, arms[name], arms[base], conditions)
 
 
 def write_summary(comparison: Comparison, table: Table, path: Path) -> None:
@@ -162,8 +155,8 @@ def _by_arm(comparison: Comparison, conditions: Sequence[Condition]) -> dict[str
     for arm in comparison.arms if conditions else ():
         values = _values(comparison, arm, conditions)
         if values:
-            difference = _difference(comparison, arm, conditions, comparison.baseline)
-            found[arm.name] = _estimate(values, difference)
+            difference = _difference(comparison, arm, comparison.baseline, conditions)
+            found[arm.name] = Estimate(values, difference)
     return found
 
 
@@ -188,28 +181,16 @@ def _common(
 ) -> list[Condition]:
     """The conditions of a kind that all runs have, of those runs that have any.
 
-    Means over several references count only where every model with references has them. A model
-    without references has one inference, whose numbers count for both.
+    Means over several references count only where every model with references has them.
     """
-    shared: list[Condition] | None = None
-    with_references = False
-    for run in comparison.runs:
-        values = comparison.values[run]
+    shared: dict[Condition, None] | None = None
+    for values in comparison.values.values():
         kind = (suite, metric, scaling)
         there = [each for each in values if (each.suite, each.metric, each.scaling) == kind]
-        own = _inference_for(comparison, run, inference)
-        conditions = [c._replace(inference=inference) for c in there if c.inference == own]
-        with_references |= comparison.has_references(run)
         if there:
-            known = set(conditions)
-            shared = conditions if shared is None else [c for c in shared if c in known]
-    if inference == MARGINAL and not with_references:
-        return []
-    return shared or []
-
-
-def _inference_for(comparison: Comparison, run: RunKey, inference: str) -> str:
-    return inference if comparison.has_references(run) else SINGLE
+            own = dict.fromkeys(each for each in there if each.inference == inference)
+            shared = own if shared is None else {each: None for each in shared if each in own}
+    return list(shared or ())
 
 
 def _in_order(conditions: Iterable[Condition]) -> list[str]:
@@ -238,44 +219,32 @@ def _values(
     """The mean over conditions for each seed that has all of them."""
     found = {}
     for seed in arm.seeds:
-        run = (arm.name, seed)
-        numbers = [comparison.values[run].get(each) for each in _own(comparison, run, conditions)]
-        known = [number for number in numbers if number is not None]
-        if known and len(known) == len(numbers):
-            found[seed] = statistics.fmean(known)
+        numbers = comparison.values[arm.name, seed]
+        if conditions and all(each in numbers for each in conditions):
+            found[seed] = statistics.fmean(numbers[each] for each in conditions)
     return found
 
 
-def _own(comparison: Comparison, run: RunKey, conditions: Iterable[Condition]) -> list[Condition]:
-    """The conditions with the inference that the run has."""
-    return [
-        each._replace(inference=_inference_for(comparison, run, each.inference))
-        for each in conditions
-    ]
-
-
 def _difference(
-    comparison: Comparison, arm: ArmRuns, conditions: Sequence[Condition], base: ArmRuns | None
+    comparison: Comparison, arm: ArmRuns, base: ArmRuns | None, conditions: Sequence[Condition]
 ) -> Interval | None:
     """To `base`: over seeds if there are enough, else over images, else over the few seeds."""
     if base is None or arm is base:
         return None
-    ours, theirs = _values(comparison, arm, conditions), _values(comparison, base, conditions)
-    seeds = [seed for seed in ours if seed in theirs]
-    if not seeds:
+    ours, theirs = (_values(comparison, each, conditions) for each in (arm, base))
+    differences = {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
+    if not differences:
         return None
-    differences = [ours[seed] - theirs[seed] for seed in seeds]
-    if len(seeds) >= ENOUGH_SEEDS:
-        return t_interval(differences)
-    value = statistics.fmean(differences)
-    found = _over_images(comparison, arm, base, conditions, seeds, value)
-    if found is not None:
-        return found
-    if len(seeds) > 1 and statistics.stdev(differences) > 1e-12:
-        return t_interval(differences)
-    # Few seeds may agree by chance, as accuracies have steps: that is not certainty.
-    why = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds with equal differences"
-    return no_interval(value, f"no interval: {why}")
+    by_seed = tuple(differences.values())
+    if len(by_seed) < ENOUGH_SEEDS:
+        found = _over_images(comparison, arm, base, conditions, differences)
+        if found is not None:
+            return found
+        # Few seeds may agree by chance, as accuracies have steps: that is not certainty.
+        if len(by_seed) == 1 or statistics.stdev(by_seed) <= 1e-12:
+            why = "one seed" if len(by_seed) == 1 else "seeds with equal differences"
+            return no_interval(statistics.fmean(by_seed), f"no interval: {why}")
+    return t_interval(by_seed)
 
 
 def _over_images(
@@ -283,24 +252,16 @@ def _over_images(
     arm: ArmRuns,
     base: ArmRuns,
     conditions: Sequence[Condition],
-    seeds: Sequence[int],
-    value: float,
+    differences: Mapping[int, float],
 ) -> Interval | None:
     """The bootstrap over images; None unless both arms have predictions for the same images."""
     resampled = []
-    count = 0
-    for seed in seeds:
-        pair = [(arm.name, seed), (base.name, seed)]
-        ours, theirs = (comparison.resampled[run] for run in pair)
-        for place in (condition.place for condition in conditions):
-            if place not in ours.images or ours.images[place] != theirs.images.get(place):
+    for seed in differences:
+        ours, theirs = (comparison.resampled[each.name, seed] for each in (arm, base))
+        for each in conditions:
+            if each not in ours or each not in theirs or ours[each].images != theirs[each].images:
                 return None
-            count = max(count, ours.counts[place])
-        means = []
-        for run, found in zip(pair, (ours, theirs), strict=True):
-            own = _own(comparison, run, conditions)
-            if any(condition not in found.values for condition in own):
-                return None
-            means.append(mean_of([found.values[condition] for condition in own]))
+        means = [mean_of([side[each].values for each in conditions]) for side in (ours, theirs)]
         resampled.append(means[0] - means[1])
-    return bootstrap_interval(value, mean_of(resampled), count, len(seeds))
+    count = max(ours[each].count for each in conditions)
+    return bootstrap_interval(list(differences.values()), mean_of(resampled), count)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from killick.errors import check_option
 from killick.metrics import METRICS, Metric
 from killick.report.conditions import MARGINAL, OOD, SINGLE, TEMPERATURE
+from killick.report.formatting import signed, signless
 from killick.report.intervals import Interval
 
 
@@ -40,6 +41,10 @@ class SummaryMetric:
         """The direction of the metric."""
         return self.metric.direction > 0
 
+    def show(self, value: float, *, sign: bool = False) -> str:
+        """A value in the metric's unit, without it."""
+        return (signed if sign else signless)(self.factor * value, self.digits)
+
     def verdict(self, difference: Interval | None) -> str:
         """Whether a difference is "better" or "worse"; empty if it is not significant."""
         if difference is None or not difference.significant or not self.metric.direction:
@@ -60,32 +65,24 @@ def summary_metrics() -> tuple[SummaryMetric, ...]:
         if metric.input == "scores":
             found.append(SummaryMetric(f"ood_{key}", f"OOD {title}", metric, OOD))
             continue
-        found.append(SummaryMetric(f"clean_{key}", f"clean {title}", metric))
-        found.append(SummaryMetric(f"corrupted_{key}", f"corrupted {title}", metric, "corruptions"))
+        sets = [
+            SummaryMetric(f"clean_{key}", f"clean {title}", metric),
+            SummaryMetric(f"corrupted_{key}", f"corrupted {title}", metric, "corruptions"),
+        ]
         if key == "top1":
             hardest = f"{title} at severity 5"
-            found.append(SummaryMetric(f"severity5_{key}", hardest, metric, "corruptions", 5))
-            found.append(SummaryMetric(f"cbar_{key}", f"C-bar {title}", metric, "cbar"))
+            sets.append(SummaryMetric(f"severity5_{key}", hardest, metric, "corruptions", 5))
+            sets.append(SummaryMetric(f"cbar_{key}", f"C-bar {title}", metric, "cbar"))
         if metric.scaled:
-            found += [
-                replace(
-                    each,
-                    key=f"{each.key}_temperature",
-                    title=f"{each.title}, with a temperature",
-                    scaling=TEMPERATURE,
-                )
-                for each in found[-2:]
-            ]
-    marginal = [
-        replace(
-            each,
-            key=f"{each.key}_marginal",
-            title=f"{each.title}, mean over references",
-            inference=MARGINAL,
-        )
-        for each in found
-    ]
-    return (*found, *marginal)
+            sets += [_variant(each, "with a temperature", scaling=TEMPERATURE) for each in sets]
+        found += sets
+    return (*found, *(_variant(each, "mean over references", inference=MARGINAL) for each in found))
+
+
+def _variant(metric: SummaryMetric, words: str, **changes: str) -> SummaryMetric:
+    (suffix,) = changes.values()
+    key, title = f"{metric.key}_{suffix}", f"{metric.title}, {words}"
+    return replace(metric, key=key, title=title, **changes)  # type: ignore[arg-type]
 
 
 def find_summary_metric(key: str) -> SummaryMetric:

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from killick.errors import OptionError
-from killick.report.comparison import Comparison
-from killick.report.figures import Figure, to_file
-from killick.report.formatting import capitalize, count_words, enumerate_words, signed, signless
+from killick.report.figures import Figure, drawing, to_file
+from killick.report.formatting import count_words
 from killick.report.page import render_page
 from killick.report.report_data import ReportData, make_report_data
 from killick.report.sections import SECTIONS, Content, Section
-from killick.report.statistics import Estimate, mean_title, restrict, write_summary
+from killick.report.statistics import Estimate, mean_title, write_summary
 from killick.report.summary_metrics import SummaryMetric, find_summary_metric
+from killick.report.tables import TextTable
 from killick.results.run_folder import Run
 from killick.runtime.atomic_files import write_atomic
 
@@ -56,7 +56,8 @@ def write_report(
     page = output if output.suffix in (".html", ".htm") else output / PAGE
     data = replace(data or make_report_data(runs, baseline), command=command or "")
     own = sorted((section for _, section in SECTIONS.items()), key=lambda each: each.order)
-    first, after = ([(each, each.make(data)) for each in part] for part in (before, own))
+    with drawing():
+        first, after = ([(each, each.make(data)) for each in part] for part in (before, own))
     text = render_page(
         data,
         title=title or _default_title(data),
@@ -89,62 +90,57 @@ def _remove_old(folder: Path, sections: Iterable[Section]) -> None:
 
 def _write_files(content: Content, folder: Path) -> None:
     figures = [figure for figure in content.figures if isinstance(figure, Figure)]
-    for figure in figures:
-        for panel in figure.panels:
-            write_atomic(folder / f"{panel.name}.svg", to_file(panel.svg))
-        write_atomic(folder / f"{figure.name}.csv", figure.csv)
-    for table in content.tables:
+    for panel in (panel for figure in figures for panel in figure.panels):
+        write_atomic(folder / f"{panel.name}.svg", to_file(panel.svg))
+    tables: list[Figure | TextTable] = [*figures, *content.tables]
+    for table in tables:
         write_atomic(folder / f"{table.name}.csv", table.csv)
 
 
 def _default_title(data: ReportData) -> str:
     arms, baseline = data.comparison.arms, data.comparison.baseline
-    if baseline is None:
-        return f"{capitalize(arms[0].name)} on {data.comparison.data}"
     others = [arm.name for arm in arms if arm is not baseline]
-    if len(others) > _MOST_NAMED:
-        return f"{len(arms)} arms on {data.comparison.data}"
-    names = capitalize(enumerate_words(others))
-    return f"{names} against {baseline.name} on {data.comparison.data}"
+    names = ", ".join(others) if len(others) <= _MOST_NAMED else f"{len(others)} arms"
+    against = "" if baseline is None else f" against {baseline.name}"
+    return f"{names}{against} on {data.comparison.data}"
 
 
 def headline(data: ReportData) -> str:
     """The main arm against the baseline in the metric that matters most; of one arm its numbers."""
-    comparison, arm = data.comparison, data.main_arm
-    ours, name = data.table[arm.name], capitalize(arm.name)
-    if comparison.baseline is None:
-        metrics = [find_summary_metric(key) for key in _DESCRIBED if key in ours]
-        words = [f"{_value(ours[m.key], m)} {_title(comparison, m)}" for m in metrics]
-        return f"{name}: {', '.join(words) or 'no numbers'} ({count_words(len(arm.runs), 'seed')})."
-    theirs = data.table[comparison.baseline.name]
+    baseline, name = data.comparison.baseline, data.main_arm.name
+    ours = data.table[name]
+    if baseline is None:
+        words = [_spell(data, key, ours[key]) for key in _DESCRIBED if key in ours]
+        return f"{name}: {', '.join(words)} ({count_words(len(data.main_arm.runs), 'seed')})."
     for key in _COMPARED:
-        if key in ours and key in theirs and (gap := ours[key].difference) is not None:
-            metric = find_summary_metric(key)
-            seeds = [seed for seed in ours[key].values if seed in theirs[key].values]
-            mine, base = (_value(restrict(line[key], seeds), metric) for line in (ours, theirs))
-            points = " points" if metric.unit == "%" else ""
-            change = f"{signed(metric.factor * gap.value, metric.digits)}{points}"
-            if gap.low is not None and gap.high is not None:
-                ends = (signed(metric.factor * end, metric.digits) for end in (gap.low, gap.high))
-                change += f", 95 % interval {' to '.join(ends)}"
-                change += "" if gap.significant else ", not significant"
-            else:
-                change += ", no interval"
-            return (
-                f"{name} has {mine} {_title(comparison, metric)}, {comparison.baseline.name}"
-                f" {base} ({change}; {count_words(len(seeds), 'seed')})."
+        if key in ours and (gap := ours[key].difference) is not None:
+            metric, base = find_summary_metric(key), data.table[baseline.name][key]
+            seeds = [seed for seed in ours[key].values if seed in base.values]
+            mine, other = (
+                replace(each, values={seed: each.values[seed] for seed in seeds})
+                for each in (ours[key], base)
             )
-    return f"{name} and {comparison.baseline.name} have no metric in common."
+            change = metric.show(gap.value, sign=True) + " points" * (metric.unit == "%")
+            if gap.low is None or gap.high is None:
+                change += ", no interval"
+            else:
+                low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
+                change += f", 95 % interval {low} to {high}"
+                change += "" if gap.significant else ", not significant"
+            return (
+                f"{name} has {_spell(data, key, mine)}, {baseline.name} {_value(metric, other)}"
+                f" ({change}; {count_words(len(seeds), 'seed')})."
+            )
+    return f"{name} and {baseline.name} have no metric in common."
 
 
-def _title(comparison: Comparison, metric: SummaryMetric) -> str:
-    mean = mean_title(comparison) if metric.suite == "corruptions" else ""
-    return f"{metric.title} ({mean})" if mean else metric.title
+def _spell(data: ReportData, key: str, estimate: Estimate) -> str:
+    """A value with its metric: "83.1 ± 0.4 % corrupted accuracy (mean of 19)"."""
+    metric = find_summary_metric(key)
+    mean = mean_title(data.comparison) if metric.suite == "corruptions" else ""
+    return f"{_value(metric, estimate)} {metric.title}" + (f" ({mean})" if mean else "")
 
 
-def _value(estimate: Estimate, metric: SummaryMetric) -> str:
-    """Mean and spread: "83.1 ± 0.4 %"."""
-    text = signless(metric.factor * estimate.mean, metric.digits)
-    if estimate.spread is not None:
-        text += f" ± {signless(metric.factor * estimate.spread, metric.digits)}"
-    return f"{text} {metric.unit}".rstrip()
+def _value(metric: SummaryMetric, estimate: Estimate) -> str:
+    spread = "" if estimate.spread is None else f" ± {metric.show(estimate.spread)}"
+    return f"{metric.show(estimate.mean)}{spread} {metric.unit}".rstrip()

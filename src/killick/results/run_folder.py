@@ -38,7 +38,7 @@ class Run:
         try:
             schedule = self.recipe["schedule"]
             begin, end = schedule["begin"], schedule["end"]
-            return max(0, round(self.recipe["epochs"] * begin / (end - begin)))
+            return max(0, round(float(self.recipe["epochs"] * begin / (end - begin))))
         except (LookupError, TypeError, ValueError, ArithmeticError):
             return 0  # no recipe that Killick wrote
 

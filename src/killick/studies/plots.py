@@ -10,7 +10,6 @@ import numpy as np
 from killick.report.figures import (
     Figure,
     Panel,
-    describe_bands,
     drawing,
     finish,
     legend_height,
@@ -117,7 +116,7 @@ class Sweep:
             }
             lines[protocol] = {level: values for level, values in found.items() if values}
         unit = f", {column.unit}" if column.unit else ""
-        below = f"{column.title}{unit}{describe_bands(results.seeds, len(lines))}"
+        below = f"{column.title}{unit}"
         panels = [draw_lines(results, lines, levels, self.name, "Here", below, self.along)]
         for number, each in enumerate(self.published):
             curves = {
@@ -201,7 +200,7 @@ def draw_lines(
             if not count:
                 continue
             values = np.array([[points[level][i] for level in there] for i in range(count)])
-            put_line(axes, places, values, results.style(protocol), of=len(lines))
+            put_line(axes, places, values, results.style(protocol))
         axes.set_xticks(range(len(levels)), [format_level(level) for level in levels])
         axes.set_xlim(-0.3, len(levels) - 0.7)
         axes.set_xlabel(along)

@@ -14,6 +14,7 @@ The page shows it in its order, and its figures and tables are saved beside the 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -51,9 +52,15 @@ SECTIONS: Registry[Section] = Registry(
 )
 
 
+ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parents[1]),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+
+
 def render(template: str, **values: Any) -> Markup:
     """HTML from a Jinja template; values are escaped."""
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return Markup(environment.from_string(template).render(values))
+    return Markup(ENVIRONMENT.from_string(template).render(values))

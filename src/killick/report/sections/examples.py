@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from killick.results.predictions import Predictions
 KEY = "examples"
 PER_GROUP = 6
 _TEMPLATE = """
-{% for title, images in groups %}
+{% for title, images in groups.items() %}
 <h3>{{ title }}</h3>
 <ul class="examples">
 {% for image in images %}
@@ -55,20 +55,15 @@ class ExampleImage:
         return bool(self.predictions_by_arm[arm.name].single["correct"][self.number])
 
     @property
-    def corruption(self) -> str:
-        """The corruption, or "clean"."""
-        return str(self.first.about.get("corruption") or "clean")
-
-    @property
     def shown(self) -> str:
         """The corruption and its severity, or "clean"."""
-        severity = self.first.about.get("severity")
-        return f"{spell_corruption(self.corruption)} {severity or ''}".strip()
+        corruption, severity = (self.first.about.get(name) for name in ("corruption", "severity"))
+        return f"{spell_corruption(str(corruption))} {severity}" if corruption else "clean"
 
     @property
     def truth(self) -> str:
         """The name of its class."""
-        return _class_name(self.first, int(self.first.single["label"][self.number]))
+        return _class_name(self.first, self.first.single["label"][self.number])
 
     @property
     def predictions(self) -> list[tuple[str, str, float, bool]]:
@@ -78,7 +73,7 @@ class ExampleImage:
             predicted, confidence, right = (
                 each.single[name][self.number] for name in ("prediction", "confidence", "correct")
             )
-            found.append((arm, _class_name(each, int(predicted)), float(confidence), bool(right)))
+            found.append((arm, _class_name(each, predicted), float(confidence), bool(right)))
         return found
 
     @property
@@ -92,76 +87,55 @@ class ExampleImage:
         encoded = base64.b64encode(self.first.thumbnails[self.number]).decode()
         return f"data:image/{self.kind};base64,{encoded}"
 
-    @property
-    def order(self) -> str:
-        """A hash of its place: random, but always the same."""
-        return hashlib.sha256(f"{self.place} {self.number}".encode()).hexdigest()
-
 
 def make(data: ReportData) -> Content:
-    """Groups of images, see `choose_examples`."""
-    groups = choose_examples(data)
-    if not groups:
+    """Some images of each group, see `choose_examples`."""
+    shown = {}
+    for title, images in choose_examples(data).items():
+        once = {image.number: image for image in images[::-1]}  # it is stored with many corruptions
+        some = [image for image in images if once[image.number] is image][:PER_GROUP]
+        shown[f"{title}: {count_words(len(images), 'image')}"] = some
+    if not any(shown.values()):
         why = "No images stored for all arms: evaluate all alike and without --no-predictions."
         return Content((Missing(why),))
-    counts = "; ".join(f"{title}: {count_words(len(all_), 'image')}" for title, all_ in groups)
-    shown = min((len(all_) for _, all_ in groups if all_), default=0)
-    chosen = [(title, _varied(all_, min(PER_GROUP, shown))) for title, all_ in groups if all_]
-    note = f"{counts}. Those shown are chosen at random, by a hash."
-    return Content(notes=(note,), html=render(_TEMPLATE, groups=chosen))
+    return Content(notes=("Chosen at random, by a hash.",), html=render(_TEMPLATE, groups=shown))
 
 
-def choose_examples(data: ReportData) -> list[tuple[str, list[ExampleImage]]]:
-    """The images that only the main arm or only the baseline gets right; of one arm, by right."""
+def choose_examples(data: ReportData) -> dict[str, list[ExampleImage]]:
+    """Images that only the main arm or only the baseline gets right; of one arm, by right."""
     arms, baseline, main = data.comparison.arms, data.comparison.baseline, data.main_arm
     images = _stored_images(arms)
-    if not images:
-        return []
     if baseline is None:
-        wrong, right = ([i for i in images if i.right(main) == wanted] for wanted in (False, True))
-        return [("Wrong", wrong), ("Right", right)]
-    return [
-        (
-            f"{one.name} is right, {two.name} is wrong",
-            [image for image in images if image.right(one) and not image.right(two)],
-        )
+        return {
+            "Wrong": [image for image in images if not image.right(main)],
+            "Right": [image for image in images if image.right(main)],
+        }
+    return {
+        f"{one.name} is right, {two.name} is wrong": [
+            image for image in images if image.right(one) and not image.right(two)
+        ]
         for one, two in ((main, baseline), (baseline, main))
-    ]
+    }
 
 
 def _stored_images(arms: Sequence[ArmRuns]) -> list[ExampleImage]:
-    """Those of the first seed that all arms have, in random order."""
+    """Those of the first seed that all arms have, in random order: by a hash of their place."""
     seed = min(set.intersection(*(set(arm.seeds) for arm in arms)), default=None)
-    if seed is None:
-        return []
     sets: dict[tuple[str, ...], dict[str, Predictions]] = defaultdict(dict)
     for arm in arms:
-        run = next(run for run in arm.runs if seed_of(run) == seed)
-        for each in predictions_of(run):
-            if "correct" in each.single:
-                sets[each.place][arm.name] = each
+        for run in arm.runs:
+            for each in predictions_of(run) if seed_of(run) == seed else ():
+                if "correct" in each.single:
+                    sets[each.place][arm.name] = each
     found = [
         ExampleImage(place, number, by_arm)
         for place, by_arm in sets.items()
         if len(by_arm) == len(arms) and len({each.count for each in by_arm.values()}) == 1
         for number in next(iter(by_arm.values())).thumbnails
     ]
-    return sorted(found, key=lambda image: image.order)
-
-
-def _varied(images: Sequence[ExampleImage], wanted: int) -> list[ExampleImage]:
-    """The first ones, but other images and corruptions before a second of any."""
-    chosen: list[ExampleImage] = []
-    numbers: Counter[int] = Counter()
-    corruptions: Counter[str] = Counter()
-    left = list(images)
-    while left and len(chosen) < wanted:
-        best = min(left, key=lambda image: numbers[image.number] + corruptions[image.corruption])
-        left.remove(best)
-        chosen.append(best)
-        numbers[best.number] += 1
-        corruptions[best.corruption] += 1
-    return chosen
+    return sorted(
+        found, key=lambda each: hashlib.sha256(f"{each.place} {each.number}".encode()).hexdigest()
+    )
 
 
 def _class_name(predictions: Predictions, number: int) -> str:

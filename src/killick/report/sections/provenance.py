@@ -1,7 +1,9 @@
 """Where the numbers come from: data, versions, machines, settings, and how to get them again."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import yaml
 
@@ -32,25 +34,20 @@ _TEMPLATE = """
 
 def make(data: ReportData) -> Content:
     """Facts, the settings that differ between arms, commands and recipes."""
-    comparison = data.comparison
-    runs = [run for arm in comparison.arms for run in arm.runs]
+    arms = data.comparison.arms
+    runs = [run for arm in arms for run in arm.runs]
     newest = sorted(runs, key=lambda run: str(run.environment.get("started", "")), reverse=True)
-    commands = [_join(run.job.get("command")) for run in newest]
-    single = {run.name: _join(run.environment.get("command")) for run in runs}
-    text = "\n".join(f"# {name}\n{command}" for name, command in single.items() if command)
-    files = [("Commands of single runs", text)] if text else []
-    for arm in comparison.arms:
-        if recipe := arm.runs[0].recipe:
-            shown = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=90)
-            files.append((f"Recipe of {arm.name}", shown))
-    differing = _differing_settings(comparison)
-    html = render(
-        _TEMPLATE,
-        facts=find_facts(comparison).items(),
-        command=data.command or next(filter(None, commands), ""),
-        files=files,
-    )
-    return Content(tables=(differing,) if differing else (), html=html)
+    together = next(filter(None, (_command(run.job) for run in newest)), "")
+    single = [f"# {run.name}\n{_command(run.environment)}" for run in runs]
+    files = [("Commands of single runs", "\n".join(single))]
+    files += [
+        (f"Recipe of {arm.name}", yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True))
+        for arm in arms
+        if (recipe := arm.runs[0].recipe)
+    ]
+    facts = find_facts(data.comparison).items()
+    html = render(_TEMPLATE, facts=facts, command=data.command or together, files=files)
+    return Content(tables=_differing_settings(data.comparison), html=html)
 
 
 def find_facts(comparison: Comparison) -> dict[str, str]:
@@ -65,7 +62,7 @@ def find_facts(comparison: Comparison) -> dict[str, str]:
         "evaluation seed": _values(rows, "evaluation_seed"),
         "image size": _values(rows, "view"),
         "references (K)": _values((r for r in rows if r["inference"] == "marginal"), "k"),
-        "corruptions": _count(corrupted, "corruption"),
+        "corruptions": str(len({row["corruption"] for row in corrupted}) or ""),
         "severities": _values(corrupted, "severity"),
         "source of corrupted images": _values(corrupted, "source"),
         "corruption table": _values(corrupted, "table"),
@@ -81,11 +78,6 @@ def _values(rows: Iterable[Row], column: str) -> str:
     return ", ".join(dict.fromkeys(str(row[column]) for row in rows if row[column] != ""))
 
 
-def _count(rows: Iterable[Row], column: str) -> str:
-    names = {row[column] for row in rows}
-    return str(len(names)) if names else ""
-
-
 def _of_environment(runs: Iterable[Run], name: str) -> str:
     found = []
     for value in (run.environment.get(name) for run in runs):
@@ -97,34 +89,29 @@ def _of_environment(runs: Iterable[Run], name: str) -> str:
 
 def _seconds(runs: list[Run]) -> str:
     """Seconds of each part of the work, summed over runs."""
-    sums: dict[str, float] = {}
+    sums: Counter[str] = Counter()
     for run in runs:
-        seconds = run.job.get("seconds")
-        for part, value in seconds.items() if isinstance(seconds, Mapping) else ():
-            if isinstance(value, int | float):
-                sums[str(part)] = sums.get(str(part), 0.0) + value
+        sums.update(run.job.get("seconds") or {})
     return ", ".join(f"{part} {value:,.0f}" for part, value in sums.items())
 
 
-def _differing_settings(comparison: Comparison) -> TextTable | None:
+def _differing_settings(comparison: Comparison) -> tuple[TextTable, ...]:
     recipes = [flatten(arm.runs[0].recipe) for arm in comparison.arms]
     if len(recipes) < 2 or not all(recipes):
-        return None
+        return ()
     names = dict.fromkeys(name for settings in recipes for name in settings)
     lines = [(name, *(_show(settings.get(name)) for settings in recipes)) for name in names]
     rows = [line for line in lines if len(set(line[1:])) > 1 and line[0] not in ("seed", "about")]
     heads = ("setting", *(arm.name for arm in comparison.arms))
-    return TextTable(f"{KEY}-settings", "Settings that differ", heads, tuple(rows))
+    return (TextTable(f"{KEY}-settings", "Settings that differ", heads, tuple(rows)),)
 
 
 def _show(value: object) -> str:
     return "–" if value is None else str(value)
 
 
-def _join(words: object) -> str:
-    if isinstance(words, list) and all(isinstance(word, str) for word in words):
-        return shlex.join(words)
-    return words if isinstance(words, str) else ""
+def _command(about: Mapping[str, Any]) -> str:
+    return shlex.join(map(str, about.get("command") or ()))
 
 
 SECTIONS.register(KEY, Section(KEY, "Provenance", 80, make))

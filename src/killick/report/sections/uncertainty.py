@@ -1,29 +1,26 @@
 """Errors against the spread of predictions over references."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from killick.report import figures
-from killick.report.arm_predictions import LabeledPredictions, labeled_predictions
 from killick.report.conditions import LABELED
-from killick.report.figures import MUTED, Figure, Missing, Panel
-from killick.report.formatting import percent
+from killick.report.evaluations import LabeledPredictions, labeled_predictions
+from killick.report.figures import Figure, Missing, Panel
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
 
 KEY = "uncertainty"
 _BINS = 10
-_FIFTH = 0.2
 _COLUMNS = (
     *("arm", "panel", "share_of_images", "mean_spread", "value", "least", "most"),
     "by_confidence",
 )
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """An arm's images in the order of their spread, for each seed."""
+class _Ranked(NamedTuple):
+    """Images in the order of their spread, for each seed."""
 
     spread: Array  # mean in each bin of equal count, `(seeds, bins)`
     error: Array  # share of errors in each bin, `(seeds, bins)`
@@ -43,21 +40,31 @@ def make(data: ReportData) -> Content:
     if not ranked:
         why = "No spread over references: evaluate an anchored model with --references 5."
         return Content((Missing(why),))
-    with figures.drawing():
-        panels = (_draw_errors(data, ranked), _draw_found(data, ranked))
-    records = tuple(record for name, each in ranked.items() for record in _records(name, each))
+    panels = (_draw_errors(data, ranked), _draw_found(data, ranked))
+    records: list[tuple[object, ...]] = []
+    for name, each in ranked.items():
+        for place, (spread, errors) in enumerate(zip(each.spread.T, each.error.T, strict=True)):
+            share = (place + 0.5) / _BINS
+            records.append((name, "errors", share, float(spread.mean()), *_range(errors), None))
+        for place, (found, other) in enumerate(
+            zip(each.found.T, each.by_confidence.T, strict=True)
+        ):
+            share, confidence = place / _BINS, float(other.mean())
+            records.append((name, "found", share, None, *_range(found), confidence))
     note = "Clean and corrupted images together. The CSV file has the same ranked by confidence."
-    return Content((Figure(KEY, note, panels, _COLUMNS, records),))
+    return Content((Figure(KEY, note, panels, _COLUMNS, tuple(records)),))
 
 
-def _rank(run: LabeledPredictions) -> tuple[Array, Array, Array, Array]:
+def _rank(run: LabeledPredictions) -> _Ranked:
     wrong = ~run.correct
     order = np.argsort(run.spread, kind="stable")
     bins = np.array_split(order, _BINS)
-    spread = np.array([run.spread[part].mean() for part in bins])
-    error = np.array([wrong[part].mean() for part in bins])
-    by_confidence = _found(wrong[np.argsort(run.confidence, kind="stable")])
-    return spread, error, _found(wrong[order[::-1]]), by_confidence
+    return _Ranked(
+        np.array([run.spread[part].mean() for part in bins]),
+        np.array([wrong[part].mean() for part in bins]),
+        _found(wrong[order[::-1]]),
+        _found(wrong[np.argsort(run.confidence, kind="stable")]),
+    )
 
 
 def _found(wrong: Array) -> Array:
@@ -69,54 +76,25 @@ def _found(wrong: Array) -> Array:
 
 
 def _draw_errors(data: ReportData, ranked: dict[str, _Ranked]) -> Panel:
-    bands = figures.describe_bands(max(len(each.error) for each in ranked.values()), len(ranked))
-    title = "Errors against spread"
-    canvas, axes = figures.new_chart(title, f"% wrong in each tenth{bands}", list(ranked))
+    title, below = "Errors against spread", "% wrong in each tenth of the images"
     middles = 100 * (np.arange(_BINS) + 0.5) / _BINS
-    for name, each in ranked.items():
-        figures.put_line(axes, middles, 100 * each.error, data.styles[name], of=len(ranked))
-    figures.put_arm_legend(canvas, ranked, data.styles)
-    axes.set_xlabel("images in order of spread, %", color=MUTED)
+    curves = {name: (middles, 100 * each.error) for name, each in ranked.items()}
+    along = "images in order of spread, %"
+    canvas, axes = figures.line_chart(title, below, curves, data.styles, along)
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
-    ends = {
-        name: (each.error[:, 0].mean(), each.error[:, -1].mean()) for name, each in ranked.items()
-    }
-    words = "; ".join(
-        f"{name} {percent(low)} to {percent(high)}" for name, (low, high) in ends.items()
-    )
-    description = f"Errors from the tenth with the least spread to that with the most: {words}."
-    return figures.finish(canvas, KEY, title, description)
+    return figures.finish(canvas, KEY, title, below)
 
 
 def _draw_found(data: ReportData, ranked: dict[str, _Ranked]) -> Panel:
-    title = "Errors among the most uncertain images"
-    canvas, axes = figures.new_chart(title, "% of all errors; dotted: by chance", list(ranked))
+    title, below = "Errors among the most uncertain images", "% of all errors; dotted: by chance"
     shares = 100 * np.arange(_BINS + 1) / _BINS
-    for name, each in ranked.items():
-        figures.put_line(axes, shares, 100 * each.found, data.styles[name], of=len(ranked))
-    figures.put_arm_legend(canvas, ranked, data.styles)
-    axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
-    axes.axvline(100 * _FIFTH, color=MUTED, linewidth=0.8)
-    axes.set_xlabel("images, most uncertain first, %", color=MUTED)
+    curves = {name: (shares, 100 * each.found) for name, each in ranked.items()}
+    along = "images, most uncertain first, %"
+    canvas, axes = figures.line_chart(title, below, curves, data.styles, along)
+    figures.put_diagonal(axes)
     axes.set(xlim=(0, 100), ylim=(0, 101))
-    place = round(_FIFTH * _BINS)
-    fifths = {name: each.found[:, place].mean() for name, each in ranked.items()}
-    words = "; ".join(f"{name} {percent(share, 0)}" for name, share in fifths.items())
-    description = f"Share of errors among the fifth with the most spread: {words}."
-    return figures.finish(canvas, f"{KEY}-errors", title, description)
-
-
-def _records(name: str, ranked: _Ranked) -> list[tuple[object, ...]]:
-    records: list[tuple[object, ...]] = []
-    for place in range(_BINS):
-        share, spread = (place + 0.5) / _BINS, float(ranked.spread[:, place].mean())
-        records.append((name, "errors", share, spread, *_range(ranked.error[:, place]), None))
-    for place in range(_BINS + 1):
-        confidence = float(ranked.by_confidence[:, place].mean())
-        values = _range(ranked.found[:, place])
-        records.append((name, "found", place / _BINS, None, *values, confidence))
-    return records
+    return figures.finish(canvas, f"{KEY}-errors", title, below)
 
 
 def _range(column: Array) -> tuple[float, float, float]:

@@ -310,7 +310,7 @@ def _draw_profiles(
 
     titles = [each.protocol for each in optima]
     canvas = figures.new_canvas(44 + PLOT + 44 + figures.legend_height(titles))
-    below = f"top-1, %, mean on circles{figures.describe_bands(results.seeds, len(optima))}"
+    below = "top-1, %, mean on circles"
     heading = f"Against the distance, BatchNorm {batchnorm}"
     figures.put_heading(canvas, heading, below)
     axes = figures.put_axes(canvas, left=44, top=44, width=282, height=PLOT)
@@ -319,7 +319,7 @@ def _draw_profiles(
         found = [profile(grid, span) for grid in each.planes.values()]
         lines, radii = 100 * np.stack([means for _, means in found]), found[0][0]
         style = results.style(each.protocol)
-        figures.put_line(axes, radii, lines, style, of=len(optima), every=2)
+        figures.put_line(axes, radii, lines, style, every=2)
         words.append(f"{each.protocol} {lines.mean(0)[0]:.1f} to {lines.mean(0)[-1]:.1f}")
     axes.set_xlabel("distance, in norms of the weights")
     samples = [(title, figures.sample_line(results.style(title))) for title in titles]
