@@ -82,8 +82,7 @@ def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Compari
     """
     left_out: list[str] = []
     parts = _with_results([part for run in runs for part in split_models(run)], left_out)
-    data, parts = _choose_data(parts, left_out)
-    chosen = choose_evaluations(parts)
+    data, chosen = _choose_data(choose_evaluations(parts), left_out)
     arms = [_one_per_seed(arm, left_out) for arm in group_runs(chosen)]
     base = _choose_baseline(arms, baseline)
     arms.sort(key=lambda arm: arm is not base)  # stable: the others stay as they came
@@ -121,17 +120,13 @@ def _with_results(runs: Sequence[Run], left_out: list[str]) -> list[Run]:
 
 def _choose_data(runs: Sequence[Run], left_out: list[str]) -> tuple[str, list[Run]]:
     """The data set with most rows, and the runs that were evaluated on it."""
-    sizes = Counter(str(row["data"]) for run in runs for row in run.rows if condition_of(row))
-    data = max(sizes, key=lambda name: sizes[name])
-    kept = []
+    sizes = Counter(str(row["data"]) for run in runs for row in run.rows)
+    data = sizes.most_common(1)[0][0]
     for run in runs:
-        rows = [row for row in run.rows if row["data"] == data]
-        if any(condition_of(row) for row in rows):
-            kept.append(replace(run, rows=rows))
-        else:
-            others = ", ".join(sorted({str(row["data"]) for row in run.rows}))
-            left_out.append(f"{run.name} is left out: evaluated on {others}, not on {data}.")
-    return data, kept
+        if run.rows[0]["data"] != data:
+            where = run.rows[0]["data"]
+            left_out.append(f"{run.name} is left out: evaluated on {where}, not on {data}.")
+    return data, [run for run in runs if run.rows[0]["data"] == data]
 
 
 def _one_per_seed(arm: ArmRuns, left_out: list[str]) -> ArmRuns:

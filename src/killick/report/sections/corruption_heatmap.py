@@ -1,16 +1,12 @@
 """Accuracy under each corruption, and its difference to the baseline, as colored tables."""
 
-import statistics
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from matplotlib.patches import Rectangle
 
 from killick.corruptions.suites import SUITES
 from killick.report import figures
-from killick.report.comparison import Comparison
-from killick.report.conditions import CORRUPTED, SINGLE
 from killick.report.figures import COLORS, MUTED, WIDTH, Figure, Missing, Panel
 from killick.report.formatting import signed, spell_corruption
 from killick.report.sections import SECTIONS, Content, ReportData, Section
@@ -27,7 +23,7 @@ _KINDS = {
 }
 _ROW = 19  # px
 _NAMES = 134  # px of the names at the left
-_TOP = 38
+_ARMS = 4  # in a panel
 _WIDEST_CELL = 62.0
 _LONGEST_HEAD = 18  # letters
 _STRONGEST = 0.92  # opacity of the largest value
@@ -41,38 +37,43 @@ class _HeatCell(NamedTuple):
     bold: bool = False
 
 
-_Cells = dict[tuple[str, str], _HeatCell]  # by corruption and column
+_Cells = dict[tuple[str, str], _HeatCell]  # by corruption and arm
 
 
 def make(data: ReportData) -> Content:
-    """Corruptions by arms; of one arm its accuracy by severity."""
+    """Differences to the baseline and accuracies, corruptions by arms."""
     comparison = data.comparison
-    numbers = {name: line for name, line in by_corruption(comparison).items() if line}
+    numbers = {
+        (corruption, arm): estimate
+        for corruption, line in by_corruption(comparison).items()
+        for arm, estimate in line.items()
+    }
     if not numbers:
         return Content((Missing("No corrupted images: evaluate with --suite clean,corruptions."),))
-    kinds = _group(list(numbers))
-    if comparison.baseline is None:
-        below = "top-1, %, mean over seeds"
-        cells = _shade(_by_severity(comparison))
-        panels = _draw(KEY, "Accuracy by corruption and severity", below, kinds, cells)
-    else:
-        lines = [(name, arm, each) for name, line in numbers.items() for arm, each in line.items()]
-        gaps = {(name, arm): d for name, arm, each in lines if (d := each.difference) is not None}
-        largest = max((abs(d.value) for d in gaps.values()), default=0.0) or 1.0
+    kinds = _group(list(dict.fromkeys(corruption for corruption, _ in numbers)))
+    panels = []
+    gaps = {place: gap for place, each in numbers.items() if (gap := each.difference) is not None}
+    if comparison.baseline is not None:
+        largest = max((abs(gap.value) for gap in gaps.values()), default=0.0) or 1.0
         cells = {
-            place: _HeatCell(d.value / largest, signed(100 * d.value, 1), d.significant)
-            for place, d in gaps.items()
+            place: _HeatCell(gap.value / largest, signed(100 * gap.value, 1), gap.significant)
+            for place, gap in gaps.items()
         }
         title = f"Difference to {figures.shorten(comparison.baseline.name, 24)}"
-        panels = _draw(KEY, title, "top-1, points; bold: 95 % interval excludes 0", kinds, cells)
-        cells = _shade({(name, arm): each.mean for name, arm, each in lines})
-        below = "top-1, %, mean over severities and seeds"
-        panels += _draw(f"{KEY}-accuracy", "Accuracy by corruption", below, kinds, cells)
+        panels += _draw(KEY, title, "top-1, points; bold: 95 % interval excludes 0", kinds, cells)
+    low, high = (end(each.mean for each in numbers.values()) for end in (min, max))
+    cells = {
+        place: _HeatCell((each.mean - low) / ((high - low) or 1.0), f"{100 * each.mean:.1f}")
+        for place, each in numbers.items()
+    }
+    below = "top-1, %, mean over severities and seeds"
+    panels += _draw(f"{KEY}-accuracy", "Accuracy by corruption", below, kinds, cells)
     records = tuple(
         (kind, corruption, arm, *estimate.record)
         for kind, names in kinds.items()
         for corruption in names
-        for arm, estimate in numbers[corruption].items()
+        for (name, arm), estimate in numbers.items()
+        if name == corruption
     )
     columns = ("kind", "corruption", "arm", *RECORD)
     return Content((Figure(KEY, "", tuple(panels), columns, records),))
@@ -86,37 +87,17 @@ def _group(corruptions: Sequence[str]) -> dict[str, list[str]]:
     return {kind: names for kind, names in found.items() if names}
 
 
-def _by_severity(comparison: Comparison) -> dict[tuple[str, str], float]:
-    values: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for found in comparison.values.values():
-        for each, value in found.items():
-            if (each.inference, each.metric) == (SINGLE, "top1") and each.suite in CORRUPTED:
-                values[each.corruption, str(each.severity)].append(value)
-    return {place: statistics.fmean(each) for place, each in sorted(values.items())}
-
-
-def _shade(means: Mapping[tuple[str, str], float]) -> _Cells:
-    """Accuracies from the lowest, which is pale, to the highest."""
-    low, high = min(means.values()), max(means.values())
-    reach = (high - low) or 1.0
-    return {
-        place: _HeatCell((mean - low) / reach, f"{100 * mean:.1f}") for place, mean in means.items()
-    }
-
-
 def _draw(
     name: str, title: str, below: str, kinds: dict[str, list[str]], cells: _Cells
 ) -> list[Panel]:
-    """Panels with as many columns as fit."""
-    columns = list(dict.fromkeys(column for _, column in cells))
-    turned = max(map(len, columns), default=0) > 8
-    most = 4 if turned else 5
+    """Panels with as many arms as fit."""
+    arms = list(dict.fromkeys(arm for _, arm in cells))
     return [
         _draw_panel(
-            f"{name}-{start // most + 1}" if start else name,
-            *(title, below, kinds, cells, columns[start : start + most], turned),
+            f"{name}-{start // _ARMS + 1}" if start else name,
+            *(title, below, kinds, cells, arms[start : start + _ARMS]),
         )
-        for start in range(0, len(columns), most)
+        for start in range(0, len(arms), _ARMS)
     ]
 
 
@@ -126,33 +107,32 @@ def _draw_panel(
     below: str,
     kinds: dict[str, list[str]],
     cells: _Cells,
-    columns: Sequence[str],
-    turned: bool,
+    arms: Sequence[str],
 ) -> Panel:
-    heads = [figures.shorten(column, _LONGEST_HEAD) for column in columns]
-    above = 20 + (5 * max(map(len, heads)) if turned else 0)
+    heads = [figures.shorten(arm, _LONGEST_HEAD) for arm in arms]
     rows = [row for kind, names in kinds.items() for row in (kind, *names)]
-    height = _ROW * len(rows)
-    canvas = figures.new_canvas(_TOP + above + height + 8)
+    top, height = 58 + 5 * max(map(len, heads)), _ROW * len(rows)
+    canvas = figures.new_canvas(top + height + 8)
     figures.put_heading(canvas, title, below)
-    room = WIDTH - _NAMES - (60 if turned else 8)  # the last head stands out to the right
-    width = min(_WIDEST_CELL, room / len(columns)) * len(columns)
-    axes = figures.put_axes(canvas, left=_NAMES, top=_TOP + above, width=width, height=height)
-    axes.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
-    axes.set_xticks([place + 0.5 for place in range(len(columns))], heads)
+    width = min(_WIDEST_CELL * len(arms), WIDTH - _NAMES - 60)  # heads stand out to the right
+    axes = figures.put_axes(canvas, left=_NAMES, top=top, width=width, height=height)
+    axes.set(xlim=(0, len(arms)), ylim=(len(rows), 0))
+    axes.set_xticks(
+        [place + 0.5 for place in range(len(arms))],
+        heads,
+        rotation=50,
+        ha="left",
+        rotation_mode="anchor",
+    )
     axes.set_yticks([place + 0.5 for place in range(len(rows))], map(spell_corruption, rows))
-    axes.tick_params(length=0, top=True, labeltop=True, labelbottom=False)
-    if turned:
-        for label in axes.get_xticklabels():
-            label.set(rotation=50, ha="left", rotation_mode="anchor")
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     axes.grid(visible=False)
     for y, (row, label) in enumerate(zip(rows, axes.get_yticklabels(), strict=True)):
         if row in kinds:
             label.set(color=MUTED, fontstyle="italic")
-        for x, column in enumerate(columns):
-            if (row, column) in cells:
-                cell = cells[row, column]
+        for x, arm in enumerate(arms):
+            if cell := cells.get((row, arm)):
                 color = COLORS["gain" if cell.strength >= 0 else "loss"][0]
                 alpha = _STRONGEST * abs(cell.strength)
                 place = (x + 0.02, y + 0.04)

@@ -4,7 +4,7 @@ import base64
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from killick.report.evaluations import predictions_of
 from killick.report.figures import Missing
@@ -37,55 +37,36 @@ _TEMPLATE = """
 """  # noqa: E501
 
 
-@dataclass(frozen=True)
-class ExampleImage:
-    """A stored image and its predictions by arm."""
+class ExampleImage(NamedTuple):
+    """A stored image, with the predictions of each arm for its test set."""
 
     place: tuple[str, ...]  # the test set
     number: int  # of the image in it
-    predictions_by_arm: dict[str, Predictions]  # of that test set
-
-    @property
-    def first(self) -> Predictions:
-        """The predictions of the first arm; its image and label are those of all."""
-        return next(iter(self.predictions_by_arm.values()))
+    by_arm: dict[str, Predictions]
 
     def right(self, arm: ArmRuns) -> bool:
         """Whether an arm's prediction is right."""
-        return bool(self.predictions_by_arm[arm.name].single["correct"][self.number])
+        return bool(self.by_arm[arm.name].single["correct"][self.number])
 
-    @property
-    def shown(self) -> str:
-        """The corruption and its severity, or "clean"."""
-        corruption, severity = (self.first.about.get(name) for name in ("corruption", "severity"))
-        return f"{spell_corruption(str(corruption))} {severity}" if corruption else "clean"
-
-    @property
-    def truth(self) -> str:
-        """The name of its class."""
-        return _class_name(self.first, self.first.single["label"][self.number])
-
-    @property
-    def predictions(self) -> list[tuple[str, str, float, bool]]:
-        """Arm, predicted class, confidence, whether that is right."""
+    def describe(self) -> dict[str, Any]:
+        """What the page shows of it; image and label are the same in all predictions."""
+        first = next(iter(self.by_arm.values()))
+        corruption, thumbnail = first.about.get("corruption"), first.thumbnails[self.number]
+        kind = "png" if thumbnail.startswith(b"\x89PNG") else "jpeg"
         found = []
-        for arm, each in self.predictions_by_arm.items():
-            predicted, confidence, right = (
-                each.single[name][self.number] for name in ("prediction", "confidence", "correct")
-            )
+        for arm, each in self.by_arm.items():
+            names = ("prediction", "confidence", "correct")
+            predicted, confidence, right = (each.single[name][self.number] for name in names)
             found.append((arm, _class_name(each, predicted), float(confidence), bool(right)))
-        return found
-
-    @property
-    def kind(self) -> str:
-        """Small images are stored as PNG files, and their pixels shown as squares."""
-        return "png" if self.first.thumbnails[self.number].startswith(b"\x89PNG") else "jpeg"
-
-    @property
-    def uri(self) -> str:
-        """The image as a data URI."""
-        encoded = base64.b64encode(self.first.thumbnails[self.number]).decode()
-        return f"data:image/{self.kind};base64,{encoded}"
+        shown = f"{spell_corruption(str(corruption))} {first.about.get('severity')}"
+        return {
+            "number": self.number,
+            "kind": kind,
+            "uri": f"data:image/{kind};base64,{base64.b64encode(thumbnail).decode()}",
+            "shown": shown if corruption else "clean",
+            "truth": _class_name(first, first.single["label"][self.number]),
+            "predictions": found,
+        }
 
 
 def make(data: ReportData) -> Content:
@@ -93,8 +74,8 @@ def make(data: ReportData) -> Content:
     shown = {}
     for title, images in choose_examples(data).items():
         once = {image.number: image for image in images[::-1]}  # it is stored with many corruptions
-        some = [image for image in images if once[image.number] is image][:PER_GROUP]
-        shown[f"{title}: {count_words(len(images), 'image')}"] = some
+        some = [image.describe() for image in images if once[image.number] is image]
+        shown[f"{title}: {count_words(len(images), 'image')}"] = some[:PER_GROUP]
     if not any(shown.values()):
         why = "No images stored for all arms: evaluate all alike and without --no-predictions."
         return Content((Missing(why),))
@@ -125,12 +106,11 @@ def _stored_images(arms: Sequence[ArmRuns]) -> list[ExampleImage]:
     for arm in arms:
         for run in arm.runs:
             for each in predictions_of(run) if seed_of(run) == seed else ():
-                if "correct" in each.single:
-                    sets[each.place][arm.name] = each
+                sets[each.place][arm.name] = each
     found = [
         ExampleImage(place, number, by_arm)
         for place, by_arm in sets.items()
-        if len(by_arm) == len(arms) and len({each.count for each in by_arm.values()}) == 1
+        if len(by_arm) == len(arms) and all("correct" in each.single for each in by_arm.values())
         for number in next(iter(by_arm.values())).thumbnails
     ]
     return sorted(
