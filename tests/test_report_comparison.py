@@ -158,7 +158,7 @@ def test_of_two_runs_of_one_seed_the_last_is_used(tmp_path):
     runs = [make_run(tmp_path, name, LABEL, **SMALL) for name in ("old", "new")]
     found = make_comparison(runs)
     assert [run.name for run in found.arms[0].runs] == ["new"]
-    assert [line.split()[0] for line in found.left_out] == ["old"]
+    assert [line.split()[0] for line in found.notes] == ["old"]
 
 
 def test_a_file_with_the_rows_of_several_models_is_several_runs(tmp_path):
@@ -190,8 +190,8 @@ def test_runs_without_results_are_left_out_and_listed(tmp_path):
     ]
     found = make_comparison([*runs, make_run(tmp_path, "other", seed=1, **SMALL)])
     assert [run.name for run in found.arms[0].runs] == ["good", "other"]
-    assert [line.split()[0] for line in found.left_out] == ["empty", "killed", "far"]
-    assert "digits" in found.left_out[2]
+    assert [line.split()[0] for line in found.notes] == ["empty", "killed", "far"]
+    assert "digits" in found.notes[2]
 
 
 def test_the_command_prints_what_is_left_out_and_differences_where_there_are_some(tmp_path, capsys):

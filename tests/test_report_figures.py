@@ -336,9 +336,9 @@ def test_training_is_averaged_over_epochs_and_seeds(figures):
     assert ends == pytest.approx([end + 0.08 * e for e in range(1, 6) for end in (0.5, 0.52)])
 
 
-def test_lines_of_a_log_count_by_their_steps(scene):
+def test_what_is_no_number_in_a_log_is_not_drawn(scene):
     lines = [
-        {"kind": "train", "step": 90, "epoch": 0.9, "loss": 1.0},
+        {"kind": "train", "step": 50, "epoch": 0.5, "loss": 1.0},
         {"kind": "train", "step": 100, "epoch": 1.0, "loss": 2.0},
         {"kind": "train", "step": 400, "epoch": 4.0, "loss": 3.0},
         {"kind": "train", "step": 410, "epoch": 4.1, "loss": float("nan")},
@@ -346,7 +346,7 @@ def test_lines_of_a_log_count_by_their_steps(scene):
     arm = scene.comparison.arms[0]
     alone = replace(arm, runs=(replace(arm.runs[0], metrics=lines),))
     figure = draw("training", replace(scene, comparison=replace(scene.comparison, arms=(alone,))))
-    assert [(r["epoch"], r["mean"]) for r in records_of(figure)] == [("1", "1.1"), ("4", "3")]
+    assert [(r["epoch"], r["mean"]) for r in records_of(figure)] == [("1", "1.5"), ("4", "3")]
 
 
 def test_every_svg_is_xml_with_text_as_text_and_a_description(figures):

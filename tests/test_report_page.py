@@ -75,7 +75,7 @@ def odd_page(report_data, tmp_path_factory) -> Path:
         return Content(tables=(TextTable("mine", "Runs", ("arm", "runs"), rows, "<my note>"),))
 
     less = {key: n for key, n in report_data.table["anchored"].items() if key != "clean_top1"}
-    comparison = replace(report_data.comparison, notes=("<a note>",), left_out=("<left out>",))
+    comparison = replace(report_data.comparison, notes=("<a note>",))
     table = {**report_data.table, "anchored": less}
     folder = tmp_path_factory.mktemp("odd") / "deep"
     (folder / "figures").mkdir(parents=True)
@@ -102,9 +102,9 @@ def test_a_registered_section_is_on_the_page_in_its_order_and_saved(odd_page):
     assert table.read_text().splitlines()[1] == "standard,2"
 
 
-def test_what_failed_notes_and_runs_left_out_are_on_the_page(odd_page):
+def test_what_failed_and_notes_are_on_the_page(odd_page):
     text = text_of(odd_page)
-    assert text.index("<ran out of memory>") < text.index("<left out>") < text.index("<a note>")
+    assert text.index("<ran out of memory>") < text.index("<a note>")
 
 
 def test_an_arm_without_a_metric_has_an_empty_cell(odd_page):

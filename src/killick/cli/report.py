@@ -70,7 +70,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     runs, failed = find_runs(options.runs), tuple(_find_unfinished(options.runs))
     data = make_report_data(runs, options.baseline)
     page = write_report(runs, output, title=options.title, failed=failed, data=data)
-    for line in data.comparison.left_out:
+    for line in data.comparison.notes:
         print(f"killick: {line}", file=sys.stderr)
     if not options.quiet:
         print(f"The report is in {page}, its figures and tables beside it.")

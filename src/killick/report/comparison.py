@@ -30,8 +30,7 @@ class Comparison:
     arms: tuple[ArmRuns, ...]  # the baseline first, then in the order in which they came
     baseline: ArmRuns | None  # differences are to this one; None with one arm
     data: str  # the data set on which all were evaluated
-    notes: tuple[str, ...] = ()  # limits of the comparison, such as unequal seeds or test sets
-    left_out: tuple[str, ...] = ()  # a line for each run that is not used
+    notes: tuple[str, ...] = ()  # runs that are left out, unequal seeds or test sets
 
     @cached_property
     def runs(self) -> dict[RunKey, Run]:
@@ -80,61 +79,60 @@ def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Compari
         DataError: If there are no results in them.
         OptionError: If there is no such arm.
     """
-    left_out: list[str] = []
-    parts = _with_results([part for run in runs for part in split_models(run)], left_out)
-    data, chosen = _choose_data(choose_evaluations(parts), left_out)
-    arms = [_one_per_seed(arm, left_out) for arm in group_runs(chosen)]
+    notes: list[str] = []
+    parts = _with_results([part for run in runs for part in split_models(run)], notes)
+    data, chosen = _choose_data(choose_evaluations(parts), notes)
+    arms = [_one_per_seed(arm, notes) for arm in group_runs(chosen)]
     base = _choose_baseline(arms, baseline)
     arms.sort(key=lambda arm: arm is not base)  # stable: the others stay as they came
     keys = {run.name: evaluation_of(run.rows[0]) for run in chosen}
     usual = Counter(keys.values()).most_common(1)[0][0]
-    notes = [
-        f"{name} was evaluated on other images than the others: {', '.join(filter(None, key))}."
-        for name, key in keys.items()
-        if key != usual
-    ]
+    for name, key in keys.items():
+        if key != usual:
+            how = ", ".join(filter(None, key))
+            notes.append(f"{name} was evaluated on other images than the others: {how}.")
     if len({arm.seeds for arm in arms}) > 1:
         notes.append("Unequal seeds: differences are over the seeds that both arms have.")
     found = base if len(arms) > 1 else None
-    return Comparison(tuple(arms), found, data, tuple(notes), tuple(left_out))
+    return Comparison(tuple(arms), found, data, tuple(notes))
 
 
 def _with_marginal(values: dict[Condition, Value]) -> dict[Condition, Value]:
     return values | {c._replace(inference=MARGINAL): value for c, value in values.items()}
 
 
-def _with_results(runs: Sequence[Run], left_out: list[str]) -> list[Run]:
+def _with_results(runs: Sequence[Run], notes: list[str]) -> list[Run]:
     kept = []
     for run in runs:
         if run.job.get("finished") is False:
-            left_out.append(f"{run.name} is left out: not finished.")
+            notes.append(f"{run.name} is left out: not finished.")
         elif not any(condition_of(row) for row in run.rows):
-            left_out.append(f"{run.name} is left out: no results yet.")
+            notes.append(f"{run.name} is left out: no results yet.")
         else:
             kept.append(run)
     if not kept:
-        found = " ".join(left_out) or "No runs."
+        found = " ".join(notes) or "No runs."
         raise DataError(f"no runs with results to report. {found} Evaluate them first.")
     return kept
 
 
-def _choose_data(runs: Sequence[Run], left_out: list[str]) -> tuple[str, list[Run]]:
+def _choose_data(runs: Sequence[Run], notes: list[str]) -> tuple[str, list[Run]]:
     """The data set with most rows, and the runs that were evaluated on it."""
     sizes = Counter(str(row["data"]) for run in runs for row in run.rows)
     data = sizes.most_common(1)[0][0]
     for run in runs:
         if run.rows[0]["data"] != data:
             where = run.rows[0]["data"]
-            left_out.append(f"{run.name} is left out: evaluated on {where}, not on {data}.")
+            notes.append(f"{run.name} is left out: evaluated on {where}, not on {data}.")
     return data, [run for run in runs if run.rows[0]["data"] == data]
 
 
-def _one_per_seed(arm: ArmRuns, left_out: list[str]) -> ArmRuns:
+def _one_per_seed(arm: ArmRuns, notes: list[str]) -> ArmRuns:
     """An arm with one run for each seed, the last one."""
     runs: dict[int, Run] = {}
     for run in arm.runs:
         if old := runs.get(seed_of(run)):
-            left_out.append(f"{old.name} is left out: {run.name} has the same arm and seed.")
+            notes.append(f"{old.name} is left out: {run.name} has the same arm and seed.")
         runs[seed_of(run)] = run
     return replace(arm, runs=tuple(runs.values()))
 

@@ -77,8 +77,7 @@ class Panel:
     """One drawing."""
 
     name: str  # of its file, without ending; unique in a report
-    title: str  # for screen readers, as `description`
-    description: str  # what it shows
+    title: str  # for screen readers
     svg: str  # in light colors, without anything that is for a file of its own
 
 
@@ -282,7 +281,7 @@ def finish(canvas: Canvas, name: str, title: str, description: str) -> Panel:
         f' viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
         f' aria-labelledby="{name}-title {name}-desc">'
     )
-    return Panel(name, title, description, opening + words + svg[svg.index(">") + 1 :])
+    return Panel(name, title, opening + words + svg[svg.index(">") + 1 :])
 
 
 def _tidy_attribute(found: re.Match[str]) -> str:

@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from scipy import stats
 from torch import Tensor
 
@@ -74,8 +73,3 @@ def bootstrap_interval(differences: Sequence[float], resampled: Tensor, images: 
 def no_interval(value: float, reason: str) -> Interval:
     """A difference without an interval."""
     return Interval(value, None, None, reason)
-
-
-def mean_of(tensors: Sequence[Tensor]) -> Tensor:
-    """The mean of equally long tensors."""
-    return torch.stack(list(tensors)).mean(0)

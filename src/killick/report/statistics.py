@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES
 from killick.report.comparison import Comparison
 from killick.report.conditions import CORRUPTED, OOD, SINGLE, Condition
@@ -15,7 +17,6 @@ from killick.report.intervals import (
     ENOUGH_SEEDS,
     Interval,
     bootstrap_interval,
-    mean_of,
     no_interval,
     t_interval,
 )
@@ -261,7 +262,10 @@ def _over_images(
         for each in conditions:
             if each not in ours or each not in theirs or ours[each].images != theirs[each].images:
                 return None
-        means = [mean_of([side[each].values for each in conditions]) for side in (ours, theirs)]
-        resampled.append(means[0] - means[1])
+        mine, base_mean = (
+            torch.stack([side[each].values for each in conditions]).mean(0)
+            for side in (ours, theirs)
+        )
+        resampled.append(mine - base_mean)
     count = max(ours[each].count for each in conditions)
-    return bootstrap_interval(list(differences.values()), mean_of(resampled), count)
+    return bootstrap_interval(list(differences.values()), torch.stack(resampled).mean(0), count)

@@ -17,9 +17,6 @@ class TextTable:
     rows: tuple[tuple[str, ...], ...]  # the name of each row and its cells
     note: str = ""  # one line under it
 
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), self.name
-
     @property
     def csv(self) -> str:
         """As a CSV file."""

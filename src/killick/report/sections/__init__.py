@@ -1,15 +1,6 @@
-"""The sections of a report: one module each, with one registered entry.
+"""The sections of a report: one module each, with one registered entry, as in CONTRIBUTING.md.
 
-To add a section, put a file here, or an entry point `killick.report_sections` into a package:
-
-    from killick.report.sections import SECTIONS, Content, ReportData, Section
-
-    def make(data: ReportData) -> Content:
-        return Content(tables=(TextTable("mine", "My table", ...),))
-
-    SECTIONS.register("mine", Section("mine", "My section", order=45, make=make))
-
-The page shows it in its order, and its figures and tables are saved beside the page.
+The page shows them in their order, and their figures and tables are saved beside the page.
 """
 
 from collections.abc import Callable

@@ -80,10 +80,10 @@ def _values(rows: Iterable[Row], column: str) -> str:
 
 def _of_environment(runs: Iterable[Run], name: str) -> str:
     found = []
-    for value in (run.environment.get(name) for run in runs):
+    for value in (run.environment.get(name, "") for run in runs):
         if isinstance(value, Mapping):
             value = ", ".join(f"{key} {each}" for key, each in value.items())
-        found.append("" if value is None else str(value))
+        found.append(str(value))
     return "; ".join(dict.fromkeys(filter(None, found)))
 
 
@@ -100,14 +100,14 @@ def _differing_settings(comparison: Comparison) -> tuple[TextTable, ...]:
     if len(recipes) < 2 or not all(recipes):
         return ()
     names = dict.fromkeys(name for settings in recipes for name in settings)
-    lines = [(name, *(_show(settings.get(name)) for settings in recipes)) for name in names]
-    rows = [line for line in lines if len(set(line[1:])) > 1 and line[0] not in ("seed", "about")]
+    lines = [(name, *(str(settings.get(name)) for settings in recipes)) for name in names]
+    rows = [
+        tuple("–" if cell == "None" else cell for cell in line)
+        for line in lines
+        if len(set(line[1:])) > 1 and line[0] not in ("seed", "about")
+    ]
     heads = ("setting", *(arm.name for arm in comparison.arms))
     return (TextTable(f"{KEY}-settings", "Settings that differ", heads, tuple(rows)),)
-
-
-def _show(value: object) -> str:
-    return "–" if value is None else str(value)
 
 
 def _command(about: Mapping[str, Any]) -> str:

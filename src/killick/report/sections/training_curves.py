@@ -1,6 +1,7 @@
 """Training loss and validation accuracy by epoch."""
 
 import math
+import statistics
 from collections import defaultdict
 
 import numpy as np
@@ -55,26 +56,16 @@ def _trace(arm: ArmRuns, kind: str, key: str) -> tuple[Array, Array]:
 
 def _read_log(run: Run, kind: str, key: str) -> dict[float, float]:
     """Values by epoch. Training is averaged over whole epochs, unless they are few."""
-    entries = [
-        entry
-        for entry in run.metrics
-        if entry.get("kind") == kind
-        and isinstance(value := entry.get(key), int | float)
-        and math.isfinite(value)
-    ]
+    entries = [entry for entry in run.metrics if entry.get("kind") == kind]
     length = max((entry["epoch"] for entry in entries), default=0)
     whole = kind == "train" and length >= _FEW_EPOCHS
-    sums: dict[float, float] = defaultdict(float)
-    steps: dict[float, int] = defaultdict(int)
-    before = 0
+    found: dict[float, list[float]] = defaultdict(list)
     for entry in entries:
-        epoch = math.ceil(entry["epoch"] - 1e-6) if whole else entry["epoch"]
-        # A line of the log is the mean over the steps since the one before.
-        count = max(1, entry["step"] - before)
-        before = entry["step"]
-        sums[epoch] += count * entry[key]
-        steps[epoch] += count
-    return {epoch + run.epochs_before: total / steps[epoch] for epoch, total in sums.items()}
+        value = entry.get(key)
+        if isinstance(value, int | float) and math.isfinite(value):
+            epoch = math.ceil(entry["epoch"] - 1e-6) if whole else entry["epoch"]
+            found[epoch + run.epochs_before].append(value)
+    return {epoch: statistics.fmean(values) for epoch, values in found.items()}
 
 
 SECTIONS.register(KEY, Section(KEY, "Training", 60, make))
