@@ -19,6 +19,7 @@ from killick.report.comparison import Comparison, make_comparison
 from killick.report.conditions import Condition, condition_of
 from killick.report.evaluations import predictions_of
 from killick.report.intervals import Interval
+from killick.report.page import choose_columns
 from killick.report.report_data import ReportData, choose_main_arm, make_report_data
 from killick.report.run_groups import ArmRuns
 from killick.report.statistics import (
@@ -27,7 +28,6 @@ from killick.report.statistics import (
     by_corruption,
     by_severity,
     mean_title,
-    metrics_of,
     ood_by_set,
     summarize,
     write_summary,
@@ -390,7 +390,8 @@ def test_corruptions_that_are_not_published_are_in_the_numbers(tmp_path):
 
 def test_columns_are_titled_by_their_mean_and_only_those_that_exist(tmp_path):
     run = make_run(tmp_path, "s", ood_sets=(), severities=(1, 2))
-    titles = {metric.key: metric.title for metric in metrics_of(make_comparison([run]))}
+    columns = choose_columns(make_report_data([run])).values()
+    titles = {metric.key: metric.title for table in columns for metric in table}
     assert titles["corrupted_top1"] == "corrupted accuracy, mean of 2 chosen at severities 1, 2"
     assert titles["clean_top1"] == "clean accuracy"
     missing = {"severity5_top1", "cbar_top1", "ood_auroc", "ood_fpr_at_95_tpr_in"}

@@ -2,18 +2,19 @@
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
 
 from killick import __version__
-from killick.report.comparison import Comparison
+from killick.report.conditions import CORRUPTED, SINGLE
 from killick.report.figures import COLORS, dark_rules, to_page, variables
 from killick.report.formatting import count_words
 from killick.report.report_data import ReportData
 from killick.report.sections import ENVIRONMENT, Content, Section
-from killick.report.statistics import metrics_of
-from killick.report.summary_metrics import SummaryMetric
+from killick.report.statistics import mean_title
+from killick.report.summary_metrics import SummaryMetric, summary_metrics
 
 _FIRST = (
     *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "clean_smooth_ece"),
@@ -24,12 +25,14 @@ _HERE = Path(__file__).parent
 
 def choose_columns(data: ReportData) -> dict[str, list[SummaryMetric]]:
     """The columns of the tables of arms: the main ones, then those that are folded."""
-    metrics = [
-        metric
-        for metric in metrics_of(data.comparison)
-        if any(metric.key in line for line in data.table.values())
-    ]
-    single = [metric for metric in metrics if metric.inference == "single"]
+    metrics = []
+    for metric in summary_metrics():
+        if any(metric.key in line for line in data.table.values()):
+            mean = mean_title(data.comparison, metric.suite) if metric.suite in CORRUPTED else ""
+            metrics.append(
+                replace(metric, title=f"{metric.title}, {mean}" if mean else metric.title)
+            )
+    single = [metric for metric in metrics if metric.inference == SINGLE]
     tables = {
         "": sorted((m for m in single if m.key in _FIRST), key=lambda m: _FIRST.index(m.key)),
         "More metrics": [metric for metric in single if metric.key not in _FIRST],
@@ -41,7 +44,7 @@ def choose_columns(data: ReportData) -> dict[str, list[SummaryMetric]]:
 def best_means(data: ReportData) -> dict[str, float]:
     """The best mean of each metric that several arms have."""
     found = {}
-    for metric in metrics_of(data.comparison):
+    for metric in summary_metrics():
         means = [line[metric.key].mean for line in data.table.values() if metric.key in line]
         if len(means) > 1 and metric.metric.direction:
             found[metric.key] = max(means) if metric.higher_is_better else min(means)
@@ -60,13 +63,16 @@ def render_page(
     """The HTML of the whole report; sections `before` come before the table of arms."""
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     style = style.replace("/* LIGHT */", variables(0)).replace("/* DARK */", variables(1))
+    comparison = data.comparison
+    seeds = max(len(arm.runs) for arm in comparison.arms)
+    counts = f"{count_words(len(comparison.arms), 'arm')}, {count_words(seeds, 'seed')}"
     gaps = [each.difference for line in data.table.values() for each in line.values()]
     return ENVIRONMENT.get_template("page.html").render(
         title=title,
-        about=_describe(data.comparison),
+        about=f"{comparison.data}, {counts}",
         headline=headline,
         failed=failed,
-        comparison=data.comparison,
+        comparison=comparison,
         table=data.table,
         tables=choose_columns(data),
         best=best_means(data),
@@ -83,13 +89,6 @@ def render_page(
         to_uri=_to_uri,
         tidy=_tidy,
     )
-
-
-def _describe(comparison: Comparison) -> str:
-    """The data, the number of arms and of seeds."""
-    seeds = max(len(arm.runs) for arm in comparison.arms)
-    counts = count_words(len(comparison.arms), "arm"), count_words(seeds, "seed")
-    return f"{comparison.data}, {', '.join(counts)}"
 
 
 def _to_uri(text: str) -> str:

@@ -5,7 +5,7 @@ All values are as in rows, shares from 0 to 1; the metrics' entries say how they
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -58,16 +58,6 @@ RECORD = (
 )
 _SUITES = {"corruptions": ("c", "c15"), "cbar": ("cbar-cifar", "cbar-imagenet")}  # largest first
 Table = dict[str, dict[str, Estimate]]  # arm, key of the metric; absent where it cannot be computed
-
-
-def metrics_of(comparison: Comparison) -> tuple[SummaryMetric, ...]:
-    """The columns that some arm has, titled by which mean over corruptions they are."""
-    found = []
-    for metric in summary_metrics():
-        if _conditions_of(comparison, metric):
-            mean = mean_title(comparison, metric.suite) if metric.suite in CORRUPTED else ""
-            found.append(replace(metric, title=f"{metric.title}, {mean}") if mean else metric)
-    return tuple(found)
 
 
 def mean_title(comparison: Comparison, suite: str = "corruptions") -> str:
