@@ -120,6 +120,7 @@ def test_a_completion_script_is_printed_and_the_shell_reads_it(shell, capsys, tm
         (["trian"], "trian (did you mean train?). See killick --help."),
         (["eval"], "eval (did you mean evaluate?)"),
         (["frobnicate"], "frobnicate. See killick --help."),
+        (["--plugin", "mine"], "expected a command. See killick --help."),
         (["--hlep"], "--hlep (did you mean --help?)"),
         (["evaluate", "runs/x", "--limt", "5"], "--limt (did you mean --limit?)"),
         (["evaluate", "x", "--limt=5"], "--limt (did you mean --limit?)"),

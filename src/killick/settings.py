@@ -8,7 +8,7 @@ import difflib
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -16,6 +16,7 @@ import yaml
 from killick.errors import OptionError, show, suggest
 from killick.registry import Registry
 
+Field = dataclasses.Field[Any]
 _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "least": ("at least", operator.ge),
     "above": ("more than", operator.gt),
@@ -48,9 +49,9 @@ def registered_list(registry: Registry[Any], about: str) -> Any:
     )
 
 
-def settings_of(kind: type, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
+def settings_of(kind: type, prefix: str = "") -> dict[str, Field]:
     """Every setting by its dotted name; of registered dataclasses those of all entries."""
-    found: dict[str, dataclasses.Field[Any]] = {}
+    found: dict[str, Field] = {}
     hints = typing.get_type_hints(kind)
     for each in dataclasses.fields(kind):
         if not dataclasses.is_dataclass(hints[each.name]):
@@ -62,11 +63,9 @@ def settings_of(kind: type, prefix: str = "") -> dict[str, dataclasses.Field[Any
     return found
 
 
-def _settings_of_entries(
-    field: dataclasses.Field[Any], prefix: str
-) -> dict[str, dataclasses.Field[Any]]:
+def _settings_of_entries(field: Field, prefix: str) -> dict[str, Field]:
     registry, default = field.metadata["registry"], field.metadata["default"]
-    found: dict[str, dataclasses.Field[Any]] = {}
+    found: dict[str, Field] = {}
     for name in dict.fromkeys((*registry.names(), default)):
         found = {**settings_of(registry.find(name), prefix), **found}
     about = found[f"{prefix}name"].metadata["about"]
@@ -75,9 +74,7 @@ def _settings_of_entries(
     return {**found, f"{prefix}name": first}
 
 
-def read_settings(
-    kind: type, values: Any, prefix: str, problems: list[str], everywhere: Sequence[str] = ()
-) -> Any:
+def read_settings(kind: type, values: Any, prefix: str, problems: list[str]) -> Any:
     """A checked instance of a dataclass of settings; mistakes are added to `problems`.
 
     Args:
@@ -85,104 +82,94 @@ def read_settings(
         values: By name; nested for fields that are dataclasses themselves.
         prefix: Of the names in messages.
         problems: What is wrong is added here.
-        everywhere: Dotted names that a wrong one may have meant.
     """
-    if isinstance(values, str) and "name" in {each.name for each in dataclasses.fields(kind)}:
-        values = {"name": values}  # `network: timm:resnet18` is `network: {name: timm:resnet18}`
-    if not isinstance(values, Mapping):
-        name = prefix.rstrip(".") or "the recipe"
-        first = next(iter(settings_of(kind)))
-        problems.append(f"{name}: expected settings such as {prefix}{first}, found {show(values)}")
-        return None
-    hints = typing.get_type_hints(kind)
-    fields = {each.name: each for each in dataclasses.fields(kind)}
-    taken: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in fields:
-            shown = show(name).strip("'\"")
-            problems.append(_unknown(f"{prefix}{shown}", prefix, list(fields), everywhere))
-        elif "registry" in fields[name].metadata:
-            taken[name] = _read_registered(fields[name], value, prefix + name, problems, everywhere)
-        elif dataclasses.is_dataclass(hints[name]):
-            taken[name] = read_settings(
-                hints[name], value, f"{prefix}{name}.", problems, everywhere
-            )
-        else:
-            taken[name] = _read_value(value, hints[name], fields[name], f"{prefix}{name}", problems)
-    return None if problems else kind(**taken)
+    return _Reader(kind, prefix, problems).read(kind, values, prefix)
 
 
-def _read_value(
-    value: Any, hint: Any, field: dataclasses.Field[Any], name: str, problems: list[str]
-) -> Any:
-    problem, converted = _convert(value, hint)
-    problem = problem or _limits(converted, field.metadata)
-    if problem:
-        problems.append(f"{name}: expected {problem}, found {show(value)}")
-    return converted
+@dataclasses.dataclass
+class _Reader:
+    """Reads nested settings and collects mistakes; `kind` and `prefix` are the outermost."""
 
+    kind: type
+    prefix: str
+    problems: list[str]
 
-def _read_registered(
-    field: dataclasses.Field[Any],
-    value: Any,
-    name: str,
-    problems: list[str],
-    everywhere: Sequence[str],
-) -> Any:
-    """One instance of a registered dataclass, or a list of them.
+    def read(self, kind: type, values: Any, prefix: str) -> Any:
+        fields = {each.name: each for each in dataclasses.fields(kind)}
+        if isinstance(values, str) and "name" in fields:
+            values = {"name": values}  # `network: timm:resnet18`: `network: {name: timm:resnet18}`
+        if not isinstance(values, Mapping):
+            name, first = prefix.rstrip(".") or "the recipe", next(iter(settings_of(kind)))
+            self._add(name, f"settings such as {prefix}{first}", values)
+            return None
+        hints = typing.get_type_hints(kind)
+        taken: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in fields:
+                self.problems.append(self._unknown(show(name).strip("'\""), prefix, list(fields)))
+            elif "registry" in fields[name].metadata:
+                taken[name] = self._read_registered(fields[name], value, prefix + name)
+            elif dataclasses.is_dataclass(hints[name]):
+                taken[name] = self.read(hints[name], value, f"{prefix}{name}.")
+            else:
+                taken[name] = self._read_value(value, hints[name], fields[name], prefix + name)
+        return None if self.problems else kind(**taken)
 
-    Where there is one, the recipe may also hold settings of the others, so that `--protocol` alone
-    can choose another: they are checked and left out.
-    """
-    registry, default = field.metadata["registry"], field.metadata.get("default")
-    if default is None:
-        if not isinstance(value, list):
-            problems.append(f"{name}: expected a list such as [{{name: ...}}], found {show(value)}")
-            return []
-        return [
-            _read_entry(registry, each, f"{name}[{place}].", problems)
-            for place, each in enumerate(value)
-        ]
-    if isinstance(value, Mapping):
-        value = {"name": default, **value}
-        known: set[str] = set()
-        if isinstance(value["name"], str) and value["name"] in registry:
-            known = {each.name for each in dataclasses.fields(registry.find(value["name"]))}
-        for _, other in registry.items() if known else ():
-            hints = typing.get_type_hints(other)
-            for each in dataclasses.fields(other):
-                if each.name in value and each.name not in known:
-                    one = value.pop(each.name)
-                    _read_value(one, hints[each.name], each, f"{name}.{each.name}", problems)
-    return _read_entry(registry, value, f"{name}.", problems, everywhere)
+    def _add(self, name: str, expected: str, found: Any) -> None:
+        self.problems.append(f"{name}: expected {expected}, found {show(found)}")
 
+    def _read_value(self, value: Any, hint: Any, field: Field, name: str) -> Any:
+        problem, converted = _convert(value, hint)
+        problem = problem or _limits(converted, field.metadata)
+        if problem:
+            self._add(name, problem, value)
+        return converted
 
-def _read_entry(
-    registry: Registry[Any],
-    value: Any,
-    prefix: str,
-    problems: list[str],
-    everywhere: Sequence[str] = (),
-) -> Any:
-    value = {"name": value} if isinstance(value, str) else value
-    name = value.get("name") if isinstance(value, Mapping) else None
-    if not isinstance(name, str):
-        problems.append(f"{prefix}name: expected a {registry.title}, found {show(value)}")
-        return None
-    try:
-        kind = registry.find(name)
-    except OptionError as problem:
-        problems.append(f"{prefix}name: {str(problem).rstrip('.')}")
-        return None
-    return read_settings(kind, value, prefix, problems, everywhere)
+    def _read_registered(self, field: Field, value: Any, name: str) -> Any:
+        """One instance of a registered dataclass, or a list of them.
 
+        Where there is one, the recipe may also hold settings of the others, so that `--protocol`
+        alone can choose another: they are checked and left out.
+        """
+        registry, default = field.metadata["registry"], field.metadata.get("default")
+        if default is None:
+            if not isinstance(value, list):
+                self._add(name, "a list such as [{name: ...}]", value)
+                return []
+            return [self._read_entry(registry, v, f"{name}[{i}].") for i, v in enumerate(value)]
+        if isinstance(value, Mapping):
+            value = {"name": default, **value}
+            known: set[str] = set()
+            if isinstance(value["name"], str) and value["name"] in registry:
+                known = {each.name for each in dataclasses.fields(registry.find(value["name"]))}
+            for _, other in registry.items() if known else ():
+                hints = typing.get_type_hints(other)
+                for each in dataclasses.fields(other):
+                    if each.name in value and each.name not in known:
+                        one = value.pop(each.name)
+                        self._read_value(one, hints[each.name], each, f"{name}.{each.name}")
+        return self._read_entry(registry, value, f"{name}.")
 
-def _unknown(name: str, prefix: str, known: list[str], everywhere: Sequence[str]) -> str:
-    last = name.removeprefix(prefix)
-    near = [prefix + each for each in difflib.get_close_matches(last, known, n=1)]
-    near = near or [dotted for dotted in everywhere if dotted.split(".")[-1] == last]
-    near = near or difflib.get_close_matches(name, everywhere, n=1)
-    return f"{name}: no such setting" + (f" (did you mean {near[0]}?)" if near else "")
+    def _read_entry(self, registry: Registry[Any], value: Any, prefix: str) -> Any:
+        value = {"name": value} if isinstance(value, str) else value
+        name = value.get("name") if isinstance(value, Mapping) else None
+        if not isinstance(name, str):
+            self._add(f"{prefix}name", f"a {registry.title}", value)
+            return None
+        try:
+            kind = registry.find(name)
+        except OptionError as problem:
+            self.problems.append(f"{prefix}name: {str(problem).rstrip('.')}")
+            return None
+        return self.read(kind, value, prefix)
+
+    def _unknown(self, name: str, prefix: str, known: list[str]) -> str:
+        everywhere = list(settings_of(self.kind, self.prefix))
+        near = [prefix + each for each in difflib.get_close_matches(name, known, n=1)]
+        near = near or [dotted for dotted in everywhere if dotted.split(".")[-1] == name]
+        near = near or difflib.get_close_matches(prefix + name, everywhere, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        return f"{prefix}{name}: no such setting{hint}"
 
 
 def _convert(value: Any, hint: Any) -> tuple[str, Any]:

@@ -124,6 +124,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     known, rest = parser.parse_known_args(words)
     if known.command is None:
         parser.refuse(rest)
+        parser.error("expected a command")
     chosen = commands.choices[known.command]
     if known.command == "study":
         if known.study is None:

@@ -14,7 +14,7 @@ was trained with.
 
 import types
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -138,16 +138,13 @@ def estimate(
         means[norm] += (running_mean(norm) - means[norm]) / calls[norm]
         variances[norm] += (running_variance(norm) - variances[norm]) / calls[norm]
 
-    handles = [norm.register_forward_hook(add) for norm in norms]
-    try:
-        with _only_training(norms, module), torch.no_grad():
-            done = 0
-            for run in runs:
-                run()
-                done += 1
-    finally:
-        for handle in handles:
-            handle.remove()
+    done = 0
+    with ExitStack() as hooks, _only_training(norms, module), torch.no_grad():
+        for norm in norms:
+            hooks.enter_context(norm.register_forward_hook(add))
+        for run in runs:
+            run()
+            done += 1
     if done == 0:
         raise OptionError("expected at least one batch to estimate statistics from, found none.")
     for norm in norms:

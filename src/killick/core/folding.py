@@ -76,12 +76,9 @@ class Folded(nn.Module):
     """An ordinary network: images in, logits `(n, classes)` out, references inside.
 
     Attributes:
-        net: Reads images.
-        normalize: As in the anchored model.
-        front: As in the anchored model.
         k: How many references it averages over.
         image_shape: Of the images it takes, channels first.
-        class_names: As in the anchored model.
+        class_names: As in the anchored model, like `normalize` and `front`.
     """
 
     def __init__(

@@ -5,6 +5,8 @@ first, to the image and to the reference alike, it leaves a pair of prepared ima
 """
 
 from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,28 +60,20 @@ def take_leading_module(net: nn.Module, x: Tensor, layers: Iterable[str]) -> nn.
     """
     image = x.clone()
     found: list[str] = []
-    handles = []
 
-    def watch(name: str, module: nn.Module) -> None:
-        def record(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if len(args) == 1 and args[0] is image and isinstance(output, Tensor):
-                found.append(name)
+    def record(name: str, _: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if len(args) == 1 and args[0] is image and isinstance(output, Tensor):
+            found.append(name)
 
-        handles.append(module.register_forward_hook(record))
-
-    for name, module in net.named_modules():
-        stateless = not any(True for _ in module.parameters()) and not any(
-            getattr(m, "running_mean", None) is not None for m in module.modules()
-        )
-        inside = any(layer == name or layer.startswith(f"{name}.") for layer in layers)
-        if name and stateless and not inside and not isinstance(module, nn.Identity):
-            watch(name, module)
-    try:
-        with torch.no_grad():
-            net(image)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, module in net.named_modules():
+            stateless = not any(True for _ in module.parameters()) and not any(
+                getattr(m, "running_mean", None) is not None for m in module.modules()
+            )
+            inside = any(layer == name or layer.startswith(f"{name}.") for layer in layers)
+            if name and stateless and not inside and not isinstance(module, nn.Identity):
+                hooks.enter_context(module.register_forward_hook(partial(record, name)))
+        net(image)
     if not found:
         return None
     name = found[-1]  # a module is reported after those inside it: the outermost

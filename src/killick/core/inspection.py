@@ -5,11 +5,12 @@ No network is known by name.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from killick.errors import StemError, one_line
 
@@ -57,19 +58,17 @@ def _observe(
 ) -> dict[str, Tensor]:
     seen: dict[str, Tensor] = {}
 
-    def watch(name: str) -> RemovableHandle:
-        def record(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if name not in seen:
-                seen[name] = what(args, kwargs, output).detach().clone()
+    def record(name: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if name not in seen:
+            seen[name] = what(args, kwargs, output).detach().clone()
 
-        return net.get_submodule(name).register_forward_hook(record, with_kwargs=True)
-
-    handles = [watch(name) for name in names]
-    try:
+    with ExitStack() as hooks:
+        for name in names:
+            layer = net.get_submodule(name)
+            hooks.enter_context(
+                layer.register_forward_hook(partial(record, name), with_kwargs=True)
+            )
         run(net, x)
-    finally:
-        for handle in handles:
-            handle.remove()
     if missing := [name for name in names if name not in seen]:
         raise StemError(
             f"cannot anchor {type(net).__name__}: expected {missing[0]!r} to run when the network"
@@ -90,32 +89,25 @@ def find_stem(net: nn.Module, x: Tensor) -> dict[str, Layer]:
     """
     image = x.detach().clone().requires_grad_()
     inputs: dict[str, Tensor] = {}
-    handles = []
 
-    def watch(name: str, module: nn.Module) -> None:
-        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            read = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
-            if read is not None and name not in inputs:
-                inputs[name] = read
+    def record(name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
+        read = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
+        if read is not None and name not in inputs:
+            inputs[name] = read
 
-        handles.append(module.register_forward_pre_hook(record, with_kwargs=True))
-
-    for name, module in net.named_modules():
-        childless = next(module.children(), None) is None
-        owns = any(p is not None for p in module._parameters.values())
-        if isinstance(module, LINEAR) or (childless and owns):
-            watch(name, module)
-    frozen = [p for p in net.parameters() if p.is_floating_point() and not p.requires_grad]
-    try:
-        for parameter in frozen:
-            parameter.requires_grad_()
+    with ExitStack() as undo:
+        for name, module in net.named_modules():
+            childless = next(module.children(), None) is None
+            owns = any(p is not None for p in module._parameters.values())
+            if isinstance(module, LINEAR) or (childless and owns):
+                hook = partial(record, name)
+                undo.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
+        for parameter in net.parameters():
+            if parameter.is_floating_point() and not parameter.requires_grad:
+                undo.callback(parameter.requires_grad_, False)
+                parameter.requires_grad_()
         with torch.enable_grad():
             net(image.clone())  # a clone, so that a network may change its input in place
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-        for handle in handles:
-            handle.remove()
     reading = [name for name, read in inputs.items() if _reads_only(read, image)]
     found = {name: net.get_submodule(name) for name in reading}
     others = {n: m for n, m in found.items() if not isinstance(m, LINEAR)}

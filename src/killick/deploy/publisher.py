@@ -29,7 +29,7 @@ from killick.results.rows import Row, make_row, read_rows, write_rows
 from killick.runtime.atomic_files import atomic_folder, check_replaceable
 from killick.storage.hub import explain, import_client, read_hub_name
 from killick.storage.loading import FORMAT, PLAIN_NAMES, load
-from killick.storage.saving import gather, write_plain
+from killick.storage.saving import gather, write_files
 from killick.storage.weights import digest_weights
 
 CARD = "README.md"
@@ -116,7 +116,7 @@ def publish(
             f"cannot read the rows ({problem}). Evaluate the model again: killick evaluate."
         ) from problem
     with atomic_folder(folder) as beside:
-        write_plain(beside, contents)
+        write_files(beside, contents, plain=True)
         (beside / CARD).write_text(card, encoding="utf-8", newline="\n")
         if kept:
             write_rows(beside, kept)

@@ -202,9 +202,9 @@ def is_data_name(config: dict[str, Any], key: str) -> bool:
     return isinstance(name, str) and CONTENT_NAME.fullmatch(name) is not None
 
 
-def content_name(stem: str, data: bytes) -> str:
-    """The name of a data file."""
-    return f"{stem}-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
+def content_name(plain: str, data: bytes) -> str:
+    """The name of a data file after its content."""
+    return f"{Path(plain).stem}-{hashlib.sha256(data).hexdigest()[:8]}.safetensors"
 
 
 def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, Tensor]:
@@ -222,7 +222,7 @@ def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, T
     if path.name == PLAIN_NAMES[key]:
         fits = hashlib.sha256(data).hexdigest() == config["sha256"][path.name]
     else:
-        fits = path.name == content_name(path.name.partition("-")[0], data)
+        fits = path.name == content_name(PLAIN_NAMES[key], data)
     if not fits:
         raise StorageError(
             f"cannot load {folder}: {path.name} is damaged: its content does not fit its digest."

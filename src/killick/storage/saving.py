@@ -104,7 +104,7 @@ def save(
     contents = gather(
         model, class_names=class_names, provenance=provenance, architecture=architecture
     )
-    _write(folder, contents)
+    _replace(folder, contents)
     known = contents.config.get("references")
     if known and known["count"]:
         _log.info("%d reference images are stored in %s. %s", known["count"], folder, known["note"])
@@ -174,30 +174,34 @@ def note_on_references(model: Anchored) -> str:
     return f"{note} {RESIDUALS_NOTE}" if len(model.residuals) else note
 
 
-def write_plain(folder: Path, contents: ModelContents) -> None:
-    """A model under the plain names that hubs expect, into a folder that is there and empty."""
-    files = {PLAIN_NAMES[key]: data for key, data in _serialized(contents).items()}
-    digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    files["config.json"] = _as_text({**contents.config, **PLAIN_NAMES, "sha256": digests})
-    for name, data in files.items():
+def write_files(folder: Path, contents: ModelContents, *, plain: bool) -> set[str]:
+    """Write a model into a folder that is there, and return the names of its data files.
+
+    These are named after their content; or plainly, as hubs expect it, with digests in config.json.
+    """
+    config, digests = dict(contents.config), {}
+    for key, tensors in (("weights", contents.weights), ("examples", contents.examples)):
+        data = safetensors.torch.save({k: v.contiguous().clone() for k, v in tensors.items()})
+        name = PLAIN_NAMES[key] if plain else content_name(PLAIN_NAMES[key], data)
+        config[key], digests[name] = name, hashlib.sha256(data).hexdigest()
         _write_file(folder / name, data)
+    config |= {"sha256": digests} if plain else {}
+    _write_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    return set(digests)
 
 
-def _write(folder: Path, contents: ModelContents) -> None:
-    """All of a model into a folder, in the place of the one that may be there."""
-    before, config = _replaceable_files(folder), dict(contents.config)
+def _replace(folder: Path, contents: ModelContents) -> None:
+    """Write a model into a folder, in the place of the one that may be there."""
+    before = _replaceable_files(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for key, data in _serialized(contents).items():
-            config[key] = content_name(PLAIN_NAMES[key].partition(".")[0], data)
-            _write_file(folder / config[key], data)
-        _write_file(folder / "config.json", _as_text(config))
+        names = write_files(folder, contents, plain=False)
     except OSError as problem:
         raise StorageError(
             f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
             " unchanged. Free some space, or choose another folder."
         ) from problem
-    for name in before - {config["weights"], config["examples"]}:
+    for name in before - names:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -206,19 +210,6 @@ def _write_file(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())  # before the configuration names it
-
-
-def _serialized(contents: ModelContents) -> dict[str, bytes]:
-    """The two data files, by what they are."""
-    parts = {"weights": contents.weights, "examples": contents.examples}
-    return {
-        key: safetensors.torch.save({k: v.contiguous().clone() for k, v in tensors.items()})
-        for key, tensors in parts.items()
-    }
-
-
-def _as_text(config: dict[str, Any]) -> bytes:
-    return (json.dumps(config, indent=2) + "\n").encode()
 
 
 def _replaceable_files(folder: Path) -> set[str]:

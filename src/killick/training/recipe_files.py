@@ -141,7 +141,7 @@ def _text_of(path: Path) -> str:
 def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
     """A checked recipe from nested settings; settings that are left out have their defaults."""
     problems: list[str] = []
-    recipe = read_settings(Recipe, values, "", problems, list(settings()))
+    recipe = read_settings(Recipe, values, "", problems)
     if not problems:
         assert isinstance(recipe, Recipe)
         problems += _contradictions(recipe)
