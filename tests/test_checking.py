@@ -255,7 +255,6 @@ def test_a_list_that_is_empty_leaves_out_nothing(folder, tmp_path, text):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--workers", "-1"], "-1"),
         (["--list", "/nowhere/list.txt"], "/nowhere"),
         (["--list", "/dev/null"], "/dev/null"),
     ],

@@ -268,15 +268,3 @@ def slow_escape(view: tuple[float, ...], pixel: complex) -> float:
 def test_mixing_images_of_one_call_all_differ():
     images = make_mixing_images(200, 16, seed=0)
     assert len(images.flatten(1).unique(dim=0)) == 200
-
-
-@pytest.mark.parametrize(
-    ("count", "size", "told"),
-    [
-        (0, 32, "expected count to be at least 1 image, found 0"),
-        (5, 4, "expected size to be at least 8 pixels, found 4"),
-    ],
-)
-def test_mixing_images_that_cannot_be_are_refused(count, size, told):
-    with pytest.raises(OptionError, match=told):
-        make_mixing_images(count, size, seed=0)

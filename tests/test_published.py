@@ -34,7 +34,6 @@ def test_arrays_are_read_severity_by_severity(tmp_path, long_labels):
     files = CorruptedFiles(
         str(write_arrays(tmp_path / "c", data, long_labels=long_labels)), KNOWN, data.class_names
     )
-    files.check()
     assert files.names == ("fog",)
     whole = np.load(tmp_path / "c" / "fog.npy")
     for severity in (1, 4):
@@ -113,10 +112,10 @@ def test_what_is_missing_or_damaged_is_told(tmp_path):
         CorruptedFiles(str(tmp_path), KNOWN, data.class_names).load("fog", 1)
     (tmp_path / "fog.npy").write_bytes(b"\x93NUMPY truncated")
     with pytest.raises(DataError, match="cannot read .*fog.npy"):
-        CorruptedFiles(str(tmp_path), KNOWN, data.class_names).check()
+        CorruptedFiles(str(tmp_path), KNOWN, data.class_names)
 
 
 def test_a_pickled_array_is_not_run(tmp_path):
     np.save(tmp_path / "fog.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="cannot read .*fog.npy"):
-        CorruptedFiles(str(tmp_path), KNOWN, ()).check()
+        CorruptedFiles(str(tmp_path), KNOWN, ())

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +47,13 @@ def add(commands: Any, name: str) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Check, write the list, and print the problems; 1 if some images cannot be read."""
+    from killick.data.decoding import printable
     from killick.data.integrity import check_set
     from killick.data.sources import load_sets
+    from killick.data.sources.imagefolder import WITHOUT
     from killick.experiments.scheduler import count_cores
     from killick.runtime.progress import choose_display
 
-    if options.workers is not None and options.workers < 0:
-        raise OptionError(f"--workers must be 0 or more, not {options.workers}.")
     workers = count_cores() if options.workers is None else options.workers
     loaded = load_sets(options.data, root=options.root)
     both = {"train": loaded.train, "test": loaded.test}
@@ -62,46 +62,24 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         if any(images.paths() is None for images in sets.values()):
             raise OptionError(f"--list requires a folder of images, not {options.data}.")
         _check_list(options.list)
-    total, done, found = sum(map(len, sets.values())), 0, {}
-    with choose_display(None, options.quiet)(
-        f"checking {options.data}", total, 0, "image"
-    ) as progress:
-
-        def tick(count: int) -> None:
-            nonlocal done
-            done += count
-            progress.advance(done)
-
-        for name, images in sets.items():
-            found[name] = check_set(images, workers=workers, tick=tick)
+    found, display = {}, choose_display(None, options.quiet)
+    for name, images in sets.items():
+        with display(f"checking {name}", len(images), 0, "image") as progress:
+            found[name] = check_set(images, workers=workers, tick=progress.advance)
     broken = [each for checked in found.values() for each in checked.broken]
     if options.list is not None:
         _write_list(options.list, options.data, broken)  # before anything else can go wrong
-    _print_problems(found, broken, options)
-    return 1 if broken else 0
-
-
-def _print_problems(
-    found: "dict[str, Checked]", broken: list[tuple[str, str]], options: argparse.Namespace
-) -> None:
-    from killick.data.decoding import WAY_OUT
-    from killick.data.sources.imagefolder import WITHOUT
-
+    lines = list(_describe_problems(found, broken))
     if not options.quiet:
-        for name, checked in found.items():
-            _print(_describe(name, checked))
-    problems = [why.removesuffix(WAY_OUT) for _, why in broken]
-    _print_some(f"{len(broken):,} cannot be read", problems)
-    for name, checked in found.items():
-        twice = [f"{a} and {b}" for a, b in checked.contradictions()]
-        _print_some(f"in {name} as different classes, {len(twice):,}", twice)
-    if {"train", "test"} <= found.keys():
-        both = [f"{a} is {b}" for a, b in found["test"].shared(found["train"])]
-        _print_some(f"in both test and train, {len(both):,}", both)
-    if not broken and not options.quiet:
-        _print("every image can be read")
-    elif options.list is not None and not options.quiet:
-        _print(f"leave them out: '{options.data.partition(WITHOUT)[0]}{WITHOUT}{options.list}'")
+        lines = [*(_describe(name, checked) for name, checked in found.items()), *lines]
+        if not broken:
+            lines.append("every image can be read")
+        elif options.list is not None:
+            folder = options.data.partition(WITHOUT)[0]
+            lines.append(f"leave them out: '{folder}{WITHOUT}{options.list}'")
+    for line in lines:
+        print(printable(line))  # whatever files are called
+    return 1 if broken else 0
 
 
 def _check_list(given: Path) -> None:
@@ -130,28 +108,30 @@ def _describe(name: str, checked: "Checked") -> str:
     text = f"{name}: {len(images):,} images"
     if images.class_names != ("unknown",):
         counts = images.labels.bincount(minlength=images.classes).tolist()
-        text += f" of {images.classes:,} classes, {_range(counts)} each"
+        text += f" of {images.classes:,} classes, {min(counts):,} to {max(counts):,} each"
     if checked.sizes:
         heights, widths = zip(*checked.sizes, strict=True)
-        text += f"; {_range(heights)} pixels high, {_range(widths)} wide"
+        text += f"; {min(heights):,} to {max(heights):,} pixels high"
+        text += f", {min(widths):,} to {max(widths):,} wide"
     return text
 
 
-def _range(numbers: Iterable[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+def _describe_problems(found: "dict[str, Checked]", broken: list[tuple[str, str]]) -> Iterator[str]:
+    from killick.data.decoding import WAY_OUT
+
+    problems = [why.removesuffix(WAY_OUT) for _, why in broken]
+    yield from _list_some("cannot be read", problems)
+    for name, checked in found.items():
+        twice = [f"{a} and {b}" for a, b in checked.contradictions()]
+        yield from _list_some(f"in {name} as different classes", twice)
+    if {"train", "test"} <= found.keys():
+        both = [f"{a} is {b}" for a, b in found["test"].shared(found["train"])]
+        yield from _list_some("in both test and train", both)
 
 
-def _print_some(title: str, lines: list[str]) -> None:
+def _list_some(title: str, lines: list[str]) -> Iterator[str]:
     if lines:
-        more = [f"and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
-        _print(f"{title}:")
-        for line in (*lines[:SHOWN], *more):
-            _print(f"  {line}")
-
-
-def _print(line: str) -> None:
-    """Print a line that any terminal takes, whatever files are called."""
-    from killick.data.decoding import printable
-
-    print(printable(line))
+        yield f"{title}, {len(lines):,}:"
+        yield from (f"  {line}" for line in lines[:SHOWN])
+    if len(lines) > SHOWN:
+        yield f"  and {len(lines) - SHOWN:,} more"

@@ -7,6 +7,10 @@ from typing import Any
 from killick.cli.arguments import add_shared
 from killick.errors import OptionError
 
+CHOICES = (
+    *("corruptions", "severities", "table", "frost", "limit"),
+    *("seed", "root", "device", "quiet"),
+)
 EXAMPLES = """\
 examples:
   killick corrupt --sheet sheet.png                     all corruptions of some shapes
@@ -56,19 +60,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise OptionError("--output requires images or --data, such as --data shapes.")
     from killick.evaluation.corrupted_copies import CorruptedCopies
 
-    copies = CorruptedCopies(
-        options.images,
-        options.data,
-        corruptions=options.corruptions,
-        severities=options.severities,
-        table=options.table,
-        frost=options.frost,
-        limit=options.limit,
-        seed=options.seed,
-        root=options.root,
-        device=options.device,
-        quiet=options.quiet,
-    )
+    chosen = {name: getattr(options, name) for name in CHOICES}
+    copies = CorruptedCopies(options.images, options.data, **chosen)
     done = [] if options.sheet is None else [copies.write_sheet(options.sheet)]
     done += [] if options.output is None else [copies.write(options.output)]
     if not options.quiet:

@@ -99,21 +99,14 @@ class Resident(Batches):
     """All images on the device as uint8 `(n, height, width, 3)`; batches are augmented there."""
 
     def __init__(
-        self,
-        pixels: Tensor,
-        labels: Tensor,
-        shift: Shift,
-        cut: Cut,
-        *,
-        seed: int,
-        repeats: int = 1,
+        self, pixels: Tensor, labels: Tensor, shift: Shift, cut: Cut, *, seed: int, repeats: int = 1
     ) -> None:
         super().__init__(len(pixels), cut, seed, repeats)
         self.pixels, self.labels, self.shift = pixels, labels, shift
         self._root = root(seed, pixels.device)
-        self._drawn = torch.zeros(self.samples, dtype=torch.long, device=pixels.device)
-        self._cursor = torch.zeros((), dtype=torch.long, device=pixels.device)
-        self._epoch = torch.zeros((), dtype=torch.long, device=pixels.device)
+        zero = torch.zeros((), dtype=torch.long, device=pixels.device)
+        self._drawn = zero.repeat(self.samples)
+        self._cursor, self._epoch = zero.clone(), zero.clone()
 
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
@@ -153,8 +146,10 @@ class Streamed(Batches):
         super().__init__(len(images), cut, seed, repeats)
         self._begun = (0, 0)
         self._loader = _loader(
-            _Samples(images, view),
+            images,
+            view,
             workers,
+            collate_fn=_collate,
             batch_sampler=_Restarted(self._places),
             pin_memory=device.type == "cuda",
             persistent_workers=workers > 0,
@@ -213,16 +208,13 @@ def read_in_order(
     """What `collate` makes of the samples (view, label and key; or an error) of each batch."""
     places = [(number, 0) for number in range(len(images))]
     options = {"sampler": places, "batch_size": batch, "collate_fn": collate}
-    yield from _start_workers(_loader(_Samples(images, view), workers, **options))
+    yield from _start_workers(_loader(images, view, workers, **options))
 
 
-def _loader(dataset: Dataset[Any], workers: int, **options: Any) -> DataLoader[Any]:
-    options = {"collate_fn": _collate, **options}
+def _loader(images: ImageSet, view: View, workers: int, **options: Any) -> DataLoader[Any]:
     # Without a generator of its own it would draw from the global one.
-    generator = torch.Generator()
-    return DataLoader(
-        dataset, num_workers=workers, worker_init_fn=_begin_worker, generator=generator, **options
-    )
+    options |= {"num_workers": workers, "generator": torch.Generator()}
+    return DataLoader(_Samples(images, view), worker_init_fn=_begin_worker, **options)
 
 
 def _begin_worker(worker: int) -> None:

@@ -38,8 +38,11 @@ class CorruptedFiles:
         self._places: dict[str, Path] = {}  # of each corruption: an array, or a folder
         for name in known:
             places = (self.path / f"{name}.npy", *(folder / name for folder in folders))
-            for place in filter(Path.exists, places):
-                self._places.setdefault(name, place)
+            found = next(filter(Path.exists, places), None)
+            if found is not None:
+                self._places[name] = found
+            if found == places[0]:
+                _open_images(found)  # refuses a wrong shape, before any of them is read
         self.names = tuple(self._places)
         if not self.names:
             raise DataError(
@@ -59,12 +62,6 @@ class CorruptedFiles:
             )
         levels.sort(key=lambda level: float(level.name))
         return read_classes(levels[severity - 1], f"{name} {severity}")
-
-    def check(self) -> None:
-        """Refuse arrays of a wrong shape, before any of them is read."""
-        for place in self._places.values():
-            if place.is_file():
-                _open_images(place)
 
     def digest(self, name: str) -> str:
         """A hash of the names, sizes and times of the files of a corruption."""

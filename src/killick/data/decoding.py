@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from killick.errors import DataError
@@ -23,17 +23,6 @@ EXTENSIONS = (
 # Pillow's names for them. Its other decoders stay out: some start programs of their own.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 WAY_OUT = " Replace it or leave it out."
-
-_ORIENTATION = 0x0112  # tag of EXIF
-_TURNS = {  # from how an image is stored, by its orientation, to upright
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class UnreadableImage(Exception):
@@ -74,17 +63,10 @@ def explained(name: str) -> Iterator[None]:
 def to_pixels(image: ImageFile.ImageFile, *, upright: bool = True) -> Tensor:
     """The pixels of an open image, uint8 `(3, height, width)`, turned `upright` by its EXIF."""
     image.load()
-    turn = _find_turn(image) if upright else None
-    turned = image if turn is None else image.transpose(turn)
-    pixels = torch.from_numpy(np.array(_to_rgb(turned)))
-    return pixels.permute(2, 0, 1).contiguous()
-
-
-def _find_turn(image: Image.Image) -> Image.Transpose | None:
-    try:
-        return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF leaves the pixels as good as they are
-        return None
+    if upright:
+        with contextlib.suppress(Exception):  # damaged EXIF leaves the pixels as good as they are
+            ImageOps.exif_transpose(image, in_place=True)
+    return torch.from_numpy(np.array(_to_rgb(image))).permute(2, 0, 1).contiguous()
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from killick.errors import OptionError
-
 _STEPS = 48  # of the escape-time fractals
 _FAR = 16.0  # where they count as escaped
 _KEYS = 6  # colors of a palette
@@ -22,19 +20,12 @@ _PIXELS = 2**18  # drawn at once: keeps memory flat, and stays in the processor'
 def make_mixing_images(count: int, size: int, seed: int) -> Tensor:
     """Images for `PixMix`, uint8 `(count, 3, size, size)`, of six kinds in random order.
 
-    Args:
-        count: How many.
-        size: Of each side; somewhat larger than the images, so that crops differ.
-        seed: Decides all of them.
+    They should be somewhat larger than the images, so that crops differ.
 
     Example:
         >>> tuple(make_mixing_images(6, 36, seed=0).shape)
         (6, 3, 36, 36)
     """
-    if count < 1:
-        raise OptionError(f"expected count to be at least 1 image, found {count}.")
-    if size < 8:
-        raise OptionError(f"expected size to be at least 8 pixels, found {size}.")
     generator = torch.Generator().manual_seed(seed)
     kinds = torch.randperm(count, generator=generator) % len(_KINDS)
     images = torch.empty(count, 3, size, size, dtype=torch.uint8)
@@ -77,14 +68,9 @@ def _mandelbrot_edge(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor
 
 
 def _escape_time(views: Tensor, size: int) -> Tensor:
-    """How soon `z*z + c` leaves; where it stays, how near it comes to 0, so that nothing is flat.
+    """How soon `z*z + c` leaves, positive; where it stays, how near it comes to 0, from -1 to 0.
 
-    Args:
-        views: For each image the middle and the half width of `z`, and of `c`, `(n, 6, 1, 1)`.
-        size: Of each side.
-
-    Returns:
-        `(n, size, size)`: smooth and positive in the first case, from -1 to 0 in the second.
+    `views` has for each image the middle and the half width of `z`, and of `c`, `(n, 6, 1, 1)`.
     """
     z_real, z_imaginary, z_zoom, c_real, c_imaginary, c_zoom = views.unbind(1)
     x, y = _grid(size)

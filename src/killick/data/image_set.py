@@ -45,7 +45,7 @@ class ImageSet:
         ):
             raise DataError(
                 f"the images of {name} must be uint8 (n, 3, height, width), found {source.dtype}"
-                f" {tuple(source.shape)}."
+                f" {tuple(source.shape)}. For images in 0 to 1: (images * 255).round().byte()."
             )
         if len(source) == 0 or labels.shape != (len(source),):
             raise DataError(

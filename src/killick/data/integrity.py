@@ -44,7 +44,7 @@ class Checked:
 def check_set(
     images: ImageSet, *, workers: int = 0, tick: Callable[[int], None] | None = None
 ) -> Checked:
-    """Read all images of a set; `tick` gets the number of images of every batch."""
+    """Read all images of a set; `tick` gets the number read so far after every batch."""
     names = images.paths() or [f"{images.name}[{row}]" for row in images.rows.tolist()]
     checked, number = Checked(images, names), 0
     for batch in read_in_order(images, _look, 0 if images.in_memory else workers, BATCH, list):
@@ -56,7 +56,7 @@ def check_set(
                 checked.sizes[size] += 1
             number += 1
         if tick is not None:
-            tick(len(batch))
+            tick(number)
     return checked
 
 

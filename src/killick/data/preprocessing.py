@@ -93,19 +93,10 @@ def view_for(model: ImageModel) -> PlainView:
 
 
 class TrainView:
-    """A random view of an image, for training.
+    """A random view of an image, for training; options are those of `augment` in a recipe.
 
-    Args:
-        size: Height and width of the view.
-        crop: "pad": the image is brought to `size`, padded and cropped at random; "resized":
-            a random part of it is brought to `size`; "none": it is brought to `size`.
-        padding: For crop "pad".
-        flip: Left and right are exchanged in half of the images.
-        flip_vertically: Top and bottom likewise.
-        policy: One of torchvision's augmentation policies, by name, "pixmix", or "none".
-        policy_arguments: For the policy.
-        interpolation: "bilinear", "bicubic" or "nearest", wherever images are resized.
-        mixing_images: For PixMix: what is mixed in.
+    With crop "pad" the image is brought to `size`, padded and cropped at random; with "resized" a
+    random part of it is brought to `size`. `mixing_images` are for the policy "pixmix".
     """
 
     def __init__(

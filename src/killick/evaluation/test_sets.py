@@ -235,7 +235,6 @@ class _Planner:
     ) -> Iterable[TestSet]:
         """Published corrupted images."""
         files = CorruptedFiles(path, chosen, clean.class_names)
-        files.check()
         missing = [corruption for corruption in chosen if corruption not in files.names]
         if missing:
             notes.append(f"{len(missing)} not in {files.path}, left out: {', '.join(missing)}")

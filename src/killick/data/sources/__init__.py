@@ -4,7 +4,6 @@ One module for each source; `killick list data` lists them. To add one, register
 module of this folder, or let an entry point `killick.data_sources` of another package name it.
 """
 
-import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from killick.data.image_set import ImageSet, Sets
-from killick.errors import DataError, OptionError
+from killick.errors import OptionError
 from killick.registry import Registry
 
 
@@ -72,7 +71,9 @@ def load_sets(
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
     if kind not in DATA_SOURCES:
-        raise OptionError(_describe_unknown(name))
+        for known, fits in (("pack", name.endswith(".npz")), ("imagefolder", os.path.isdir(name))):
+            if fits:
+                raise OptionError(f"{name!r} has no kind of data. Write '{known}:{name}'.")
     source = DATA_SOURCES.find(kind)
     if bool(source.argument) != bool(argument) or (colon and not source.argument):
         raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")
@@ -116,11 +117,6 @@ def as_set(name: str, given: Any, class_names: tuple[str, ...] | None = None) ->
             f"{name} must be a data name, an ImageSet, or uint8 images with or without labels,"
             f" found {type(given).__name__}."
         )
-    if images.is_floating_point():
-        raise DataError(
-            f"{name} must be uint8 images, found {images.dtype}. For images in 0 to 1:"
-            " (images * 255).round().to(torch.uint8)."
-        )
     if labels is None:
         return ImageSet.of(name, images.cpu(), torch.zeros(len(images)).long(), ("unknown",))
     count = int(labels.max()) + 1 if len(labels) else 0
@@ -138,17 +134,3 @@ def as_sets(given: Mapping[str, Given] | None, option: str) -> dict[str, ImageSe
         name: value if isinstance(value, str) else as_set(name, value)
         for name, value in (given or {}).items()
     }
-
-
-def _describe_unknown(name: str) -> str:
-    written = {kind: source.written for kind, source in DATA_SOURCES.items()}
-    near = difflib.get_close_matches(name.partition(":")[0].lower(), written, n=1)
-    hint = written[near[0]] if near else ""
-    if not near and name.endswith(".npz"):
-        hint = f"pack:{name}"
-    elif not near and os.path.isdir(os.path.expanduser(name)):
-        hint = f"imagefolder:{name}"
-    choices = ", ".join(f"'{how}'" for how in written.values())
-    return f"expected data to be one of {choices}, found {name!r}" + (
-        f" (did you mean '{hint}'?)." if hint else "."
-    )
