@@ -8,6 +8,7 @@ import contextlib
 import io
 import os
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ EXTENSIONS = (
 # Pillow's names for them. Its other decoders stay out: some start programs of their own.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 WAY_OUT = " Replace it or leave it out."
+_TILE = 1024  # pixels each way that are converted at a time, to bound the memory of large images
 
 
 class UnreadableImage(Exception):
@@ -66,7 +68,12 @@ def to_pixels(image: ImageFile.ImageFile, *, upright: bool = True) -> Tensor:
     if upright:
         with contextlib.suppress(Exception):  # damaged EXIF leaves the pixels as good as they are
             ImageOps.exif_transpose(image, in_place=True)
-    return torch.from_numpy(np.array(_to_rgb(image))).permute(2, 0, 1).contiguous()
+    pixels = torch.empty(3, image.height, image.width, dtype=torch.uint8)
+    for top, left in product(range(0, image.height, _TILE), range(0, image.width, _TILE)):
+        place = pixels[:, top : top + _TILE, left : left + _TILE]
+        tile = image.crop((left, top, left + place.shape[2], top + place.shape[1]))
+        place.copy_(torch.from_numpy(np.array(_to_rgb(tile))).permute(2, 0, 1))
+    return pixels
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
