@@ -68,10 +68,6 @@ def pair(x: Tensor, references: Tensor, masked: Tensor | bool | None = None) -> 
     return torch.cat([first, x - references], dim=1)
 
 
-def _same(here: Tensor, other: Tensor) -> bool:
-    return not (here.is_meta or other.is_meta) and torch.equal(here.cpu(), other.cpu())
-
-
 def _check_paired(x: Tensor, references: Tensor) -> None:
     if x.shape != references.shape:
         raise ShapeError(
@@ -147,8 +143,10 @@ class Anchored(ImageModel):
             masked: True where the reference is masked, for each image or one for all.
         """
         self.check(x)
-        if references is None:
-            references = self._own_references(x)
+        if references is None and self.training:
+            references = take(x, random_cycle(len(x), x.device))
+        elif references is None:
+            references = self.stored_references(1, like=x).expand(x.shape)
         else:
             self.check(references, "references")
             _check_paired(x, references)
@@ -257,11 +255,6 @@ class Anchored(ImageModel):
             self.recent.owner = self._token
         return self.recent
 
-    def _own_references(self, x: Tensor) -> Tensor:
-        if self.training:
-            return take(x, random_cycle(len(x), x.device))
-        return self.stored_references(1, like=x).expand(x.shape)
-
     def _remember(self, x: Tensor, references: Tensor, masked: Tensor | bool) -> None:
         recent = self.own_recent()
         if recent is None:
@@ -279,11 +272,8 @@ class Anchored(ImageModel):
         # Also for a copy that stays in eval mode while its weights change, such as an average.
         if self.recent is None or self.recent.images is None:
             return
-        if or_if or self._weights_version() != self._settled[0]:
-            self._settle_from_recent()
-
-    def _settle_from_recent(self) -> None:
-        assert self.recent is not None
+        if not or_if and self._weights_version() == self._settled[0]:
+            return
         self.mark_settled()
         norms = tracked_norms(self.net)
         live = self.recent.live or (True,) * len(norms)
@@ -304,7 +294,8 @@ class Anchored(ImageModel):
         for name in ("references", "residuals"):  # of any number: take the shape that comes
             if (stored := state_dict.get(prefix + name)) is not None:
                 here = getattr(self, name)
-                if name == "references" and not _same(here, stored):
+                meta = here.is_meta or stored.is_meta
+                if name == "references" and (meta or not torch.equal(here.cpu(), stored.cpu())):
                     self.reference_kind = "images"  # unless whoever loads them knows better
                 setattr(self, name, torch.empty_like(stored, device=here.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)

@@ -33,6 +33,13 @@ def tracked_norms(module: nn.Module) -> list[_BatchNorm]:
     return [m for m in module.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
 
 
+def count_processes() -> int:
+    """How many processes train together under `torch.distributed`."""
+    distributed = torch.distributed
+    alone = not distributed.is_available() or not distributed.is_initialized()
+    return 1 if alone else distributed.get_world_size()
+
+
 class RecentPairs:
     """The last pairs a model was trained on: a ring of images and references on the device.
 

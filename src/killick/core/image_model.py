@@ -78,7 +78,7 @@ class ImageModel(nn.Module):
     """
 
     def __init__(
-        self, net: nn.Module, image_shape: Sequence[int], normalize: Normalize | None
+        self, net: nn.Module, image_shape: Sequence[int], normalize: Normalize | None = None
     ) -> None:
         super().__init__()
         self.net = net

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from killick.core.anchored import anchored_in
+from killick.core.batchnorm import count_processes
 from killick.core.references import ReferencePool, check_tensor, random_cycle, take
 from killick.errors import DtypeError, OptionError, ShapeError, check_option
 
@@ -229,20 +230,11 @@ class ReferenceMasking:
         where = device if generator is None else generator.device
         shape = () if self.scope == "batch" else (n,)
         chance = torch.rand(shape, device=where, generator=generator).to(device, non_blocking=True)
-        if self.scope == "batch" and self.ranks == "shared" and _several_processes():
+        if self.scope == "batch" and self.ranks == "shared" and count_processes() > 1:
             torch.distributed.broadcast(chance, src=0)
         if self.alpha == 0:  # drawn all the same: the references do not depend on alpha
             return None
         return chance < self.alpha
-
-
-def _several_processes() -> bool:
-    distributed = torch.distributed
-    return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )
 
 
 def _check_labels(labels: object, n: int) -> None:

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from killick.core.anchored import anchored_in, pair
-from killick.core.batchnorm import estimate, running_mean, running_variance, tracked_norms
+from killick.core.batchnorm import (
+    count_processes,
+    estimate,
+    running_mean,
+    running_variance,
+    tracked_norms,
+)
 from killick.core.references import ReferencePool, random_cycle, take
 
 
@@ -60,8 +66,7 @@ def settle(
     device = next(inner.parameters()).device
     images = (batch[0] if isinstance(batch, tuple | list) else batch for batch in batches)
     estimate(norms, inner, (partial(run, x.to(device)) for x in images))
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        world = torch.distributed.get_world_size()
+    if (world := count_processes()) > 1:
         for norm in norms:
             for statistic in (running_mean(norm), running_variance(norm)):
                 torch.distributed.all_reduce(statistic)

@@ -8,13 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored
-from killick.core.image_model import (
-    ImageModel,
-    Normalize,
-    check_network,
-    image_model_in,
-    make_normalizer,
-)
+from killick.core.image_model import ImageModel, check_network, image_model_in, make_normalizer
 from killick.core.inspection import logits_of
 from killick.errors import OptionError, ShapeError
 
@@ -32,11 +26,6 @@ class Standard(ImageModel):
         class_names: In the order of the logits, if known.
         provenance: How the model was trained, if known; saved with it.
     """
-
-    def __init__(
-        self, net: nn.Module, image_shape: Sequence[int], *, normalize: Normalize | None = None
-    ) -> None:
-        super().__init__(net, image_shape, normalize)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `(n, classes)` of each image.

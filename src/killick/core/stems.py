@@ -278,12 +278,9 @@ def scale_counts(net: nn.Module, counts: Iterable[tuple[str, str]], factor: floa
 
 def _sums(stem: Stem, before: Tensor, both: Tensor) -> bool:
     """Whether what arrives for `[r, x - r]` sums to what arrives for `x`: a linear way."""
-    total = torch.zeros_like(before).index_add_(0, _on(before, stem.source), both)
+    source = torch.tensor(stem.source, device=before.device)
+    total = torch.zeros_like(before).index_add_(0, source, both)
     return relative_error(total, before) <= 1e-4
-
-
-def _on(tensor: Tensor, numbers: Sequence[int]) -> Tensor:
-    return torch.tensor(numbers, device=tensor.device)
 
 
 def _match(name: str, before: Tensor, first: Tensor, second: Tensor) -> Stem | None:
