@@ -19,7 +19,7 @@ from typing import Any
 
 import killick
 from killick.cli.arguments import add_shared, take_plugins
-from killick.cli.parser import Parser, describe, inner_parsers
+from killick.cli.parser import Parser, describe
 from killick.errors import KillickError
 from killick.registry import enable_plugin
 
@@ -120,22 +120,15 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     plugins, words = take_plugins(list(words))
     for package in plugins:
         enable_plugin(package)
-    parser, commands = make_parser()
-    known, rest = parser.parse_known_args(words)
+    known, rest = make_parser()[0].parse_known_args(words)
+    if known.command not in WITH_SETTINGS or getattr(known, "study", "") is None:
+        known.parser.refuse(rest)
     if known.command is None:
-        parser.refuse(rest)
-        parser.error("expected a command")
-    chosen = commands.choices[known.command]
-    if known.command == "study":
-        if known.study is None:
-            chosen.refuse(rest)
-        chosen = inner_parsers(chosen).get(known.study, chosen)
-    if known.command not in WITH_SETTINGS:
-        chosen.refuse(rest)
-    elif rest:
+        known.parser.error("expected a command")
+    if rest:
         from killick.training.recipe_files import SHORT, settings
 
-        chosen.refuse_near_misses(rest, [*settings(), *SHORT])
+        known.parser.refuse_near_misses(rest, [*settings(), *SHORT])
     return known, rest
 
 

@@ -23,6 +23,7 @@ class Parser(argparse.ArgumentParser):
         keywords.setdefault("allow_abbrev", False)
         super().__init__(*arguments, **keywords)
         self._fill = fill
+        self.set_defaults(parser=self)  # the innermost one stays: that of a command or a study
 
     def fill(self) -> None:
         """Add what takes long to know, once."""
@@ -78,14 +79,6 @@ class Parser(argparse.ArgumentParser):
             nearest = difflib.get_close_matches(name, [*known, *self.options], n=1)
             if name.startswith("--") and nearest and nearest[0] in self.options:
                 self.error(f"no such option: {name} (did you mean {nearest[0]}?)")
-
-
-def inner_parsers(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """The parsers of a command's own commands, by name; none if it has none."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
 
 
 def describe(names: dict[str, str], column: int, width: int) -> str:
