@@ -24,7 +24,6 @@ from mkdocs.structure.pages import Page
 
 from killick import errors, metrics
 from killick.cli import make_parser
-from killick.cli.parser import inner_parsers
 from killick.report.summary_metrics import SummaryMetric, summary_metrics
 from killick.studies import find_study, study_names
 from killick.training import load_recipe, shipped
@@ -233,9 +232,10 @@ PARTS: dict[str, Callable[[], str]] = {
 def _describe(name: str, parser: argparse.ArgumentParser) -> str:
     usage = parser.format_usage().removeprefix("usage: ").strip()
     parts = [f"## killick {name}", parser.description or "", f"```text\n{usage}\n```"]
-    inner = inner_parsers(parser)
-    if inner:
-        about = {name: each.description or "" for name, each in inner.items()}
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        about = {name: each.description or "" for name, each in action.choices.items()}
         lines = ["| name | what |", "| --- | --- |"]
         parts.append(
             "\n".join([*lines, *(f"| `{k}` | {' '.join(v.split())} |" for k, v in about.items())])
