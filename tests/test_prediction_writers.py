@@ -13,16 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from killick.core.image_model import Threshold
 from killick.deploy.prediction_records import ClassProbability, Record
 from killick.deploy.prediction_writers import (
-    FORMATS,
     Csv,
     JsonLines,
     RecordCounts,
-    RecordFields,
     Table,
     choose_format,
-    make_format,
     open_output,
 )
 from killick.errors import DataError, OptionError
@@ -33,7 +31,13 @@ GOOD = Record("a/b.png", "dog, brown", 1, 0.75, 0.5, -3.25, 0.125, False, TOP, (
 PLAIN = Record("c.png", "cat", 0, 0.123456789, 1 / 3, 2.0, None, True)
 UNKNOWN = Record("d.png", "cat", 0, 1.0, 0.0, -1e-9)
 BROKEN = Record("x y.png", error="cannot read x y.png: it is empty. Replace it or leave it out.")
-FULL = RecordFields(3, NAMES, std=True, in_distribution=True, top=2, probabilities=True)
+
+
+def classifier(names=NAMES, references=1, threshold=None) -> SimpleNamespace:
+    return SimpleNamespace(classes=3, class_names=names, references=references, threshold=threshold)
+
+
+JUDGING = classifier(threshold=Threshold(0.0, 0.95, 1, "some"))
 
 
 def parsed(text: str) -> list[dict]:
@@ -70,7 +74,7 @@ def test_json_lines_have_the_fields_by_name_and_leave_out_what_was_not_asked_for
 
 
 def test_csv_has_the_same_fields_and_numbered_ones_for_lists():
-    form = Csv(FULL)
+    form = Csv(classifier(references=3), 2, True)
     good, broken = parsed(form.head() + form.lines([GOOD, BROKEN]))
     assert good == {
         "image": "a/b.png",
@@ -93,11 +97,11 @@ def test_csv_has_the_same_fields_and_numbered_ones_for_lists():
     assert broken.pop("image") == "x y.png"
     assert broken.pop("error") == BROKEN.error
     assert set(broken.values()) == {""}
-    small = Csv(RecordFields(3, top=0))
+    small = Csv(classifier(), 0, False)
     assert small.head() == "image,label,index,confidence,uncertainty,energy,in_distribution,error\n"
     assert small.lines([PLAIN]).split(",")[-2:] == ["true", "\n"]
-    assert "top_3" in Csv(RecordFields(3, top=9)).head()
-    assert "top_4" not in Csv(RecordFields(3, top=9)).head()
+    assert "top_3" in Csv(classifier(), 9, False).head()
+    assert "top_4" not in Csv(classifier(), 9, False).head()
 
 
 @given(
@@ -108,7 +112,7 @@ def test_any_path_survives_json_and_csv(path):
     line = JsonLines().lines([record]).encode("utf-8", "backslashreplace")
     assert line.count(b"\n") == 1
     assert json.loads(line)["image"] == path
-    form = Csv(RecordFields(3, NAMES))
+    form = Csv(classifier(), 0, False)
     text = form.head() + form.lines([record])
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert rows[1][0] == path
@@ -122,16 +126,16 @@ def test_a_path_that_is_no_utf8_comes_back_from_json_as_its_bytes():
     assert "ü" in JsonLines().lines([Record("ü")])
 
 
-def table_lines(shape, records, width=90, **options) -> list[str]:
-    form = Table(shape, width, **options)
+def table_lines(model, records, width=90, top=0, **options) -> list[str]:
+    form = Table(model, top, width, **options)
     text = form.head() + form.lines(records) + form.foot("3 pictures")
     assert text.endswith("\n")
     return text.splitlines()
 
 
 def test_a_table_has_aligned_columns_in_words():
-    shape = RecordFields(3, NAMES, std=True, in_distribution=True)
-    head, first, second, broken, foot = table_lines(shape, [GOOD, PLAIN, BROKEN])
+    model = classifier(references=3, threshold=JUDGING.threshold)
+    head, first, second, broken, foot = table_lines(model, [GOOD, PLAIN, BROKEN])
     assert head.split() == [
         *("image", "label", "confidence", "uncertainty", "std", "distribution"),
     ]
@@ -146,10 +150,10 @@ def test_a_table_has_aligned_columns_in_words():
 
 
 def test_a_table_leaves_out_columns_without_content_and_shows_the_most_likely():
-    head, line, _ = table_lines(RecordFields(3, NAMES), [UNKNOWN])
+    head, line, _ = table_lines(classifier(), [UNKNOWN])
     assert head.split() == ["image", "label", "confidence", "uncertainty"]
     assert line.split() == ["d.png", "cat", "100.0", "%", "0.000"]
-    head, line, _ = table_lines(RecordFields(3, NAMES, top=2), [GOOD])
+    head, line, _ = table_lines(classifier(), [GOOD], top=2)
     assert head.endswith("most likely")
     assert line.endswith("dog, brown 75.0 %, cat 20.0 %")
 
@@ -157,7 +161,7 @@ def test_a_table_leaves_out_columns_without_content_and_shows_the_most_likely():
 @given(st.text(st.characters(), min_size=1, max_size=120), st.integers(60, 140))
 def test_a_table_line_is_one_line_that_fits_whatever_the_path(path, width):
     record = Record(path, "cat", 0, 0.5, 0.5, 0.0, None, True)
-    _, line, _ = table_lines(RecordFields(3, NAMES, in_distribution=True), [record], width)
+    _, line, _ = table_lines(JUDGING, [record], width)
     assert len(line) <= width
     assert line.isprintable()
     assert line.endswith("in")
@@ -166,16 +170,15 @@ def test_a_table_line_is_one_line_that_fits_whatever_the_path(path, width):
 def test_a_long_label_is_cut_and_a_long_path_loses_its_beginning():
     names = ("l" * 50, "b")
     record = Record("p" * 300 + "/end.png", names[0], 0, 0.5, 0.5, 0.0)
-    _, line, _ = table_lines(RecordFields(2, names), [record], 80)
+    _, line, _ = table_lines(classifier(names), [record], 80)
     assert f" {'l' * 23}… " in line
     assert line.startswith("…ppp")
     assert "p/end.png  l" in line
 
 
 def test_colors_mark_what_is_out_or_broken_only_where_they_are_wanted():
-    shape = RecordFields(3, NAMES, in_distribution=True)
     for colored in (True, False):
-        lines = table_lines(shape, [GOOD, PLAIN, BROKEN], color=colored)
+        lines = table_lines(JUDGING, [GOOD, PLAIN, BROKEN], color=colored)
         assert ["\x1b[" in line for line in lines] == [
             *(colored, colored, False, colored, colored),
         ]
@@ -190,8 +193,6 @@ def test_the_format_is_as_asked_or_by_extension_or_by_who_reads():
     assert choose_format(None, None, False) == "json"
     with pytest.raises(OptionError, match=r"x\.xls.*--format json"):
         choose_format(None, Path("x.xls"), True)
-    made = [type(make_format(name, FULL)) for name in FORMATS]
-    assert made == [Table, JsonLines, Csv]
 
 
 def test_a_file_is_there_whole_or_as_before(tmp_path):

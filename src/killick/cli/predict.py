@@ -89,10 +89,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
     from killick.deploy.batch_prediction import explain_missing_threshold, predict_batches
     from killick.deploy.prediction_writers import (
+        Csv,
+        JsonLines,
         RecordCounts,
-        RecordFields,
+        Table,
         choose_format,
-        make_format,
         open_output,
     )
     from killick.evaluation.classifier import open_classifier
@@ -117,24 +118,20 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         top=options.top,
         probabilities=options.probabilities,
     )
-    fields = RecordFields(
-        classifier.classes,
-        classifier.class_names,
-        std=(classifier.references or 1) > 1,
-        in_distribution=classifier.threshold is not None,
-        top=options.top,
-        probabilities=options.probabilities,
-    )
     advice = ""
-    if not fields.in_distribution:
+    if classifier.threshold is None:
         advice = explain_missing_threshold(classifier, options.model)
         if options.only in ("in", "out"):
             raise OptionError(f"--only {options.only} requires a stored threshold: {advice}")
-    out = Console()
-    colored = on_terminal and out.color_system is not None and not out.no_color
-    width = out.width if on_terminal else 100
-    writing = make_format(form, fields, width=width, color=colored)
-    counts = RecordCounts(fields.in_distribution)
+    writing = JsonLines()
+    if form == "csv":
+        writing = Csv(classifier, options.top, options.probabilities)
+    elif form == "table":
+        out = Console()
+        color = on_terminal and out.color_system is not None and not out.no_color
+        width = out.width if on_terminal else 100
+        writing = Table(classifier, options.top, width, color=color)
+    counts = RecordCounts(classifier.threshold is not None)
     display = TerminalDisplay(
         "killick: predicting",
         total,

@@ -43,7 +43,8 @@ def read_file(path: str | os.PathLike[str], name: str) -> bytes:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise UnreadableImage("not a plain file but a pipe, a device or the like")
-        _check_length(found.st_size)
+        if found.st_size > LARGEST_FILE:
+            raise UnreadableImage(f"its {found.st_size} bytes exceed the limit of {LARGEST_FILE}")
         return file.read(found.st_size + 1)  # never more, should it grow meanwhile
 
 
@@ -78,16 +79,10 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _check_length(length: int) -> None:
-    if length > LARGEST_FILE:
-        raise UnreadableImage(f"its {length} bytes exceed the limit of {LARGEST_FILE}")
-
-
 def _open(contents: bytes) -> ImageFile.ImageFile:
     """The image, not yet decoded, if it is within the limits."""
     if not contents:
         raise UnreadableImage("it is empty")
-    _check_length(len(contents))
     if contents.startswith(b"\xff\xd8"):
         _check_jpeg(contents)
     if contents[:2] in (b"II", b"MM") and _count_numbers(contents) > MOST_NUMBERS:

@@ -32,11 +32,10 @@ from killick.deploy.export_sets import ExportData, ExportSets, find_export_sets,
 from killick.deploy.parity import (
     BATCH,
     check_calibrated,
-    choose_examples,
     compare_examples,
     compare_images,
     file_outputs,
-    make_candidates,
+    make_examples,
     model_outputs,
 )
 from killick.deploy.private_references import replace_by_statistics
@@ -151,7 +150,7 @@ def export(
         about = replace(about, threshold=threshold)
         made.write(about, path)
         exported = open_export(path, trust=True)
-        images = choose_examples(exported, make_candidates(source.image_shape, about.takes))
+        images = make_examples(source.image_shape, about.takes)
         figures, examples = compare_examples(exported, images, model_outputs(source, images, k))
         if calibrated is not None:
             seen = calibrated[:BATCH]

@@ -225,7 +225,7 @@ def _number(row: Row) -> str:
 
 def _facts(card: CardContents) -> list[list[str]]:
     """What the model is, a line each."""
-    model, known, made = card.model, card.recorded("facts"), card.config["architecture"]
+    model, made = card.model, card.config["architecture"]
     network = code(card.network)
     if made is not None:
         network += "".join(
@@ -242,14 +242,11 @@ def _facts(card: CardContents) -> list[list[str]]:
     takes += ", floats in the network's own space" if model.normalize is None else ", uint8"
     if card.takes_files:
         takes += f"; {view_for(model).described}"
-    settings = ("protocol", "alpha", "target", "scope", "data", "epochs", "seed", "start")
-    trained = [f"{key} {text(known[key])}" for key in settings if known.get(key) not in (None, "")]
     facts = {
         "network": network,
         "parameters": f"{sum(parameter.numel() for parameter in model.parameters()):,}",
         "input": takes,
         "classes": f"{card.classes:,}" + (f": {listed}{more}" if names else ""),
-        "training": ", ".join(trained),
         "OOD threshold": "none; `killick evaluate MODEL --store-threshold` fits one",
     }
     if isinstance(model, Anchored):
@@ -260,7 +257,7 @@ def _facts(card: CardContents) -> list[list[str]]:
             f"energy {found['energy']:.4f}, k={found['k']}: accepts {100 * found['acceptance']:g} %"
             f" of {text(found['fitted_on'])}"
         )
-    return [[title, words] for title, words in facts.items() if words]
+    return [[title, words] for title, words in facts.items()]
 
 
 def _usage(card: CardContents, place: str) -> str:

@@ -20,7 +20,7 @@ from killick.errors import OutputError
 from killick.storage.export_metadata import ExportMetadata
 from killick.storage.exported_file import Exported
 
-EXAMPLES, CANDIDATES = 8, 64
+EXAMPLES = 8
 BATCH = 64
 # Largest difference of a file from its model on the examples: rounding in float32; with fewer bits
 # what they can cost, and the difference is measured and reported.
@@ -29,41 +29,20 @@ TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1, "int8": 3e-1}
 OTHER_MACHINES = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2, "int8": 5e-2}
 
 
-def make_candidates(shape: Sequence[int], takes: str) -> Tensor:
+def make_examples(shape: Sequence[int], takes: str) -> Tensor:
     """Noise and blobs of every contrast and brightness, so that no image of the data is stored."""
     generator = torch.Generator().manual_seed(0)
+    wide = (-1, *[1] * len(shape))
     if takes != "uint8":
-        grow = torch.linspace(0, 3, CANDIDATES).view(-1, *[1] * len(shape))
-        return grow * torch.randn(CANDIDATES, *shape, generator=generator)
-    blank = torch.zeros(CANDIDATES, *shape, dtype=torch.uint8)
+        strength = torch.linspace(0, 3, EXAMPLES).view(wide)
+        return strength * torch.randn(EXAMPLES, *shape, generator=generator)
+    blank = torch.zeros(EXAMPLES, *shape, dtype=torch.uint8)
     values = make_noise(blank, generator).float()
     if len(shape) == 3:
         values[1::2] = make_blobs(blank[1::2], generator).float()
-    contrast = torch.linspace(0, 1, CANDIDATES).view(-1, *[1] * len(shape))
-    gray = 64 + 127 * torch.rand(CANDIDATES, *[1] * len(shape), generator=generator)
+    contrast = torch.linspace(0, 1, EXAMPLES).view(wide)
+    gray = 64 + 127 * torch.rand(EXAMPLES, generator=generator).view(wide)
     return (gray + contrast * (values - 127.5)).round().clamp(0, 255).to(torch.uint8)
-
-
-def choose_examples(exported: Exported, candidates: Tensor) -> Tensor:
-    """Some candidates of all contrasts, on both sides of the threshold if possible.
-
-    Those near it are preferred, but not so near that rounding decides.
-    """
-    some = torch.linspace(0, len(candidates) - 1, EXAMPLES).round().long()
-    threshold = exported.threshold
-    if threshold is None:
-        return candidates[some]
-    found = file_outputs(exported, candidates)
-    scale = max(1.0, float(found["logits"].abs().max()))
-    margin = found["energy"].double() - threshold.energy
-    clear = margin.abs() > 2 * OTHER_MACHINES[exported.about.precision] * scale
-    near: list[Tensor] = []
-    for side in (margin > 0, margin <= 0):
-        there = (side & clear).nonzero()[:, 0]
-        near.append(there[margin[there].abs().argsort()][: EXAMPLES // 4])
-    chosen = torch.cat([*near, some])
-    _, first = np.unique(chosen.numpy(), return_index=True)
-    return candidates[chosen[torch.from_numpy(np.sort(first))][:EXAMPLES]]
 
 
 @torch.no_grad()
@@ -108,10 +87,18 @@ def compare_examples(
     """
     about = exported.about
     found = {name: value.numpy() for name, value in file_outputs(exported, images).items()}
-    apart = _differences(found, expected)
+    wanted = {name: value.numpy() for name, value in expected.items()}
+    apart = {name: difference(name, found[name], wanted[name], wanted, {}) for name in wanted}
     if about.precision != "int8":
-        _check_differences(apart, about, f"{len(images)} examples")
-    _check_batch_independence(exported, images, found)
+        for name, value in apart.items():
+            _check_difference(name, value, about, f"{len(images)} examples")
+    alone = torch.cat([exported(image[None])["logits"] for image in images]).numpy()
+    off = difference("logits", alone, found["logits"], found, {})
+    if not off <= OTHER_MACHINES[about.precision]:
+        raise OutputError(
+            f"logits of an image alone and in a batch differ by {off:.1e}: the network mixes the"
+            " images of a batch. Nothing was written."
+        )
     if about.threshold is not None:
         below = found["energy"] <= np.float32(about.threshold.energy)
         if not (below == found["in_distribution"]).all():
@@ -119,9 +106,9 @@ def compare_examples(
                 f"in_distribution does not follow the threshold {about.threshold.energy}: nothing"
                 " was written. Please report the network."
             )
-    content = io.BytesIO()
     tolerance = np.float64(OTHER_MACHINES[about.precision])
     kept: dict[str, Any] = {"images": images.numpy(), "tolerance": tolerance, **found}
+    content = io.BytesIO()
     np.savez_compressed(content, **kept)  # it stamps no times: the same examples, the same bytes
     return {"count": len(images), **apart}, content.getvalue()
 
@@ -131,37 +118,19 @@ def check_calibrated(exported: Exported, images: Tensor, expected: dict[str, Ten
 
     Examples are not like them, and beyond the ranges of calibration 8 bits promise nothing.
     """
-    found = {name: value.numpy() for name, value in file_outputs(exported, images).items()}
-    apart = _differences(found, {"logits": expected["logits"]})
-    _check_differences(apart, exported.about, f"{len(images)} images of the calibration set")
+    found = file_outputs(exported, images)["logits"].numpy()
+    wanted = expected["logits"].numpy()
+    apart = difference("logits", found, wanted, {"logits": wanted}, {})
+    _check_difference("logits", apart, exported.about, f"{len(images)} calibration images")
 
 
-def _differences(found: dict[str, Any], expected: dict[str, Tensor]) -> dict[str, float]:
-    wanted = {name: value.numpy() for name, value in expected.items()}
-    return {name: float(difference(name, found[name], wanted[name], wanted, {})) for name in wanted}
-
-
-def _check_differences(apart: dict[str, float], about: ExportMetadata, shown: str) -> None:
-    worst = max(apart, key=lambda name: apart[name])
-    if not apart[worst] <= TOLERANCE[about.precision]:
+def _check_difference(name: str, apart: float, about: ExportMetadata, shown: str) -> None:
+    if not apart <= TOLERANCE[about.precision]:
         raise OutputError(
-            f"{worst} of the file and the model differ by {apart[worst]:.1e} on {shown}: nothing"
-            " was written. Use a higher --precision or another --format; in float32, please report"
-            " the network."
+            f"{name} of the file and the model differ by {apart:.1e} on {shown}: nothing was"
+            " written. Use a higher --precision or another --format; in float32, please report the"
+            " network."
         )
-
-
-def _check_batch_independence(exported: Exported, images: Tensor, found: dict[str, Any]) -> None:
-    """Refuse a network whose outputs for an image depend on the rest of the batch."""
-    parts = [exported(image[None]) for image in images]
-    for name in ("logits", "probabilities", "energy"):
-        alone = torch.cat([part[name] for part in parts]).numpy()
-        apart = difference(name, alone, found[name], found, {})
-        if not apart <= OTHER_MACHINES[exported.about.precision]:
-            raise OutputError(
-                f"{name} of an image alone and in a batch differ by {apart:.1e}: the network mixes"
-                " the images of a batch. Nothing was written."
-            )
 
 
 def compare_images(

@@ -16,31 +16,14 @@ from typing import Any, BinaryIO
 from killick.data.decoding import printable
 from killick.deploy.prediction_records import Record
 from killick.errors import DataError, OptionError
+from killick.evaluation.classifier import Classifier
 from killick.runtime.atomic_files import atomic_file
 
 FORMATS = ("table", "json", "csv")
-EXTENSIONS = {
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".txt": "table",
-}
+EXTENSIONS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "table"}
 _LONGEST_PATH = 60  # beyond which it is shortened, so that wide terminals have no wide gaps
 _LONGEST_LABEL = 24
 _STYLES = {"bold": "\x1b[1m", "red": "\x1b[31m", "yellow": "\x1b[33m"}
-
-
-@dataclass(frozen=True)
-class RecordFields:
-    """Which fields all records have: `std` with several references, for example."""
-
-    classes: int
-    class_names: tuple[str, ...] | None = None
-    std: bool = False
-    in_distribution: bool = False
-    top: int = 0
-    probabilities: bool = False
 
 
 class JsonLines:
@@ -63,13 +46,14 @@ class JsonLines:
 class Csv(JsonLines):
     """A line for each record, with the fields of JSON; lists become numbered columns."""
 
-    def __init__(self, fields: RecordFields) -> None:
+    def __init__(self, classifier: Classifier, top: int, probabilities: bool) -> None:
         columns = ["image", "label", "index", "confidence", "uncertainty", "energy"]
-        columns += ["std"] * fields.std + ["in_distribution"]
-        for place in range(1, min(fields.top, fields.classes) + 1):
+        columns += ["std"] if (classifier.references or 1) > 1 else []
+        columns += ["in_distribution"]
+        for place in range(1, min(top, classifier.classes) + 1):
             columns += [f"top_{place}", f"top_{place}_probability"]
-        if fields.probabilities:
-            columns += [f"probability_{index}" for index in range(fields.classes)]
+        if probabilities:
+            columns += [f"probability_{index}" for index in range(classifier.classes)]
         self._columns = [*columns, "error"]
 
     def head(self) -> str:
@@ -85,18 +69,20 @@ class Csv(JsonLines):
 class Table(JsonLines):
     """A line for each record, for people, within `width` characters."""
 
-    def __init__(self, fields: RecordFields, width: int, *, color: bool = False) -> None:
+    def __init__(
+        self, classifier: Classifier, top: int, width: int = 100, *, color: bool = False
+    ) -> None:
         self._color = color
-        names = [printable(name) for name in fields.class_names or ()]
+        names = [printable(name) for name in classifier.class_names or ()]
         label = min(max(map(len, ["label", *names])), _LONGEST_LABEL)
         # Widths of what comes after the path.
         self._columns = {"label": label, "confidence": 10, "uncertainty": 11}
-        if fields.std:
+        if (classifier.references or 1) > 1:
             self._columns["std"] = 6
-        if fields.in_distribution:
+        if classifier.threshold is not None:
             self._columns["distribution"] = 12
-        if fields.top:
-            self._columns["most likely"] = 16 * min(fields.top, 3)
+        if top:
+            self._columns["most likely"] = 16 * min(top, 3)
         taken = sum(2 + wide for wide in self._columns.values())
         self._path = min(max(12, width - taken), _LONGEST_PATH)
 
@@ -141,15 +127,6 @@ class Table(JsonLines):
 
     def _styled(self, line: str, style: str) -> str:
         return f"{_STYLES[style]}{line}\x1b[0m\n" if self._color and style else f"{line}\n"
-
-
-def make_format(
-    name: str, fields: RecordFields, *, width: int = 100, color: bool = False
-) -> JsonLines:
-    """The format of a name among `FORMATS`."""
-    if name == "json":
-        return JsonLines()
-    return Csv(fields) if name == "csv" else Table(fields, width, color=color)
 
 
 def choose_format(given: str | None, output: Path | None, on_terminal: bool) -> str:
