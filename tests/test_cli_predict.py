@@ -20,7 +20,6 @@ import killick.cli
 from killick.cli import main
 from killick.cli import predict as predicting
 from killick.core.image_model import Threshold
-from killick.deploy.prediction_writers import FORMATS
 from killick.labelling import label
 from killick.training import train
 
@@ -279,7 +278,7 @@ def test_names_that_are_no_utf8_or_hold_signs_for_terminals_do_no_harm(here, cap
     name = os.fsdecode(b"\xff\x1b[31m\n.png")
     shutil.copy("pictures/00.png", name)
     Path(f"{name}.png").write_bytes(b"")
-    for form in FORMATS:
+    for form in predicting.FORMATS:
         words = ["--format", form, "--output", f"out-{form}"]
         code, _, err = run(capsys, "anchored", name, f"{name}.png", *words)
         assert code == 1
@@ -401,7 +400,3 @@ def test_an_exported_file_keeps_its_number_of_references(exported, here, capsys)
     code, _, err = run(capsys, path, "pictures", "--references", "2")
     assert code == 2
     assert "3 references" in err
-
-
-def test_the_formats_in_the_help_are_those_of_the_library():
-    assert predicting.FORMATS == FORMATS

@@ -712,7 +712,7 @@ def test_the_command_tells_what_was_made(shapes_run, tmp_path, monkeypatch, caps
         "logits, probabilities, energy, std, in_distribution",
         "training images",
         "accepts 95% of shapes, validation (50)",
-        "50 of shapes, test: 100.0% get the model's label",
+        "100.0% of 50 images of shapes, test get the model's label",
         "python exports/shapes-onnx-k2/check.py",
     ):
         assert word in told, word

@@ -232,39 +232,30 @@ def test_publishing_again_mends_a_folder_that_a_model_was_saved_into(tmp_path):
 # ----------------------------------------------------------------------------- rows and card
 
 
-def test_the_tables_hold_the_numbers_of_the_rows(evaluated, tmp_path):
+def test_the_table_holds_the_numbers_of_the_rows(evaluated, tmp_path):
     card = card_in(publish(evaluated, tmp_path / "out").folder)
     rows = [json.loads(line) for line in (evaluated / "rows.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["scaling"] == "" and row["reference"] == ""]
-    facts, labeled, ood = tables_in(body_of(card))
-    entries = {entry.column: entry for _, entry in METRICS.items()}
+    facts, results = tables_in(body_of(card))
 
-    def number(row, metric):
+    def value(row):
+        metric = METRICS.find(row["metric"])
         spread = "" if row["std"] == "" else f" ± {metric.format(row['std'])}"
-        return f"{metric.format(row['value'])}{spread}"
+        return f"{metric.format(row['value'])} {metric.unit}".rstrip() + spread
 
-    checked = 0
-    for line in labeled[1:]:
-        for title, cell in zip(labeled[0][3:], line[3:], strict=True):
-            metric = entries[title]
-            shown = [number(row, metric) for row in rows if row["metric"] == metric.key]
-            assert cell == "–" or cell in shown
-            checked += cell != "–"
-    assert checked >= 12
-    assert sum("all severities" in line[0] for line in labeled) == 2  # for each inference
-    clean = next(row for row in rows if row["suite"] == "clean" and row["metric"] == "top1")
-    assert labeled[1][:3] == ["clean", "1 reference", str(clean["count"])]
-    assert labeled[1][labeled[0].index("top-1 %")] == number(clean, METRICS.find("top1"))
-    assert {line[0] for line in ood[1:]} == {"ood: noise"}
-    auroc = METRICS.find("auroc")
-    for line in ood[1:]:
-        inference = "single" if line[1] == "1 reference" else "marginal"
-        found = [
-            number(row, auroc)
+    assert results[0] == ["images", "metric", "count", "value"]
+    for images, title, count, shown in results[1:]:
+        assert any(
+            (str(row["count"]), value(row)) == (count, shown)
+            and title.startswith(METRICS.find(row["metric"]).title)
             for row in rows
-            if (row["metric"], row["score"], row["inference"]) == ("auroc", "energy", inference)
-        ]
-        assert line[ood[0].index(f"{auroc.column}, energy")] in found
+        ), (images, title)
+    assert len(results) > 12
+    assert sum("all severities" in line[0] for line in results) >= 2
+    clean = next(row for row in rows if row["suite"] == "clean" and row["metric"] == "top1")
+    line = next(line for line in results if line[0].endswith(", clean") and "1 ref" in line[1])
+    assert line[2:] == [str(clean["count"]), value(clean)]
+    assert any(line[0].endswith("ood: noise") and "by energy" in line[1] for line in results)
     assert dict(facts)["network"] == "killick:resnet_small, num_classes=4"
 
 
@@ -272,14 +263,16 @@ def test_a_registered_metric_is_on_the_card(tmp_path):
     model = plain()
     rows = rows_for(model, k="")
     rows.append({**rows[0], "metric": "mine", "value": 0.25})
+    rows.append({**rows[0], "metric": "unknown here", "value": 0.25})
     register_metric(Metric("mine", "my metric", "for a test", +1, "%"))
     try:
         card = card_in(publish(model, tmp_path / "out", rows=rows).folder)
     finally:
         METRICS.remove("mine")
-    assert tables_in(body_of(card))[1] == [
-        ["images", "inference", "count", "top-1 %", "smooth ECE", "my metric %"],
-        ["clean", "", "50", "50.0 ± 2.0", "0.125 ± 0.020", "25.0 ± 2.0"],
+    assert tables_in(body_of(card))[1][1:] == [
+        ["shapes, clean", METRICS.find("top1").title, "50", "50.0 % ± 2.0"],
+        ["shapes, clean", METRICS.find("smooth_ece").title, "50", "0.125 ± 0.020"],
+        ["shapes, clean", "my metric", "50", "25.0 % ± 2.0"],
     ]
 
 
@@ -331,7 +324,7 @@ def test_rows_come_from_the_run_or_its_model_folder_or_training_or_as_given(eval
         publish(evaluated, tmp_path / "g", rows=tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("changes", [{"count": "many"}, {"limit": "x"}, {"std": "x"}])
+@pytest.mark.parametrize("changes", [{"count": "many"}, {"std": "x"}])
 def test_damaged_rows_are_refused(tmp_path, changes):
     model = plain()
     with pytest.raises(DataError, match="cannot read the rows"):
@@ -354,15 +347,13 @@ def test_provenance_may_hold_anything(tmp_path):
     assert "target: label" in card
 
 
-def test_evaluations_with_other_settings_have_tables_of_their_own(tmp_path):
+def test_scaled_logits_and_single_references_are_not_mixed_in(tmp_path):
     model = plain()
-    rows = rows_for(model) + rows_for(model, limit=20, count=20, evaluation_seed=3)
-    rows += rows_for(model, data="digits", set="digits")
-    # Scaled logits and single references are not mixed in.
+    rows = rows_for(model) + rows_for(model, data="digits", set="digits")
     rows += [{**row, "value": 0.9, "scaling": "temperature"} for row in rows]
     rows += [{**row, "value": 0.9, "reference": 1} for row in rows]
     card = card_in(publish(model, tmp_path / "out", rows=rows).folder)
-    assert len(tables_in(body_of(card))) == 4
+    assert len(tables_in(body_of(card))[1]) == 1 + 4
     assert "90.0" not in card
 
 
@@ -434,7 +425,7 @@ def test_hostile_names_stay_words(tmp_path):
     assert all(len(line) == len(each[0]) for each in tables for line in each)
     names = [" ".join(name.split()) for name in HOSTILE]
     assert dict(tables[0])["classes"] == f"{len(HOSTILE)}: {', '.join(names)}"
-    assert tables[1][2][0] == "shift: x|y*z*"
+    assert tables[1][3][0] == "a|b --- c: d, shift: x|y*z*"
     titles = [t for t in MARKDOWN.parse(body_of(card)) if t.type == "heading_open"]
     assert [t.tag for t in titles].count("h1") == 1
     assert "<b>" not in MARKDOWN.render(body_of(card).split("## Training")[0])

@@ -56,9 +56,7 @@ def add(commands: Any, name: str) -> None:
         type=Path,
         help="default: exports/NAME with the options that differ; an old export is replaced",
     )
-    add_argument(
-        "--k", metavar="K", type=int, default=1, help="references to average over (1); K passes"
-    )
+    add_argument("--k", metavar="K", type=int, default=1, help="references to average over (1)")
     add_argument(
         "--references",
         choices=["stored", "mean", "synthetic"],
@@ -77,24 +75,10 @@ def add(commands: Any, name: str) -> None:
     add_argument("--name", metavar="NAME", help="name of the model in the file")
     group = parser.add_argument_group("data")
     add_argument = group.add_argument
-    add_argument(
-        "--data", metavar="DATA", help="to measure and calibrate on (default: the training data)"
-    )
-    add_argument(
-        "--validation",
-        metavar="DATA",
-        help="to fit the threshold on (default: the run's validation split)",
-    )
-    add_argument(
-        "--limit", metavar="N", type=int, default=1000, help="at most N images of each (1000)"
-    )
-    add_argument(
-        "--calibration",
-        metavar="N",
-        type=int,
-        default=256,
-        help="training images for the ranges of int8 (256)",
-    )
+    add_argument("--data", metavar="DATA", help="to measure and calibrate on (the training data)")
+    add_argument("--validation", metavar="DATA", help="to fit the threshold on (the run's own)")
+    add_argument("--limit", metavar="N", type=int, default=1000, help="images of each (1000)")
+    add_argument("--calibration", metavar="N", type=int, default=256, help="images for int8 (256)")
     add_shared(group, "--root")
     add_shared(parser, "--quiet")
 
@@ -130,13 +114,14 @@ def _default_folder(options: argparse.Namespace) -> Path:
 
 
 def _describe(exported: "Exported") -> list[str]:
+    from killick.deploy.parity import format_agreement
+
     about = exported.about
     shape = ", ".join(["any number", *map(str, about.image_shape)])
-    size = exported.path.stat().st_size
-    megabytes = f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.0f} kB"
+    size = exported.path.stat().st_size / 1e6
     examples = about.measured["examples"]
     lines = [
-        f"{exported.path}  {about.precision}, {megabytes}",
+        f"{exported.path}  {about.precision}, {size:.3g} MB",
         f"  takes       images: {about.takes} ({shape})",
         f"  returns     {', '.join(about.outputs)}",
         f"  references  {about.references}",
@@ -151,14 +136,7 @@ def _describe(exported: "Exported") -> list[str]:
         f" {examples['probabilities']:.1e}"
     )
     if images := about.measured.get("images"):
-        found = [f"{images['same_label']:.1%} get the model's label"]
-        if "accuracy" in images:
-            found.append(
-                f"accuracy {images['accuracy']:.1%} (the model: {images['model_accuracy']:.1%})"
-            )
-        if "accepted" in images:
-            found.append(f"{images['accepted']:.1%} in distribution")
-        lines.append(f"  images      {images['count']:,} of {images['set']}: {', '.join(found)}")
+        lines.append(f"  images      {format_agreement(images)}")
     script = shlex.quote(str(exported.path.parent / "check.py"))
     lines.append(f"On the machine where it is to run, with the folder: python {script}")
     return lines

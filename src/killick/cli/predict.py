@@ -54,18 +54,8 @@ def add(commands: Any, name: str) -> None:
         nargs="+",
         help="files; folders, for all images below; patterns in quotes; - for a list on stdin",
     )
-    add_argument(
-        "-0",
-        "--null",
-        action="store_true",
-        help="the list on stdin is NUL-separated (find -print0)",
-    )
-    add_argument(
-        "--references",
-        metavar="K",
-        type=int,
-        help="average over the first K references of an anchored model (1); K passes",
-    )
+    add_argument("-0", "--null", action="store_true", help="the list on stdin is NUL-separated")
+    add_argument("--references", metavar="K", type=int, help="references to average over (1)")
     add_argument("--batch", metavar="N", type=int, help="images of a forward pass")
     add_argument("--workers", metavar="N", type=int, help="threads that read images")
     add_shared(parser, "--device", "--trust", "--quiet")
@@ -78,9 +68,7 @@ def add(commands: Any, name: str) -> None:
     add_argument("--output", metavar="FILE", type=Path, help="write to this file")
     add_argument("--top", metavar="N", type=int, default=0, help="the N most likely classes")
     add_argument("--probabilities", action="store_true", help="those of all classes, in order")
-    add_argument(
-        "--only", choices=ONLY, help="only images in or out of distribution, or unreadable ones"
-    )
+    add_argument("--only", choices=ONLY, help="in or out of distribution, or unreadable images")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:

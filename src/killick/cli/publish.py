@@ -73,7 +73,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.data is not None and options.references == "stored":
         raise OptionError("--data requires --references mean or synthetic.")
     from killick.core.anchored import Anchored
-    from killick.deploy.private_references import format_cost, replace_and_measure
+    from killick.deploy.parity import format_agreement
+    from killick.deploy.private_references import replace_and_measure
     from killick.deploy.publisher import find_rows, publish, push
     from killick.storage.hub import import_client
     from killick.storage.loading import load
@@ -96,7 +97,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if isinstance(model, Anchored):
         say(note_on_references(model))
     if cost is not None:
-        say(f"What that costs: {format_cost(cost)}")
+        say(f"With them {format_agreement(cost)} with its old references.")
     if not made.rows:
         say(f"The card says: not evaluated. Evaluate it: {evaluate}")
     if had_threshold and model.threshold is None:

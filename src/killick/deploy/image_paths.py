@@ -107,12 +107,9 @@ def _expand(path: str) -> Iterator[InputImage]:
 
 
 def _match(pattern: str) -> Iterator[InputImage]:
-    """The files that match; images alone, unless the pattern itself names the extension."""
-    extension = os.path.splitext(pattern)[1]
-    any_kind = bool(extension) and not glob.has_magic(extension)
-    there = [path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
-    fitting = [path for path in there if any_kind or path.lower().endswith(EXTENSIONS)]
-    for path in fitting:
+    """The files that match, whatever their extension."""
+    found = [path for path in sorted(glob.glob(pattern, recursive=True)) if os.path.isfile(path)]
+    for path in found:
         yield InputImage(path)
-    if not fitting:
+    if not found:
         yield InputImage(pattern, problem=f"no images match {printable(pattern)}.")

@@ -1,7 +1,7 @@
 """The model card: `README.md` of a published folder, made from the model and its rows."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import yaml
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
 from killick.data.preprocessing import view_for
-from killick.deploy.private_references import COST, format_cost
+from killick.deploy.parity import format_agreement
+from killick.deploy.private_references import COST
 from killick.metrics.metric_registry import METRICS, SCORES
 from killick.nets.custom import LIBRARIES
 from killick.results.rows import Row
@@ -88,14 +89,14 @@ def make_card(card: CardContents) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["text"] = text
-    groups = group_rows(card.rows)
+    shown = shown_rows(card.rows)
     place = card.repo or "path/to/this/folder"
     made_by_name = card.config["architecture"] is not None
     recipe = card.recorded("recipe") or card.recorded()
     recipe = {key: value for key, value in recipe.items() if key != "rows"}
-    shown = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=1000)
+    trained = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=1000)
     return environment.get_template("card.md.j2").render(
-        front=_front_matter(card, groups),
+        front=_front_matter(card, shown),
         name=card.name,
         network=code(card.network),
         classes=card.classes,
@@ -104,16 +105,16 @@ def make_card(card: CardContents) -> str:
         python=fenced(_usage(card, place), "python"),
         command=f"killick predict {place} image.jpg" if card.takes_files and made_by_name else "",
         privacy=_privacy(card.model),
-        results=[(title, list(_result_tables(rows))) for title, rows in groups.items()],
+        results=_result_table(shown) if shown else "",
         left_out=card.left_out,
         weights=card.weights,
-        training=fenced(shown, "yaml") if recipe else "",
+        training=fenced(trained, "yaml") if recipe else "",
         mark=MARK,
         made_with=", ".join(f"{key} {value}" for key, value in card.config["made_with"].items()),
     )
 
 
-def _front_matter(card: CardContents, groups: dict[str, list[Row]]) -> str:
+def _front_matter(card: CardContents, shown: Sequence[Row]) -> str:
     """What the hub reads, with results in its own form (`model-index`)."""
     hub = import_client("to write a model card")
     tags = ["anchoring"] if isinstance(card.model, Anchored) else []
@@ -123,15 +124,14 @@ def _front_matter(card: CardContents, groups: dict[str, list[Row]]) -> str:
         hub.EvalResult(
             task_type=TASK,
             dataset_type=_hub_data(row["data"]) or slug(row["data"]),
-            dataset_name=one_line(f"{row['data']}, {condition(row)}"),
-            dataset_config=slug(f"{title} {condition(row)}"),
+            dataset_name=condition(row),
+            dataset_config=slug(condition(row)),  # the hub groups results by it
             metric_type="accuracy" if row["metric"] == "top1" else str(row["metric"]),
             metric_value=round(float(row["value"]), 6),
-            metric_name=f"{METRICS.find(str(row['metric'])).title}, {inference(row)}".rstrip(", "),
+            metric_name=metric_title(row),
         )
-        for title, rows in groups.items()
-        for row in rows
-        if card.takes_images and row["score"] in ("", "energy")
+        for row in shown
+        if card.takes_images
     ]
     data = hub.ModelCardData(
         license=card.license,
@@ -156,68 +156,47 @@ def _hub_data(name: object) -> str | None:
 # ----------------------------------------------------------------------------------- results
 
 
-def group_rows(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows that a card shows, by evaluation: data, limit, seed and precision.
-
-    They are summary metrics of clean, shifted and OOD sets, and of means over corruptions.
-    """
-    groups: dict[str, list[Row]] = {}
-    shown = {key for key, metric in METRICS.items() if metric.summary}
-    for row in rows:
-        if row["reference"] != "" or row["scaling"] != "" or row["metric"] not in shown:
-            continue
-        mean = row["mean_of"] != "" and row["severity"] in ("all", 5)
-        plain = row["corruption"] == "" and row["suite"] in ("clean", "shift", "ood")
-        if not (mean or plain):
-            continue
-        limit = "" if row["limit"] == "" else f", at most {int(row['limit']):,} images of a set"
-        where = f"{row['data']}{limit}, seed {row['evaluation_seed'] or 0}, {row['precision']}"
-        groups.setdefault(text(where), []).append(row)
-    return groups
+def shown_rows(rows: Sequence[Row]) -> list[Row]:
+    """The rows on the card: summary metrics of whole sets, and means over corruptions."""
+    metrics = {key for key, metric in METRICS.items() if metric.summary}
+    rows = [row for row in rows if row["metric"] in metrics]
+    rows = [row for row in rows if row["reference"] == "" and row["scaling"] == ""]
+    suites = ("clean", "shift", "ood")
+    return [
+        row
+        for row in rows
+        if (row["mean_of"] != "" and row["severity"] in ("all", 5))
+        or (row["corruption"] == "" and row["suite"] in suites)
+    ]
 
 
 def condition(row: Row) -> str:
-    """The images that a row is about."""
+    """The images that a row is about, on one line."""
+    where = "clean" if row["suite"] == "clean" else f"{row['suite']}: {row['set']}"
     if row["mean_of"] != "":
         which = "all severities" if row["severity"] == "all" else f"severity {row['severity']}"
-        return f"{row['suite']}: {row['corruption']}, {which}"
-    return "clean" if row["suite"] == "clean" else f"{row['suite']}: {row['set']}"
+        where = f"{row['suite']}: {row['corruption']}, {which}"
+    return one_line(f"{row['data']}, {where}")
 
 
-def inference(row: Row) -> str:
-    """How many references a row is from; empty for a model without."""
-    if row["k"] == "":
-        return ""
-    return "1 reference" if row["inference"] == "single" else f"{row['inference']}, k={row['k']}"
+def metric_title(row: Row) -> str:
+    """The metric of a row, and how the model was used."""
+    title = METRICS.find(str(row["metric"])).title
+    title += f" by {SCORES.find(str(row['score'])).title}" if row["score"] else ""
+    if row["k"] != "":
+        title += ", 1 reference" if row["inference"] == "single" else f", {row['k']} references"
+    return title
 
 
-def _result_tables(rows: Sequence[Row]) -> Iterable[str]:
-    """Labeled sets by metric; OOD sets by score."""
-    labeled = [row for row in rows if row["score"] == ""]
-    ood = [row for row in rows if row["score"] != ""]
-    for found, first in ((labeled, "images"), (ood, "OOD images")):
-        titles = list(dict.fromkeys(map(_column, found)))
-        lines: dict[tuple[str, ...], dict[str, str]] = {}
-        for row in found:
-            place = (text(condition(row)), inference(row), f"{int(row['count']):,}")
-            lines.setdefault(place, {})[_column(row)] = _number(row)
-        cells = [[first, "inference", "count", *titles]]
-        cells += [[*place, *(line.get(t, "–") for t in titles)] for place, line in lines.items()]
-        if lines:
-            yield table(cells, words=2)
-    if any(row["std"] != "" for row in rows):
-        yield "±: standard deviation over references, each used alone."
-
-
-def _column(row: Row) -> str:
-    column = METRICS.find(str(row["metric"])).column
-    return f"{column}, {SCORES.find(str(row['score'])).title}" if row["score"] else column
-
-
-def _number(row: Row) -> str:
-    metric = METRICS.find(str(row["metric"]))
-    spread = "" if row["std"] == "" else f" ± {metric.format(float(row['std']))}"
-    return f"{metric.format(float(row['value']))}{spread}"
+def _result_table(rows: Sequence[Row]) -> str:
+    lines = [["images", "metric", "count", "value"]]
+    for row in rows:
+        metric = METRICS.find(str(row["metric"]))
+        value = f"{metric.format(float(row['value']))} {metric.unit}".rstrip()
+        if row["std"] != "":
+            value += f" ± {metric.format(float(row['std']))}"
+        lines.append([text(condition(row)), metric_title(row), f"{int(row['count']):,}", value])
+    return table(lines, words=2)
 
 
 # -------------------------------------------------------------------------------------- text
@@ -283,7 +262,9 @@ def _privacy(model: Anchored | Standard) -> str:
         return "A standard model has no references: no training image is stored with it."
     cost = model.provenance.get(COST)
     note = note_on_references(model)
-    return f"{note} {text(format_cost(cost))}" if isinstance(cost, dict) else note
+    if not isinstance(cost, dict):
+        return note
+    return f"{note} With them {text(format_agreement(cost))} with its old references."
 
 
 # ---------------------------------------------------------------------------------- Markdown

@@ -161,6 +161,20 @@ def compare_images(
     return figures
 
 
+def format_agreement(figures: dict[str, Any]) -> str:
+    """What `compare_images` found, in words."""
+    words = (
+        f"{figures['same_label']:.1%} of {figures['count']:,} images of {figures['set']} get the"
+    )
+    words += " model's label"
+    if "accuracy" in figures:
+        before = figures["model_accuracy"]
+        words += f", accuracy {figures['accuracy']:.1%} (the model {before:.1%})"
+    if "accepted" in figures:
+        words += f", {figures['accepted']:.1%} in distribution"
+    return words
+
+
 def _labels_for(model: ImageModel, images: ImageSet, labels: Tensor, classes: int) -> Tensor | None:
     """The labels as the model numbers its `classes`; None where the classes are others."""
     ours = model.class_names

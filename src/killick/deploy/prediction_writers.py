@@ -19,7 +19,6 @@ from killick.errors import DataError, OptionError
 from killick.evaluation.classifier import Classifier
 from killick.runtime.atomic_files import atomic_file
 
-FORMATS = ("table", "json", "csv")
 EXTENSIONS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "table"}
 _LONGEST_PATH = 60  # beyond which it is shortened, so that wide terminals have no wide gaps
 _LONGEST_LABEL = 24

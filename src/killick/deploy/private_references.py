@@ -48,11 +48,3 @@ def replace_and_measure(
         )
     model.provenance = provenance
     return provenance.get(COST)
-
-
-def format_cost(cost: dict[str, Any]) -> str:
-    """What `replace_and_measure` returned, as a sentence."""
-    words = f"{cost['same_label']:.1%} of {cost['count']:,} images of {cost['set']} keep the label"
-    if "accuracy" in cost:
-        words += f"; accuracy {cost['accuracy']:.1%}, before {cost['model_accuracy']:.1%}"
-    return f"{words}."
