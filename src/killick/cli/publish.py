@@ -94,6 +94,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     made = publish(model, options.output, rows=rows, license=options.license, repo=options.push)
     evaluate = f"killick evaluate {shlex.quote(str(made.folder))}"
     say(f"The model and its card are in {made.folder}, with {made.rows:,} rows.")
+    if made.left_out:
+        say(f"{made.left_out:,} rows of other weights or references were left out.")
     if isinstance(model, Anchored):
         say(note_on_references(model))
     if cost is not None:
