@@ -21,6 +21,7 @@ import killick
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
 from killick.data.sources import load_sets
+from killick.data.splits import limit_images
 from killick.errors import DataError, DivergedError, OptionError, StemError
 from killick.nets import create
 from killick.report.figures import Style
@@ -49,7 +50,7 @@ from killick.studies.adaptation.probes import (
 )
 from killick.studies.study import make_plan
 from killick.studies.study_runner import run_study
-from killick.studies.trained_job import TrainedJob, limit_images, open_job
+from killick.studies.trained_job import TrainedJob, open_job
 from killick.training import make_recipe
 from killick.training.loop import train
 from killick.training.recipe_files import load_recipe

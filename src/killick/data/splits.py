@@ -5,6 +5,7 @@ import heapq
 import torch
 from torch import Tensor
 
+from killick.data.image_set import ImageSet
 from killick.errors import OptionError
 
 
@@ -36,6 +37,13 @@ def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     chosen = torch.zeros(len(labels), dtype=torch.bool)
     chosen[order[by_class]] = rank < shares[members[by_class]]
     return (~chosen).nonzero().squeeze(1), chosen.nonzero().squeeze(1)
+
+
+def limit_images(images: ImageSet, limit: int | None, seed: int = 0) -> ImageSet:
+    """At most `limit` images, of every class in proportion, the same for the same seed."""
+    if limit is None or limit >= len(images):
+        return images
+    return images.part(stratified(images.labels, limit, seed)[1])
 
 
 def flip_labels(labels: Tensor, share: float, classes: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from killick.data.data_settings import Data
 from killick.data.image_set import ImageSet
 from killick.data.sources import load_sets
 from killick.data.sources.imagefolder import FileReader
-from killick.data.splits import flip_labels, stratified
+from killick.data.splits import flip_labels, limit_images, stratified
 from killick.errors import DataError, OptionError, RecipeError
 from killick.settings import read_settings
 
@@ -69,9 +69,7 @@ def cut_sets(settings: Data, seed: int) -> Parts:
         if len(cut):
             validation = train.part(cut, f"{train.name}, validation")
         train = train.part(kept)
-    if settings.limit is not None and settings.limit < len(train):
-        _, kept = stratified(train.labels, settings.limit, seed)
-        train = train.part(kept)
+    train = limit_images(train, settings.limit, seed)
     flipped = None
     if settings.label_noise:
         labels, flipped = flip_labels(train.labels, settings.label_noise, train.classes, seed)

@@ -11,7 +11,7 @@ from killick.data.batches import read_all
 from killick.data.image_set import ImageSet, Sets, overlap
 from killick.data.preprocessing import view_for
 from killick.data.sources import as_set, load_sets
-from killick.data.splits import stratified
+from killick.data.splits import limit_images
 from killick.data.training_sets import cut_sets, read_data_settings
 from killick.errors import DataError, KillickError, OptionError
 
@@ -86,9 +86,7 @@ def read_some(model: ImageModel, images: ImageSet, limit: int) -> tuple[Tensor, 
     """At most `limit` images as the model takes them, balanced over classes, and their labels."""
     if limit < 1:
         raise OptionError(f"the number of images must be at least 1, found {limit}.")
-    if limit < len(images):
-        _, chosen = stratified(images.labels, limit, SEED)
-        images = images.part(chosen)
+    images = limit_images(images, limit, SEED)
     return torch.cat(list(read_all(images, view_for(model)))), images.labels
 
 

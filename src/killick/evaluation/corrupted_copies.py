@@ -17,7 +17,7 @@ from killick.data.decoding import decode
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
 from killick.data.sources.imagefolder import list_images
-from killick.data.splits import stratified
+from killick.data.splits import limit_images
 from killick.errors import DataError, OptionError
 from killick.evaluation.evaluation_data import load_test
 from killick.evaluation.image_blocks import BLOCK, block_generator
@@ -70,10 +70,7 @@ class CorruptedCopies:
             raise DataError(f"{files[0]} has no images.")
         self._set: ImageSet | None = None
         if not files:
-            self._set = load_test(data or "shapes", root)
-            if limit is not None and limit < len(self._set):
-                _, kept = stratified(self._set.labels, limit, seed)
-                self._set = self._set.part(kept.sort().values)
+            self._set = limit_images(load_test(data or "shapes", root), limit, seed)
         self._table, self._frost, self._seed = table, frost, seed
         self._device, self._quiet = choose_device(device), quiet
         self._severities = None if severities is None else _parse_severities(severities)

@@ -17,7 +17,7 @@ from killick.data.corrupted_files import CorruptedFiles
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
 from killick.data.sources import load_whole
-from killick.data.splits import stratified
+from killick.data.splits import limit_images
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, OptionError
 from killick.evaluation.class_mapping import Alignment
@@ -178,11 +178,7 @@ class _Planner:
 
     def limited(self, images: ImageSet) -> ImageSet:
         """At most `limit` images, of every class in proportion, the same for the same seed."""
-        limit, seed = self._settings.limit, self._settings.seed
-        if limit is None or limit >= len(images):
-            return images
-        _, kept = stratified(images.labels, limit, seed)
-        return images.part(kept.sort().values)
+        return limit_images(images, self._settings.limit, self._settings.seed)
 
     def open(self, images: ImageSet, *, keep: bool = False, cropped: bool = False) -> ImageBlocks:
         view, workers = self.view(cropped), self._settings.workers

@@ -15,7 +15,7 @@ from killick.corruptions.suites import SEVERITIES, list_corruptions
 from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView
-from killick.data.splits import stratified
+from killick.data.splits import limit_images
 from killick.data.training_sets import Parts
 from killick.errors import DataError, check_option
 from killick.evaluation.image_blocks import BLOCK, ImageBlocks, block_generator
@@ -86,14 +86,6 @@ def open_job(folder: Path, device: torch.device | str) -> TrainedJob:
     place = torch.device(device)
     model = load(folder / "model").to(place).eval()
     return TrainedJob(model, load_recipe(folder / "recipe.yaml"), place)
-
-
-def limit_images(images: ImageSet, limit: int | None, seed: int = 0) -> ImageSet:
-    """At most `limit` images, stratified by class: those that `killick.evaluate` takes."""
-    if limit is None or limit >= len(images):
-        return images
-    _, kept = stratified(images.labels, limit, seed)
-    return images.part(kept)
 
 
 def corrupt_all(

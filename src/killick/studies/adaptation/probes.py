@@ -21,13 +21,13 @@ from killick.core.masking import ReferenceMasking
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
 from killick.data.sources import load_sets
-from killick.data.splits import stratified
+from killick.data.splits import limit_images, stratified
 from killick.errors import DataError, DivergedError
 from killick.results.measurements import Measured, Record
 from killick.runtime.progress import Display, DisplayFactory
 from killick.studies.adaptation.domains import load_domains
 from killick.studies.adaptation.features import UNMASKED, FeatureReader
-from killick.studies.trained_job import TrainedJob, limit_images, open_job
+from killick.studies.trained_job import TrainedJob, open_job
 from killick.training.optimizers import learning_rate
 from killick.training.recipe import Schedule
 

@@ -22,6 +22,7 @@ from killick.corruptions.corruption import choose_table
 from killick.corruptions.suites import list_corruptions
 from killick.data.keyed_random import key
 from killick.data.mixing import Mixing
+from killick.data.splits import limit_images
 from killick.data.transforms import erase
 from killick.errors import OptionError
 from killick.protocols.anchored_protocol import AnchoredProtocol
@@ -40,7 +41,7 @@ from killick.studies.inference import (
     TRANSDUCTIVE,
     WORST,
 )
-from killick.studies.trained_job import TrainedJob, corrupt_all, limit_images, open_job
+from killick.studies.trained_job import TrainedJob, corrupt_all, open_job
 from killick.training.recipe import Recipe
 from killick.training.training_data import TrainingData, load_training_data
 

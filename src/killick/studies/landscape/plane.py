@@ -28,9 +28,10 @@ from killick.core.standard import Standard
 from killick.corruptions.corruption import SMALL, choose_table
 from killick.corruptions.suites import list_corruptions
 from killick.data.keyed_random import key
+from killick.data.splits import limit_images
 from killick.results.measurements import Measured
 from killick.runtime.progress import DisplayFactory
-from killick.studies.trained_job import TrainedJob, corrupt_all, limit_images, open_job
+from killick.studies.trained_job import TrainedJob, corrupt_all, open_job
 
 ACCURACY = "top1"
 # Names of the radii of the regions in which accuracy falls by at most so much.
