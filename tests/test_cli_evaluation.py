@@ -100,7 +100,7 @@ def test_a_network_by_name_is_evaluated_with_its_weights(pictures, tmp_path, mon
     words = ["timm:resnet18", "--checkpoint", "net.pth", "--data", f"imagefolder:{pictures}"]
     assert main(["evaluate", *words, "--size", "32", "--suite", "clean"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "timm:resnet18: images of 32 px, normalized by mean (0.485," in told
+    assert "images of 32 px, bicubic, normalized by mean (0.485," in told
     rows = read_rows(tmp_path / "evaluations" / "timm-resnet18-net")
     other = killick.nets.create("timm:resnet18", num_classes=4)
     torch.save(other.state_dict(), "other.pth")

@@ -24,6 +24,7 @@ import killick
 from killick import metrics
 from killick.corruptions.suites import SUITES
 from killick.data.image_set import ImageSet, Sets
+from killick.data.preprocessing import PlainView
 from killick.data.sources import load_sets, read_once
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, KillickError, OptionError, OutputError
@@ -531,15 +532,11 @@ def standard(net: nn.Module) -> killick.Standard:
         (make_standard, {"references": 0}, OptionError, "references .* found 0"),
         (make_standard, {"acceptance": 1.5}, OptionError, "acceptance .* found 1.5"),
         (make_standard, {"precision": "half"}, OptionError, "half"),
-        (Colours, {}, OptionError, r"normalize=\(mean, std\) and size="),
+        (Colours, {}, OptionError, r"normalize=\(mean, std\)"),
         (lambda: "timm:resnet18", {}, OptionError, "--checkpoint FILE"),
         (lambda: "nowhere", {}, KillickError, "nowhere"),
         (lambda: 3, {}, OptionError, "found int"),
-        (make_standard, {"name": ""}, OptionError, "name of the model is empty"),
-        (make_standard, {"seed": 10**30}, OptionError, "seed must be"),
-        (make_standard, {"resize": -1}, OptionError, "resize .* found -1"),
-        (make_standard, {"severities": ()}, OptionError, "no severity"),
-        (make_standard, {"normalize": (0.5, 0.2)}, OptionError, "three numbers each"),
+        (Colours, {"normalize": (0.5, 0.2)}, OptionError, "number for each channel"),
         (make_standard, {"data": [1, 2]}, OptionError, "found list"),
         (make_standard, {"ood": "shapes"}, OptionError, "ood .*str"),
         (make_standard, {"ood": {"a": 3}}, OptionError, "int"),
@@ -727,8 +724,8 @@ def test_synthetic_sets_are_what_they_say(generator):
 def test_pictures_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, monkeypatch):
     recipe = load_recipe("shapes-small", {"data.validation": aside, "data.limit": None})
     model = Classifier(
-        *("m", nn.Identity(), torch.device("cpu"), 32, None, None, {}, "w", 10),
-        recipe=asdict(recipe),
+        *("m", nn.Identity(), torch.device("cpu"), PlainView(32), None, None, {}, "w", 10),
+        provenance={"recipe": asdict(recipe)},
     )
     test = load_sets("shapes").test
     if not aside:  # a training set of gigabytes would be read to look at none of it

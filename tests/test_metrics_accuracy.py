@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss, top_k_accuracy_score
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from killick.errors import DataError, DtypeError, OptionError, ShapeError
+from killick.errors import DataError, DtypeError, ShapeError
 from killick.metrics import brier, hits, nll, squared_error, surprise, top_k
 from killick.metrics import input_checks as checks
 
@@ -155,8 +155,6 @@ def test_labels_that_do_not_fit_are_refused():
         top_k(logits, labels.clamp_min(6) + 1)
     with pytest.raises(DataError, match=r"labels from 0 to 6, found -1\."):
         top_k(logits, labels.clamp_max(-1))
-    with pytest.raises(OptionError, match="k is 8"):
-        top_k(logits, labels, 8)
 
 
 def test_logits_are_not_taken_for_probabilities():

@@ -28,18 +28,17 @@ def test_outcomes_lie_in_the_order_of_the_set_whatever_the_order_they_came_in():
     labels = torch.arange(6) % 4
     numbers = torch.tensor([3, 4, 5, 0, 1, 2])
     parts = [summarize_logits(logits[:, part], labels[part]) for part in numbers.split(3)]
-    outcomes = collect_outputs(parts, numbers, 6, ALONE, "a set")
-    single, marginal = summarize_logits(logits, labels)
-    for name, value in single.items():
-        assert torch.equal(outcomes.single[name], value), name
-    for name, value in marginal.items():
-        assert torch.equal(outcomes.marginal[name], value), name
+    outcomes = collect_outputs(parts, numbers, ALONE).values
+    for inference, values in summarize_logits(logits, labels).items():
+        for name, value in values.items():
+            assert torch.equal(outcomes[inference][name], value), name
 
 
 def test_every_value_is_that_of_a_loop():
     logits = torch.randn(3, 50, 12, dtype=torch.float64) * 3
     labels = torch.arange(50) % 12
-    single, marginal = summarize_logits(logits, labels, (2.0, 3.0))
+    found = summarize_logits(logits, labels, {"single": 2.0, "marginal": 3.0})
+    single, marginal = found["single"], found["marginal"]
     for member, image in itertools.product(range(3), range(50)):
         row, label = logits[member, image], int(labels[image])
         exponentials = [float(value.exp()) for value in row]
@@ -70,5 +69,5 @@ def test_every_value_is_that_of_a_loop():
 def test_of_tied_classes_the_lower_index_ranks_higher():
     logits = torch.tensor([[[5.0, 4, 3, 2, 1, 1, 0]]])
     for label, hit in ((3, 1.0), (4, 1.0), (5, 0.0), (6, 0.0)):
-        single, _ = summarize_logits(logits, torch.tensor([label]))
+        single = summarize_logits(logits, torch.tensor([label]))["single"]
         assert float(single["top5"]) == hit

@@ -265,6 +265,6 @@ def test_bare_weights_are_evaluated_if_it_is_said_how_images_are_normalized(
     words += ["--data", f"imagefolder:{pictures}", "--suite", "clean"]
     words += ["--output", str(tmp_path / "rows")]
     assert main(words) == 2
-    assert "nets:SmallNet" in capsys.readouterr().err
+    assert "SmallNet" in capsys.readouterr().err
     words += ["--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2", "--size", "16"]
     assert main(words) == 0, capsys.readouterr().err

@@ -4,13 +4,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import add_shared
+from killick.cli.arguments import add_shared, read_names, read_numbers
 from killick.errors import OptionError
 
-CHOICES = (
-    *("corruptions", "severities", "table", "frost", "limit"),
-    *("seed", "root", "device", "quiet"),
-)
 EXAMPLES = """\
 examples:
   killick corrupt --sheet sheet.png                     all corruptions of some shapes
@@ -18,6 +14,9 @@ examples:
   killick corrupt cat.jpg dog.jpg --corruptions fog --severities 3 --output corrupted/
   killick corrupt --data cifar10 --output CIFAR-10-C/   the whole test set, as .npy files
 """
+
+
+_PASSED = ("data", "corruptions", "table", "frost", "limit", "seed", "root", "device", "quiet")
 
 
 def add(commands: Any, name: str) -> None:
@@ -42,10 +41,14 @@ def add(commands: Any, name: str) -> None:
     add_argument(
         "--corruptions",
         metavar="NAMES",
+        type=read_names,
         help="comma-separated, see killick list corruptions; or c or cbar (default: all)",
     )
     add_argument(
-        "--severities", metavar="1,...,5", help="default: 1,3,5 on sheets, all five of copies"
+        "--severities",
+        metavar="1,...,5",
+        type=read_names,
+        help="default: 1,3,5 on sheets, all five of copies",
     )
     add_argument("--limit", metavar="N", type=int, help="at most N images")
     add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
@@ -60,8 +63,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise OptionError("--output requires images or --data, such as --data shapes.")
     from killick.evaluation.corrupted_copies import CorruptedCopies
 
-    chosen = {name: getattr(options, name) for name in CHOICES}
-    copies = CorruptedCopies(options.images, options.data, **chosen)
+    copies = CorruptedCopies(
+        options.images,
+        severities=read_numbers("--severities", options.severities),
+        **{name: getattr(options, name) for name in _PASSED},
+    )
     done = [] if options.sheet is None else [copies.write_sheet(options.sheet)]
     done += [] if options.output is None else [copies.write(options.output)]
     if not options.quiet:

@@ -1,6 +1,7 @@
 """`killick evaluate`."""
 
 import argparse
+import inspect
 import os
 import shlex
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 from killick.cli.arguments import add_shared, read_names, read_numbers, read_pair
 from killick.errors import OptionError
 
+NAMES: dict[str, Any] = {"metavar": "NAMES", "type": read_names}
+NUMBER: dict[str, Any] = {"metavar": "N", "type": int}
 EXAMPLES = """\
 examples:
   killick evaluate runs/shapes-small-masked-label-seed0
@@ -36,175 +39,105 @@ def add(commands: Any, name: str) -> None:
         epilog=EXAMPLES,
         usage="killick evaluate MODEL [--data DATA] [--suite SUITES] [options]",
     )
-    add_argument = parser.add_argument
-    add_argument(
-        "model",
-        metavar="MODEL",
-        help="a Killick folder or run, an exported file, or timm:NAME / torchvision:NAME with"
-        " --checkpoint",
-    )
-    add_argument("--data", metavar="DATA", help="test data (default: that of the training run)")
-    add_argument(
-        "--suite",
-        metavar="SUITES",
-        type=read_names,
-        help="comma-separated, or all (default: clean,corruptions,calibration,ood)",
-    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a Killick folder or run, an exported file, or timm:NAME")
+    add("--data", metavar="DATA", help="test data (default: that of the training run)")
+    add("--suite", **NAMES, help="some, or all (default: clean,corruptions,calibration,ood)")
     group = parser.add_argument_group("data")
-    add_argument = group.add_argument
+    add = group.add_argument
     sets = {"metavar": "NAME=DATA", "action": "append", "type": read_pair, "default": []}
-    add_argument("--ood", **sets, help="an OOD set; images:PATH needs no classes; may be repeated")
-    add_argument("--shift", **sets, help="a shifted set with the model's classes; may be repeated")
-    add_argument(
-        "--synthetic",
-        metavar="NAMES",
-        type=read_names,
-        help="built-in OOD sets: noise,blobs,scrambled (default: all) or none",
+    add("--ood", **sets, help="an OOD set; images:PATH needs no classes; may be repeated")
+    add("--shift", **sets, help="a shifted set with the model's classes; may be repeated")
+    add("--synthetic", **NAMES, help="built-in OOD sets (default: noise,blobs,scrambled), or none")
+    add("--corruptions", **NAMES, help="see killick list corruptions (default: all of the suite)")
+    add("--severities", metavar="1,...,5", type=read_names, help="some of them (default: all)")
+    add("--corruption-files", metavar="FOLDER", help="of CIFAR-10-C, ImageNet-C or alike")
+    add("--cbar-files", metavar="FOLDER", help="of CIFAR-10-C-bar, ImageNet-C-bar or alike")
+    add("--class-map", metavar="FILE", type=Path, help="for --shift: JSON, their classes to ours")
+    add(
+        "--validation", metavar="DATA", help="to fit temperature and threshold (default: the run's)"
     )
-    add_argument(
-        "--corruptions",
-        metavar="NAMES",
-        type=read_names,
-        help="comma-separated, see killick list corruptions (default: all of the suite)",
-    )
-    add_argument(
-        "--severities",
-        metavar="1,...,5",
-        type=read_names,
-        help="comma-separated (default: all five)",
-    )
-    add_argument(
-        "--corruption-files",
-        metavar="FOLDER",
-        help="read corrupted images instead of generating them: CIFAR-10-C, ImageNet-C or alike",
-    )
-    add_argument("--cbar-files", metavar="FOLDER", help="likewise: CIFAR-10-C-bar, ImageNet-C-bar")
-    add_argument(
-        "--class-map", metavar="FILE", type=Path, help="for --shift: JSON, their classes to ours"
-    )
-    add_argument(
-        "--validation",
-        metavar="DATA",
-        help="data to fit temperature and threshold on (default: the run's validation split)",
-    )
-    add_argument("--limit", metavar="N", type=int, help="at most N images of each set")
-    add_argument("--seed", metavar="N", type=int, default=0, help="of subsets and corruptions (0)")
+    add("--limit", **NUMBER, help="at most N images of each set")
+    add("--seed", **NUMBER, default=0, help="of subsets and corruptions (0)")
     add_shared(group, "--table", "--frost", "--root")
     group = parser.add_argument_group("model")
-    add_argument = group.add_argument
-    add_argument(
-        "--references",
-        metavar="R",
-        type=int,
-        default=5,
-        help="references an anchored model predicts from, for mean and spread (5); R passes",
-    )
-    add_argument("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
-    add_argument("--size", metavar="N", type=int, help="height and width of the network's input")
-    add_argument("--resize", metavar="N", type=int, help="shorter side before the center crop")
-    add_argument("--mean", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
-    add_argument("--std", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
-    add_argument("--batch", metavar="N", type=int, help="images of a forward pass")
-    add_argument(
-        "--precision",
-        choices=["float32", "bfloat16"],
-        default="float32",
-        help="of the forward pass (float32)",
-    )
-    add_argument("--workers", metavar="N", type=int, help="processes that read files")
+    add = group.add_argument
+    add("--references", **NUMBER, default=5, help="of an anchored model, for mean and spread (5)")
+    add("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
+    add("--size", **NUMBER, help="height and width of the network's input")
+    add("--resize", **NUMBER, help="shorter side before the center crop")
+    add("--mean", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
+    add("--std", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
+    add("--batch", **NUMBER, help="images of a forward pass")
+    add("--precision", choices=["float32", "bfloat16"], default="float32", help="(float32)")
+    add("--workers", **NUMBER, help="processes that read files")
     add_shared(group, "--trust", "--device")
     group = parser.add_argument_group("output")
-    add_argument = group.add_argument
-    add_argument(
-        "--output", metavar="FOLDER", type=Path, help="default: the run, or evaluations/NAME"
-    )
-    add_argument("--name", metavar="NAME", help="name of the model in rows")
-    add_argument("--baseline", metavar="ROWS", help="for mCE: alexnet, or an evaluated run")
-    add_argument(
+    add = group.add_argument
+    add("--output", metavar="FOLDER", type=Path, help="default: the run, or evaluations/NAME")
+    add("--name", metavar="NAME", help="name of the model in rows")
+    add("--baseline", metavar="ROWS", help="for mCE: alexnet, or an evaluated run")
+    add(
         "--accept",
         metavar="SHARE",
         type=float,
         default=0.95,
+        dest="acceptance",
         help="share of validation images below the OOD threshold (0.95)",
     )
-    add_argument(
-        "--store-threshold",
-        action="store_true",
-        help="store the OOD threshold in the model's folder, for killick.predict",
-    )
-    add_argument(
+    flag = {"action": "store_true"}
+    add("--store-threshold", **flag, help="store the OOD threshold in the model's folder")
+    add(
         "--no-predictions",
-        "--no-answers",
-        action="store_true",
+        action="store_false",
+        dest="predictions",
         help="do not keep per-image predictions, which reports need for some figures",
     )
-    add_argument("--again", action="store_true", help="recompute rows that are there already")
+    add("--again", **flag, help="recompute rows that are there already")
     add_shared(group, "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Evaluate, and print the summary."""
     from killick.cli.summaries import show_summary
-    from killick.data.synthetic_ood import SYNTHETIC
     from killick.evaluation.class_mapping import read_class_map
     from killick.evaluation.evaluation_settings import DEFAULT_SUITES, EVALUATION_SUITES
     from killick.evaluation.evaluator import evaluate
 
-    suites = options.suite or DEFAULT_SUITES
-    if suites == ("all",):
-        suites = tuple(s for s in EVALUATION_SUITES if s != "shift" or options.shift)
-    if (options.mean is None) != (options.std is None):
-        raise OptionError("--mean and --std require each other.")
-    synthetic = tuple(SYNTHETIC) if options.synthetic is None else options.synthetic
+    keywords = {
+        name: value
+        for name, value in vars(options).items()
+        if name in inspect.signature(evaluate).parameters and value is not None
+    }
+    keywords["suites"] = options.suite or DEFAULT_SUITES
+    if options.suite == ("all",):
+        keywords["suites"] = tuple(s for s in EVALUATION_SUITES if s != "shift" or options.shift)
+    if options.synthetic == ("none",):
+        keywords["synthetic"] = ()
+    if options.severities is not None:
+        keywords["severities"] = read_numbers("--severities", options.severities)
+    if options.class_map is not None:
+        keywords["class_map"] = read_class_map(options.class_map)
+    if options.mean is not None or options.std is not None:
+        keywords["normalize"] = _normalization(options)
+    for name in ("ood", "shift"):
+        keywords[name] = dict(getattr(options, name))
     folder = options.output or _default_folder(options.model, options.checkpoint)
     if options.store_threshold:
         _check_storable(options.model)
     try:
-        rows = evaluate(
-            options.model,
-            options.data,
-            suites,
-            ood=dict(options.ood),
-            shift=dict(options.shift),
-            corruption_files=options.corruption_files,
-            cbar_files=options.cbar_files,
-            corruptions=options.corruptions,
-            severities=read_numbers("--severities", options.severities) or (1, 2, 3, 4, 5),
-            synthetic=() if synthetic == ("none",) else synthetic,
-            table=options.table,
-            frost=options.frost,
-            references=options.references,
-            limit=options.limit,
-            seed=options.seed,
-            validation=options.validation,
-            baseline=options.baseline,
-            acceptance=options.accept,
-            class_map=None if options.class_map is None else read_class_map(options.class_map),
-            name=options.name,
-            checkpoint=options.checkpoint,
-            normalize=None if options.mean is None else _normalization(options),
-            size=options.size,
-            resize=options.resize,
-            root=options.root,
-            batch=options.batch,
-            precision=options.precision,
-            workers=options.workers,
-            device=options.device,
-            folder=folder,
-            again=options.again,
-            predictions=not options.no_predictions,
-            trust=options.trust,
-            quiet=options.quiet,
-        )
+        rows = evaluate(**keywords, folder=folder)
     except KeyboardInterrupt:
         again = shlex.join(["killick", *options.words])
         print(
             f"killick: interrupted; rows so far are in {folder}. Resume: {again}", file=sys.stderr
         )
         return 130
-    if options.store_threshold and _is_first():
-        _store_threshold(options.model, rows, options.accept, options.quiet)
-    if not options.quiet and _is_first():
+    if os.environ.get("RANK", "0") != "0":
+        return 0
+    if options.store_threshold:
+        _store_threshold(options.model, rows, options.acceptance, options.quiet)
+    if not options.quiet:
         show_summary(rows)
         print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
         print(f"For a report: killick report {shlex.quote(str(folder))}")
@@ -253,16 +186,11 @@ def _store_threshold(
         print(f"{row['estimator']}, energy {row['value']:.4f}, is stored in {folder}")
 
 
-def _is_first() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
 def _normalization(options: argparse.Namespace) -> tuple[tuple[float, ...], tuple[float, ...]]:
     try:
         mean, std = (tuple(float(word) for word in part) for part in (options.mean, options.std))
-    except ValueError:
+    except (TypeError, ValueError):
         raise OptionError(
-            "--mean and --std take numbers such as 0.5,0.5,0.5, not"
-            f" {','.join(options.mean)!r} and {','.join(options.std)!r}."
+            "--mean and --std require each other, and take numbers such as 0.5,0.5,0.5."
         ) from None
     return mean, std

@@ -25,12 +25,8 @@ class Alignment:
     - A map from each class of the set to one or several of the model's (ObjectNet): a group's logit
       is the log of the sum of its exponentials, so that its probability is the group's.
 
-    Args:
-        name: Of the set, for messages.
-        theirs: The set's class names.
-        ours: The model's; None if unknown, then they must be as many as the set's.
-        classes: How many logits the model has.
-        class_map: See above. Images of classes that it does not name are left out.
+    `theirs` are the set's class names, `ours` the model's, if known. Images of classes that a map does
+    not name are left out.
     """
 
     def __init__(
@@ -42,57 +38,31 @@ class Alignment:
         class_map: ClassMap | None = None,
     ) -> None:
         self.kept: tuple[str, ...] = theirs
-        self._columns: Tensor | None = None
-        self._groups: list[list[int]] | None = None
-        self.map_digest: str | None = None  # of the map, where one was followed
+        self.map_digest = ""  # of the map, where one was followed
+        self._groups: list[list[int]] | None = None  # logits of each class; None: as they are
         if class_map is not None:
             text = json.dumps(class_map, sort_keys=True, default=str)
             self.map_digest = hashlib.sha256(text.encode()).hexdigest()[:6]
-            self._follow(name, theirs, ours, classes, class_map)
+            self.kept = tuple(kind for kind in theirs if kind in class_map)
+            self._groups = [_group(kind, class_map[kind], ours, classes) for kind in self.kept]
+            if not self.kept:
+                raise DataError(
+                    f"the class map names no class of {name}. Its classes are {theirs[0]!r}, ..."
+                )
         elif _are_numbers(theirs, ours, classes):
-            self._columns = torch.tensor([int(kind) for kind in theirs])
+            self._groups = [[int(kind)] for kind in theirs]
         elif ours is None or theirs == ours:
             if len(theirs) != classes:
                 raise OutputError(
                     f"{name} has {len(theirs)} classes, but the model has {classes} logits. {_WAY}"
                 )
-        elif set(theirs) <= set(ours):
-            places = {kind: place for place, kind in enumerate(ours)}
-            self._columns = torch.tensor([places[kind] for kind in theirs])
-        else:
-            strange = [kind for kind in theirs if kind not in set(ours)]
+        elif strange := [kind for kind in theirs if kind not in set(ours)]:
             raise DataError(
                 f"{len(strange)} classes of {name}, such as {strange[0]!r}, are not among the"
                 f" model's ({', '.join(ours[:3])}, ...). {_WAY}"
             )
-
-    def _follow(
-        self,
-        name: str,
-        theirs: tuple[str, ...],
-        ours: tuple[str, ...] | None,
-        classes: int,
-        class_map: ClassMap,
-    ) -> None:
-        places = {kind: place for place, kind in enumerate(ours or ())}
-        groups = {}
-        for kind in theirs:
-            if kind not in class_map:
-                continue
-            listed = class_map[kind]
-            members = [listed] if isinstance(listed, str | int) else list(listed)
-            numbers = [places.get(m, -1) if isinstance(m, str) else m for m in members]
-            if not numbers or not all(0 <= number < classes for number in numbers):
-                raise DataError(
-                    f"the class map gives {kind!r} {listed!r}, which is not a name or number of the"
-                    f" model's {classes} classes."
-                )
-            groups[kind] = numbers
-        if not groups:
-            raise DataError(
-                f"the class map names no class of {name}. Its classes are {theirs[0]!r}, ..."
-            )
-        self.kept, self._groups = tuple(groups), list(groups.values())
+        else:
+            self._groups = [[ours.index(kind)] for kind in theirs]
 
     def restrict(self, images: ImageSet) -> ImageSet:
         """The images of classes that are kept, with their labels renumbered."""
@@ -100,17 +70,34 @@ class Alignment:
             return images
         places = {kind: place for place, kind in enumerate(self.kept)}
         numbers = torch.tensor([places.get(kind, -1) for kind in images.class_names])
-        labels = numbers[images.labels]
-        part = images.part((labels >= 0).nonzero()[:, 0])
+        part = images.part((numbers[images.labels] >= 0).nonzero()[:, 0])
         return ImageSet(part.name, part.source, numbers[part.labels], self.kept, part.rows)
 
     def apply(self, logits: Tensor) -> Tensor:
         """Logits `(..., classes)` of the model to those of the set's classes."""
-        if self._columns is not None:
-            return logits.index_select(-1, self._columns.to(logits.device))
-        if self._groups is not None:
+        if self._groups is None:
+            return logits
+        if self.map_digest:
             return torch.stack([logits[..., group].logsumexp(-1) for group in self._groups], -1)
-        return logits
+        return logits[..., [number for (number,) in self._groups]]
+
+
+def _group(
+    kind: str,
+    members: Sequence[str | int] | str | int,
+    ours: tuple[str, ...] | None,
+    classes: int,
+) -> list[int]:
+    """The numbers of the model's classes that a map gives for a class."""
+    places = {name: place for place, name in enumerate(ours or ())}
+    listed = [members] if isinstance(members, str | int) else members
+    numbers = [places.get(m, -1) if isinstance(m, str) else m for m in listed]
+    if not numbers or not all(0 <= number < classes for number in numbers):
+        raise DataError(
+            f"the class map gives {kind!r} {members!r}, which is not a name or number of the"
+            f" model's {classes} classes."
+        )
+    return numbers
 
 
 def _are_numbers(theirs: tuple[str, ...], ours: tuple[str, ...] | None, classes: int) -> bool:
@@ -127,8 +114,7 @@ def read_class_map(path: Path) -> dict[str, Any]:
         raise DataError(f"cannot read the class map {path}: {problem}.") from None
     if not isinstance(found, dict):
         raise DataError(
-            f"the class map {path} must map classes, as in "
-            + '{"cat": [281, 282]}, found a '
-            + f"{type(found).__name__}."
+            f"the class map {path} must be a JSON object from classes to classes, found a"
+            f" {type(found).__name__}."
         )
     return found

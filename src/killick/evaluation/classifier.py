@@ -28,14 +28,12 @@ from killick.core.standard import Standard
 from killick.core.transduction import residual_bank, residual_distances
 from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
-from killick.data.preprocessing import PlainView
+from killick.data.preprocessing import PlainView, view_for
 from killick.errors import InstallError, KillickError, OptionError, OutputError
 from killick.evaluation.other_networks import (
     FunctionNet,
     Normalization,
-    check_statistics,
     make_by_name,
-    usual_view,
     wrap_network,
 )
 from killick.nets import remembered
@@ -50,45 +48,26 @@ BANK_IMAGES = 2000
 
 @dataclass
 class Classifier:
-    """A network with its preprocessing.
+    """A network with its preprocessing."""
 
-    Attributes:
-        name: For rows and messages.
-        model: Anchored, standard or folded, perhaps inside DDP or `torch.compile`.
-        exported: The exported file, instead of a model.
-        device: Where it runs.
-        size: Height and width of its images.
-        class_names: In the order of the logits, if known.
-        classes: Number of logits.
-        references: How many stored references it uses; None if it has none.
-        facts: How it was trained, as columns of rows.
-        weights: A digest of them.
-        resize: What the shorter side of an image is resized to before the center crop.
-        interpolation: For resizing.
-        recipe: Of its training, if known.
-        bank: Residuals like those of training, of an anchored model, if known.
-        normalizer: For a model that takes floats.
-        precision: Its own, if it has one.
-        trained_on: Fingerprint of its training set, if known.
-    """
-
-    name: str
-    model: nn.Module
+    name: str  # in rows and messages
+    model: nn.Module  # anchored, standard or folded, perhaps inside DDP or `torch.compile`
     device: torch.device
-    size: int
-    class_names: tuple[str, ...] | None
-    references: int | None
-    facts: dict[str, Any]
-    weights: str
+    view: PlainView  # how images are resized and cropped for it
+    class_names: tuple[str, ...] | None  # in the order of the logits, if known
+    references: int | None  # how many of the stored ones it uses; None if it has none
+    facts: dict[str, Any]  # how it was trained, as columns of rows
+    weights: str  # a digest of them
     classes: int = 0
-    resize: int | None = None
-    interpolation: str = "bilinear"
-    recipe: dict[str, Any] = field(default_factory=dict)
-    bank: Tensor | None = field(default=None, repr=False)
-    normalizer: Normalize | None = None
-    precision: str | None = None
-    trained_on: str | None = None
-    exported: Exported | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)  # of the model, if known
+    normalizer: Normalize | None = None  # for a model that takes floats
+    exported: Exported | None = None  # the file that `model` runs, if it is one
+    bank: Tensor | None = field(default=None, repr=False)  # residuals like those of training
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Of its training; empty if unknown."""
+        return self.provenance.get("recipe") or {}
 
     @property
     def outputs(self) -> int:
@@ -102,11 +81,6 @@ class Classifier:
         return len(inner.references) if isinstance(inner, Anchored) else 0
 
     @property
-    def view(self) -> PlainView:
-        """How images are resized and cropped for it."""
-        return PlainView(self.size, self.resize, self.interpolation)
-
-    @property
     def threshold(self) -> Threshold | None:
         """The stored energy threshold, if there is one for so many references."""
         if self.exported is not None:
@@ -118,7 +92,7 @@ class Classifier:
     def usual_batch(self) -> int:
         """A good number of images for a forward pass."""
         many = 100 if self.device.type == "cpu" else 1000
-        return many if self.size <= 64 else many // 4
+        return many if self.view.size <= 64 else many // 4
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
@@ -192,83 +166,57 @@ def open_classifier(
     normalize: Normalization | None = None,
     size: int | None = None,
     resize: int | None = None,
-    classes: int | None = None,
-    usual_size: int | None = None,
+    like: ImageSet | None = None,
 ) -> Classifier:
     """The classifier that a model, a folder, a name or an exported file stands for.
 
-    Args:
-        model: Anchored, standard or folded; any network or function, with `normalize` and `size`; a
-            folder written by `killick.save`, a run folder or a name on a hub; a file or folder
-            written by `killick export`; or `timm:NAME`, `torchvision:NAME`.
-        references: How many stored references an anchored model uses; 1 by default. An exported
-            file has its own number.
-        device: "auto", "cpu", "cuda"; by default where the model is.
-        trust: Needed for .pt2 files, which can run code when they are opened.
-        name: For rows and messages.
-        checkpoint: Weights for a network by name.
-        normalize: `(mean, std)` for images in 0 to 1, for a model that does not normalize itself.
-        size: Of the images; the model's own where that is known.
-        resize: The shorter side is resized to this before the center crop.
-        classes: Of the data, for a network by name.
-        usual_size: Of the data's images, for a network that does not know its own.
+    The options are those of `killick.evaluate`; `references` is 1 by default, and `like` are images
+    with the classes and the size of a network that does not know its own.
     """
     if isinstance(model, Classifier):
         return model
     if references is not None and (type(references) is not int or references < 1):
         raise OptionError(f"references must be at least 1, found {references!r}.")
-    for option, pixels in (("size", size), ("resize", resize)):
-        if pixels is not None and (type(pixels) is not int or pixels < 1):
-            raise OptionError(f"{option} must be at least 1 pixel, found {pixels!r}.")
-    if name == "":
-        raise OptionError("the name of the model is empty. Give one, or leave the option out.")
-    check_statistics(normalize)
-    place = _choose_place(device, model)
-    view: tuple[int | None, str] = (resize, "bilinear")
-    if isinstance(model, nn.Module):
-        if image_model_in(model) is None and not isinstance(model, Folded):
-            model = wrap_network(model, normalize, size or usual_size)
-    elif callable(model):
-        model = wrap_network(FunctionNet(model), normalize, size or usual_size)
-    elif isinstance(model, str | os.PathLike):
+    place, view = choose_device(place_of(model, device)), None
+    if isinstance(model, str | os.PathLike):
         given = os.fspath(model)
         if is_export(Path(given)):
-            own = {"checkpoint": checkpoint, "normalize": normalize, "size": size, "resize": resize}
-            for option, value in own.items():
-                if value is not None:
-                    raise OptionError(
-                        f"the exported file {given} takes no {option}, found {value}."
-                    )
+            _refuse(given, checkpoint=checkpoint, normalize=normalize, size=size, resize=resize)
             must = isinstance(device, str) and device != "auto"
             return _open_exported(Path(given), references, place, trust, name, must)
-        if given.split(":")[0] in (*LIBRARIES, *own_libraries()) and ":" in given:
-            model, name = make_by_name(given, checkpoint, normalize, size, classes), name or given
-            view = usual_view(model, given, size, resize)
+        if is_network_name(given):
+            net = make_by_name(given, checkpoint, None if like is None else like.classes)
+            library, name = given.partition(":")[0], name or given
+            model, view = wrap_network(net, library, like, normalize, size, resize)
         else:
-            model, name = _load(given, checkpoint, normalize), name or _folder_name(Path(given))
-    else:
+            _refuse(given, checkpoint=checkpoint, normalize=normalize)
+            if Path(given).is_file():
+                raise OptionError(
+                    f"{given} is a file, not a folder. For bare weights, name their network:"
+                    f" timm:NAME --checkpoint {given}."
+                )
+            whole = Path(given).absolute()
+            # A run is named by its folder, also when the model in it was given.
+            name = name or (whole.parent.name if whole.name == "model" else whole.name)
+            model = load(given)
+    elif not callable(model):
         raise OptionError(
             "expected a model, a folder, an exported file or a name such as timm:resnet50, found"
             f" {type(model).__name__}."
         )
-    return _adapt(model, name, references, place, normalize, size, view)
-
-
-def _adapt(
-    model: nn.Module,
-    name: str | None,
-    references: int | None,
-    device: torch.device,
-    normalize: Normalization | None,
-    size: int | None,
-    view: tuple[int | None, str],
-) -> Classifier:
+    elif is_bare(model):
+        net = model if isinstance(model, nn.Module) else FunctionNet(model)
+        model, view = wrap_network(net, "", like, normalize, size, resize)
+    assert isinstance(model, nn.Module)
     inner = image_model_in(model) or model
     assert isinstance(inner, ImageModel | Folded)
-    name = name or _describe(inner)
-    shape, normalizer = tuple(inner.image_shape), None
+    name, shape = name or _describe(inner), tuple(inner.image_shape)
     if len(shape) != 3 or shape[0] != 3:
         raise OptionError(f"{name} takes inputs of shape {shape}, not RGB images.")
+    if view is None:
+        own = view_for(inner) if isinstance(inner, ImageModel) else PlainView(shape[-1])
+        view = PlainView(size or own.size, resize or own.resize, own.interpolation)
+    weights, normalizer = digest_weights(inner), None
     if inner.normalize is None:
         normalizer = make_normalizer(normalize)
         if normalizer is None:
@@ -276,43 +224,62 @@ def _adapt(
                 f"{name} takes floats, and images are uint8. Say how they are normalized:"
                 " normalize=(mean, std)."
             )
-        normalizer = normalizer.to(device)
+        text = f"{weights} {normalizer.mean} {normalizer.std}"
+        weights = hashlib.sha256(text.encode()).hexdigest()[:12]
+        normalizer = normalizer.to(place)
     if isinstance(inner, Anchored):
         references = len(inner.stored_references(references or 1))
     elif references not in (None, 1):
         raise OptionError(f"{name} has no references, found references={references}.")
     else:
         references = None
-    model = model.to(device)
     provenance = getattr(inner, "provenance", {}) or {}
-    recipe = provenance.get("recipe") or {}
-    data = recipe.get("data", {})
-    weights, trained_on = digest_weights(inner), provenance.get("trained_on")
-    if normalizer is not None:
-        text = f"{weights} {normalizer.mean} {normalizer.std}"
-        weights = hashlib.sha256(text.encode()).hexdigest()[:12]
     classifier = Classifier(
         name,
-        model,
-        device,
-        size or int(data.get("size") or shape[-1]),
-        getattr(inner, "class_names", None),
+        model.to(place),
+        place,
+        view,
+        inner.class_names,
         references,
         _facts(inner, provenance),
         weights,
-        resize=view[0] or data.get("resize"),
-        interpolation=data.get("interpolation") or view[1],
-        recipe=recipe,
+        provenance=provenance,
         normalizer=normalizer,
-        trained_on=trained_on if isinstance(trained_on, str) else None,
     )
     classifier.classes = _try(classifier)
     return classifier
 
 
+def is_network_name(model: object) -> bool:
+    """Whether a model is given as `timm:NAME` or alike."""
+    library, colon, _ = model.partition(":") if isinstance(model, str) else ("", "", "")
+    return bool(colon) and library in (*LIBRARIES, *own_libraries())
+
+
+def is_bare(model: object) -> bool:
+    """Whether a model is a network or function that knows nothing of its images."""
+    known = isinstance(model, nn.Module) and image_model_in(model) is not None
+    return callable(model) and not known and not isinstance(model, Folded)
+
+
+def place_of(model: object, device: torch.device | str | None) -> str:
+    """The device given; else where the model is, if it is one already."""
+    if device is not None or not isinstance(model, nn.Module):
+        return str(device or "auto")
+    weights = next(iter(model.parameters()), None)
+    return "cpu" if weights is None else str(weights.device)
+
+
+def _refuse(given: str, **options: object) -> None:
+    """Refuse options that a saved model or exported file has decided."""
+    for option, value in options.items():
+        if value is not None:
+            raise OptionError(f"{given} has its own {option}: it takes none, found {value}.")
+
+
 def _try(classifier: Classifier) -> int:
     """The number of logits; an error before data are read if the network does not work."""
-    size = classifier.size
+    size = classifier.view.size
     trial = torch.zeros(2, 3, size, size, dtype=torch.uint8, device=classifier.device)
     with evaluating(classifier.model):
         try:
@@ -388,47 +355,14 @@ def _open_exported(
         name or own_name,
         ExportedNet(exported),
         device,
-        about.image_shape[-1],
+        PlainView(about.image_shape[-1], about.resize, about.interpolation),
         about.class_names,
         exported.k or None,
         {"network": about.network, "protocol": "exported", "reference_policy": about.references},
         weights,
         exported.classes,
-        about.resize,
-        about.interpolation,
-        precision=about.precision,
         exported=exported,
     )
-
-
-def _choose_place(device: torch.device | str | None, model: object) -> torch.device:
-    """The device given; else where the model is, if it is one already."""
-    if isinstance(device, torch.device):
-        return device
-    if device is not None or not isinstance(model, nn.Module):
-        return choose_device(device or "auto")
-    weights = next(iter(model.parameters()), None)
-    return torch.device("cpu") if weights is None else weights.device
-
-
-def _load(given: str, checkpoint: Path | None, normalize: Normalization | None) -> nn.Module:
-    if checkpoint is not None or normalize is not None:
-        option = "--checkpoint" if checkpoint is not None else "--mean and --std"
-        raise OptionError(
-            f"{option} requires a network by name, such as timm:resnet50; {given} has its own."
-        )
-    if Path(given).is_file():
-        raise OptionError(
-            f"{given} is a file, not a folder. For bare weights, name their network: timm:NAME"
-            f" --checkpoint {given}."
-        )
-    return load(given)
-
-
-def _folder_name(folder: Path) -> str:
-    """A run is named by its folder, also when the model in it was given."""
-    whole = folder.absolute()
-    return whole.parent.name if whole.name == "model" else whole.name
 
 
 def _describe(model: nn.Module) -> str:

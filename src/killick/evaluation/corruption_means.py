@@ -14,9 +14,9 @@ from killick import metrics
 from killick.corruptions.suites import SEVERITIES, SUITES
 from killick.errors import DataError, OptionError
 from killick.evaluation.classifier import Classifier
-from killick.evaluation.metric_values import MetricValue
+from killick.evaluation.metric_values import value_columns
 from killick.evaluation.test_sets import TestSet
-from killick.results.rows import Row, identify, make_row, members_of, read_rows
+from killick.results.rows import Row, identify, members_of, read_rows
 
 # Mean error over the five severities of ImageNet-C, as its authors published it for AlexNet.
 ALEXNET = {
@@ -44,11 +44,7 @@ def read_baseline(
 ) -> tuple[str, Errors]:
     """The errors that mCE is relative to, and the name of the baseline.
 
-    Args:
-        where: "alexnet", for ImageNet; or a folder or file with the rows of another model.
-        common: Columns of the evaluation, which the baseline must share.
-        sets: Of the evaluation.
-        classifier: That is evaluated.
+    It is "alexnet", or another model with rows in a folder or file, of the same columns `common`.
     """
     first = next((each for each in sets if each.suite == "corruptions"), None)
     if first is None:
@@ -83,13 +79,8 @@ def read_baseline(
     errors = {
         (str(row["corruption"]), int(row["severity"])): 1 - float(row["value"]) for row in rows
     }
-    for name in SUITES["c15"]:
-        for severity in SEVERITIES:
-            if (name, severity) not in errors:
-                raise DataError(
-                    f"{where} has no row of {name} {severity}. Evaluate the baseline on all 15"
-                    " corruptions at five severities."
-                )
+    if not all((name, severity) in errors for name in SUITES["c15"] for severity in SEVERITIES):
+        raise DataError(f"{where} lacks some of the 15 corruptions at five severities.")
     return models[0], errors
 
 
@@ -137,12 +128,9 @@ def _suites(suite: str, names: list[str]) -> dict[str, list[str]]:
 def _mean(rows: list[Row], suite: str, severity: "int | str") -> Row:
     """The mean over rows, for each reference separately."""
     names = {str(row["corruption"]) for row in rows}
-    first = rows[0]
-    about = (first["estimator"], first["scaling"], first["fitted_on"], first["score"])
-    mean = MetricValue(first["metric"], [sum(c) / len(c) for c in _columns(rows)], *about)
     label = f"mean of {len(names)}{' chosen' if suite == 'chosen' else ''}"
     place = {"corruption": label, "mean_of": suite, "severity": severity, "frost": ""}
-    return make_row(**{**first, **place, **mean.columns()})
+    return {**rows[0], **place, **value_columns([sum(c) / len(c) for c in _columns(rows)])}
 
 
 def _columns(rows: Iterable[Row]) -> list[tuple[float, ...]]:
@@ -159,6 +147,6 @@ def _relative(table: Mapping[tuple[str, int], Row], baseline: tuple[str, Errors]
     for column in _columns([table[place] for place in wanted]):
         ours = {place: 1 - value for place, value in zip(wanted, column, strict=True)}
         members.append(float(metrics.mce(ours, {place: theirs[place] for place in wanted})))
-    mce = MetricValue("mce", members, f"15 corruptions, relative to {name}")
     place = {"corruption": "mean of 15", "mean_of": "c15", "severity": "all", "frost": ""}
-    return [make_row(**{**table[wanted[0]], **place, **mce.columns()})]
+    about = {"metric": "mce", "estimator": f"15 corruptions, relative to {name}"}
+    return [{**table[wanted[0]], **place, **about, **value_columns(members)}]

@@ -18,14 +18,7 @@ Data = str | ImageSet | Sets | tuple[Tensor, Tensor]
 
 
 def load_test(data: Data, root: str | None = None, trained_on: str | None = None) -> ImageSet:
-    """The test set of data.
-
-    Args:
-        data: A name, whose test set is used: all of it if it is a folder without a split of its
-            own, and the model was not trained on it.
-        root: Where CIFAR is.
-        trained_on: What the model was trained on, if known.
-    """
+    """The test set of data: all of a folder without a split, if the model was not trained on it."""
     if isinstance(data, ImageSet):
         return data
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
@@ -43,23 +36,18 @@ def load_test(data: Data, root: str | None = None, trained_on: str | None = None
             " zip(*loader))."
         )
     if sets.test is None:
-        way = "Put test images into a folder 'test' beside 'train'."
-        if name.startswith("pack:"):
-            way = "Add the arrays test_bytes, test_offsets and test_labels to it."
-        raise DataError(f"{name} has no test set. {way}")
+        raise DataError(f"{name} has no test set: a folder 'test' beside 'train', or test arrays.")
     return replace(sets.test, name=name) if isinstance(data, str) else sets.test
 
 
 def _are_same(data: str, other: str | None) -> bool:
     """Whether two names stand for the same data, however their path is written."""
-    if other is None:
-        return False
-    data, other = (name.partition(WITHOUT)[0] for name in (data, other))
-    (kind, _, path), (other_kind, _, other_path) = data.partition(":"), other.partition(":")
-    if not path or kind != other_kind:
-        return data == other
-    first, second = (os.path.realpath(os.path.expanduser(each)) for each in (path, other_path))
-    return first == second
+    return other is not None and _resolve(data) == _resolve(other)
+
+
+def _resolve(data: str) -> tuple[str, str]:
+    kind, _, path = data.partition(WITHOUT)[0].partition(":")
+    return kind, path and os.path.realpath(os.path.expanduser(path))
 
 
 def number_classes(images: ImageSet, classifier: Classifier) -> ImageSet:
@@ -71,15 +59,17 @@ def number_classes(images: ImageSet, classifier: Classifier) -> ImageSet:
     return replace(images, class_names=ours)
 
 
-def own_test(classifier: Classifier, root: str | None = None) -> ImageSet:
-    """The test set of the data that a model was trained on."""
-    settings = classifier.recipe.get("data")
-    if not settings:
-        raise OptionError(
-            f"{classifier.name} does not say what it was trained on. Name data to evaluate it on,"
-            " for example --data shapes."
-        )
-    return load_test(settings["name"], root or settings.get("root"), settings["name"])
+def load_test_for(classifier: Classifier, data: Data | None, root: str | None = None) -> ImageSet:
+    """The test set of data; by default of those that the model was trained on."""
+    trained_on = classifier.recipe.get("data") or {}
+    if data is None:
+        if not trained_on:
+            raise OptionError(
+                f"{classifier.name} does not say what it was trained on. Name data to evaluate it"
+                " on, for example --data shapes."
+            )
+        data, root = trained_on["name"], root or trained_on.get("root")
+    return load_test(data, root, trained_on.get("name"))
 
 
 def load_train(
@@ -117,7 +107,7 @@ def load_validation(
     if not settings.validation and not may_be_cut:
         return None  # and the training images need not be read
     parts = cut_sets(settings, seed)
-    now, then = fingerprint(parts.train), classifier.trained_on
+    now, then = fingerprint(parts.train), classifier.provenance.get("trained_on")
     if then not in (None, now):
         _log.warning(
             "%s has changed since %s was trained (%s, now %s): test or validation images may be"

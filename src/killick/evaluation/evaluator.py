@@ -3,36 +3,46 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
 
 from torch import Tensor, nn
 
 from killick.core.image_model import image_model_in
-from killick.corruptions.corruption import CorruptionFunction, Photographs, describe
+from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
-from killick.data.sources import Given, as_sets, read_once
+from killick.data.sources import Given, read_once
 from killick.data.synthetic_ood import SYNTHETIC
-from killick.errors import OptionError, check_option
+from killick.errors import OptionError
 from killick.evaluation.class_mapping import ClassMap
-from killick.evaluation.classifier import Classifier, open_classifier
+from killick.evaluation.classifier import (
+    Classifier,
+    is_bare,
+    is_network_name,
+    open_classifier,
+    place_of,
+)
 from killick.evaluation.corruption_means import read_baseline
 from killick.evaluation.evaluation_data import (
     Data,
     load_test,
+    load_test_for,
     load_train,
     load_validation,
     number_classes,
-    own_test,
 )
-from killick.evaluation.evaluation_settings import DEFAULT_SUITES, EvaluationSettings
+from killick.evaluation.evaluation_settings import (
+    DEFAULT_SUITES,
+    EvaluationSettings,
+    make_settings,
+)
+from killick.evaluation.metric_values import Fitted
 from killick.evaluation.model_runner import ModelRunner
 from killick.evaluation.other_networks import Normalization
 from killick.evaluation.row_recorder import RowRecorder
-from killick.evaluation.test_sets import TestSet, plan_test_sets, plan_validation
+from killick.evaluation.test_sets import TestSet, TestSetPlanner
+from killick.metrics import threshold
 from killick.results.rows import Row
-from killick.runtime.processes import Processes, joined
+from killick.runtime.processes import joined
 from killick.runtime.progress import DisplayFactory, choose_display
-from killick.storage.exported_file import is_export
 
 USUAL_REFERENCES = 5
 FEW = 100  # validation images: fewer do not fit a temperature
@@ -135,38 +145,11 @@ def evaluate(
     Returns:
         The rows of this evaluation: dictionaries with the columns of `rows.csv`.
     """
-    check_option("precision", precision, ["float32", "bfloat16"])
-    if _is_export(model) and precision != "float32":
-        raise OptionError(f"the exported file {model} takes no precision, found {precision}.")
-    for option, value in (("references", references), ("batch", 1 if batch is None else batch)):
-        if type(value) is not int or value < 1:
-            raise OptionError(f"{option} must be at least 1, found {value!r}.")
-    if not 0 < acceptance < 1:
-        raise OptionError(f"acceptance must be between 0 and 1, found {acceptance!r}.")
-    if type(seed) is not int or not 0 <= seed < 2**63:
-        raise OptionError(f"seed must be from 0 to 2**63 - 1, found {seed!r}.")
-    own = corruptions if isinstance(corruptions, Mapping) else {}
-    settings = EvaluationSettings(
-        suites=_listed(suites),
-        ood=as_sets(ood, "ood"),
-        shift=as_sets(shift, "shift"),
-        corruption_files=corruption_files,
-        cbar_files=cbar_files,
-        corruptions=None if corruptions is None else _listed(corruptions),
-        own_corruptions={each: describe(each, function) for each, function in own.items()},
-        severities=(severities,) if isinstance(severities, int) else tuple(severities),
-        synthetic=_listed(synthetic),
-        table=table,
-        frost=frost,
-        limit=limit,
-        seed=seed,
-        class_map=class_map,
-        workers=workers,
-    )
-    settings.check()
-    with joined(_place(device, model)) as processes, read_once():
-        by_name = isinstance(model, str) and ":" in model and not os.path.exists(model)
-        test = load_test(data, root) if by_name and data is not None else None
+    settings = make_settings(locals())
+    with joined(place_of(model, device)) as processes, read_once():
+        named, like = is_network_name(model), None
+        if data is not None and (named or is_bare(model)):
+            like = load_test(data, root)
         classifier = open_classifier(
             model,
             name=name,
@@ -176,72 +159,53 @@ def evaluate(
             normalize=normalize,
             size=size,
             resize=resize,
-            classes=None if test is None else test.classes,
-            usual_size=data[0].shape[-1] if _are_images(data) else None,
+            like=like,
         )
-        stored = classifier.stored
-        if stored:
-            classifier.references = min(references, stored)
-        if test is None:
-            trained_on = classifier.recipe.get("data", {}).get("name")
-            test = own_test(classifier, root) if data is None else load_test(data, root, trained_on)
+        if classifier.exported is not None and precision != "float32":
+            raise OptionError(f"{classifier.name} has its own precision, found {precision}.")
+        test = like or load_test_for(classifier, data, root)
         if isinstance(data, tuple):
             test = number_classes(test, classifier)
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
-        if "ood" in settings.suites and stored:
-            classifier.store_residuals(load_train(data, classifier, root), seed)
+        notes = [_describe_view(classifier)] if named else []
+        if stored := classifier.stored:
+            classifier.references = min(references, stored)
+            if "ood" in settings.suites:
+                classifier.store_residuals(load_train(data, classifier, root), seed)
+            if USUAL_REFERENCES < references > stored:
+                notes.append(f"evaluated with the {stored} stored references, not {references}")
         held = load_validation(validation, classifier, test, root)
-        notes = [_describe_view(classifier)] if by_name else []
-        if stored and USUAL_REFERENCES < references > stored:
-            notes.append(f"evaluated with the {stored} stored references, not {references}")
-        sets = plan_test_sets(classifier, test, settings, processes, notes)
-        fitting = None if held is None else plan_validation(classifier, held, settings, processes)
+        planner = TestSetPlanner(classifier, settings, processes)
+        sets = planner.plan(test, notes)
+        fitting = None if held is None else planner.plan_validation(held)
         common = {
             "model": classifier.name,
             **classifier.facts,
             "data": test.name,
             "limit": limit,
             "evaluation_seed": seed,
-            "precision": classifier.precision or precision,
+            "precision": classifier.exported.about.precision if classifier.exported else precision,
             "weights": classifier.weights,
         }
-        errors = None if baseline is None else read_baseline(baseline, common, sets, classifier)
         recorder = RowRecorder(
             classifier,
             settings,
             common,
             sets,
             fitting=fitting,
-            acceptance=acceptance,
-            baseline=errors,
-            folder=Path(folder) if folder is not None else None,
+            baseline=read_baseline(baseline, common, sets, classifier) if baseline else None,
+            folder=None if folder is None else Path(folder),
             writes=processes.first,
-            again=again,
-            predictions=predictions and folder is not None,
         )
-        batch = batch or classifier.usual_batch
-        runner = ModelRunner(classifier, processes, seed=seed, batch=batch, precision=precision)
+        runner = ModelRunner(classifier, processes, settings)
         try:
             display = choose_display(show, quiet or not processes.first)
-            _run(runner, recorder, sets, fitting, notes, display)
+            _run(runner, recorder, sets, fitting, settings, notes, display)
         except BaseException:
-            recorder.write_table()  # what there is so far
+            recorder.write()  # what there is so far
             raise
         return recorder.finish()
-
-
-def _is_export(model: object) -> TypeGuard[str | os.PathLike[str]]:
-    return isinstance(model, str | os.PathLike) and is_export(Path(model))
-
-
-def _listed(names: str | Sequence[str] | Mapping[str, Any]) -> tuple[str, ...]:
-    """Names as a tuple; a single name is one."""
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _are_images(data: Any) -> TypeGuard[tuple[Tensor, Tensor]]:
-    return isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], Tensor)
 
 
 def _run(
@@ -249,6 +213,7 @@ def _run(
     recorder: RowRecorder,
     sets: list[TestSet],
     fitting: TestSet | None,
+    settings: EvaluationSettings,
     notes: list[str],
     show: DisplayFactory,
 ) -> None:
@@ -259,51 +224,34 @@ def _run(
     clean = sets[0]
     if clean not in todo and any(each.suite == "ood" for each in todo):
         todo = [clean, *todo]  # OOD images are compared with it
+    if len(todo) < len(sets):
+        notes = [*notes, f"{len(sets) - len(todo)} of {len(sets)} sets are there already"]
+    if fitting is not None and fitting.count < FEW:
+        notes = [*notes, f"only {fitting.count} validation images. Give more: --validation DATA"]
+    if fitting is None and "calibration" in settings.suites:
+        notes = [*notes, "no temperature scaling, which requires --validation DATA"]
     total = sum(each.count for each in todo) + (0 if fitting is None else fitting.count)
     with show(f"evaluating {runner.classifier.name}", total, 0, "image") as display:
-        runner.tick = _count_all(display.advance, runner.processes)
-        if len(todo) < len(sets):
-            notes = [*notes, f"{len(sets) - len(todo)} of {len(sets)} sets are there already"]
+        runner.tick = lambda done: display.advance(done * runner.processes.count)
         for note in notes:
             display.message(note)
-        if fitting is not None:
-            if fitting.count < FEW:
-                display.message(
-                    f"temperature and threshold are fitted on only {fitting.count} validation"
-                    " images. Give more: --validation DATA"
-                )
-            recorder.set_threshold(runner.fit(fitting))
-        elif recorder.calibrates:
-            display.message(
-                "no validation set: no temperature scaling, and the threshold is fitted on the test"
-                " set. Give one: --validation DATA"
-            )
+        limit = None if fitting is None else threshold(runner.fit(fitting), settings.acceptance)
         inside = None
         for each in todo:
             outputs = runner.run(each)
-            inside = outputs if each is clean else inside
-            text = recorder.add(each, outputs, inside, runner.temperatures)
+            if each is clean:
+                inside = outputs
+                energies = outputs.values["single"]["energy"][0]
+                limit = threshold(energies, settings.acceptance) if limit is None else limit
+            text = recorder.add(each, outputs, inside, Fitted(limit, runner.temperatures))
             display.update(runner.done, text)
 
 
 def _describe_view(classifier: Classifier) -> str:
     """The preprocessing of a network by name, which nobody may have given."""
-    text = f"{classifier.name}: images of {classifier.size} px"
-    if classifier.resize is not None:
-        text += f", the center of {classifier.resize} px"
     normalize = getattr(image_model_in(classifier.model), "normalize", None)
-    if normalize is not None:
-        text += f", normalized by mean {normalize.mean} and std {normalize.std}"
-    return f"{text} (--size, --resize, --mean, --std)"
-
-
-def _place(device: str | None, model: object) -> str:
-    """The device given; else where the model is, if it is one already."""
-    if device is not None or not isinstance(model, nn.Module):
-        return device or "auto"
-    weights = next(iter(model.parameters()), None)
-    return "cpu" if weights is None else str(weights.device)
-
-
-def _count_all(advance: Callable[[int], None], processes: Processes) -> Callable[[int], None]:
-    return lambda done: advance(done * processes.count)
+    assert normalize is not None
+    return (
+        f"{classifier.name}: images of {classifier.view.described}, normalized by mean"
+        f" {normalize.mean} and std {normalize.std} (--size, --resize, --mean, --std)"
+    )

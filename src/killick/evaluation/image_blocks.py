@@ -28,14 +28,9 @@ class Block(NamedTuple):
 
 
 class ImageBlocks:
-    """The blocks of a set that are this process's.
+    """The blocks of a set that are this process's; with `keep` they stay on the device, if they fit.
 
-    Args:
-        images: The set.
-        view: How images are resized and cropped.
-        processes: This one and the others.
-        workers: Processes that read files; by default one for each core.
-        keep: Keep the images on the device, if there is room.
+    `numbers` are the numbers of its images in the set.
     """
 
     def __init__(
@@ -58,11 +53,6 @@ class ImageBlocks:
         room = _room(self._device) if keep else 0
         self._keep = keep and len(self._images) * 3 * view.size**2 <= room
         self._kept: Tensor | None = None
-
-    @property
-    def labels(self) -> Tensor:
-        """Of this process's images, in the order of `numbers`."""
-        return self._images.labels
 
     def __iter__(self) -> Iterator[Block]:
         """The blocks, in order."""

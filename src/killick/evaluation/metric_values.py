@@ -1,136 +1,165 @@
-"""From per-image values to metrics: every registered metric, one value for each reference."""
+"""The numbers of a test set: which are measured, and how each is computed from per-image values."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from killick.evaluation.outputs import Values
+from killick.evaluation.classifier import Classifier
+from killick.evaluation.evaluation_settings import EvaluationSettings
+from killick.evaluation.outputs import Outputs, Values
+from killick.evaluation.test_sets import TestSet
 from killick.metrics import METRICS, SCORES, Metric, auroc
 
 RESIDUAL = "residual_distance"
-MEMBER_SCORES = tuple(key for key, score in SCORES.items() if score.input == "members")
 
 
 @dataclass(frozen=True)
-class MetricValue:
-    """A metric of a set.
+class Measure:
+    """A number that is measured on a test set: columns of its row."""
 
-    Attributes:
-        metric: Its key.
-        members: Its value for each reference; the first is the one that counts.
-        estimator: How it was computed, where there are several ways.
-        scaling: "temperature" if logits were divided by one.
-        fitted_on: The set that the temperature or threshold was fitted on.
-        score: The OOD score, for detection.
-        interval: Of the first value, if there is one.
-        reference: Which one, where the number is about a single reference.
-    """
-
+    suite: str
+    inference: str
     metric: str
-    members: list[float]
     estimator: str = ""
     scaling: str = ""
     fitted_on: str = ""
     score: str = ""
-    interval: tuple[float, float] | None = None
     reference: int | None = None
 
-    def columns(self) -> dict[str, Any]:
-        """The columns of its row."""
-        several = len(self.members) > 1
-        return {
-            "metric": self.metric,
-            "estimator": self.estimator,
-            "scaling": self.scaling,
-            "fitted_on": self.fitted_on,
-            "score": self.score,
-            "reference": self.reference,
-            "value": self.members[0],
-            "std": torch.tensor(self.members, dtype=torch.float64).std().item() if several else "",
-            "members": " ".join(f"{member:.7g}" for member in self.members) if several else "",
-            "low": "" if self.interval is None else self.interval[0],
-            "high": "" if self.interval is None else self.interval[1],
-        }
+
+class Fitted(NamedTuple):
+    """What was fitted on validation images; without them, a threshold on the clean test set."""
+
+    threshold: float | None
+    temperatures: Mapping[str, float]  # by inference
 
 
-def metrics_for(suites: Iterable[str], classes: int, *, scaled: bool = False) -> list[Metric]:
-    """The metrics of labeled images, for these suites and this number of classes.
+def plan_measures(
+    test: TestSet,
+    inference: str,
+    classifier: Classifier,
+    settings: EvaluationSettings,
+    fitted_on: str,
+) -> Iterator[Measure]:
+    """All numbers of a test set, for "single" or "marginal" inference.
 
-    Args:
-        suites: Those of the evaluation.
-        classes: Of the set.
-        scaled: Those that are also computed of logits divided by a temperature.
+    `fitted_on` is the validation set; empty if there is none.
     """
-    chosen = ("", *suites)
-    return [
-        metric
-        for _, metric in METRICS.items()
-        if metric.input in ("logits", "confidence")
-        and metric.suite in chosen
-        and classes >= metric.min_classes
-        and (metric.scaled or not scaled)
-    ]
-
-
-def compute_metrics(
-    values: Values,
-    metrics: Iterable[Metric],
-    interval: torch.Generator | None = None,
-    fitted_on: str = "",
-) -> Iterator[MetricValue]:
-    """Metrics of labeled images.
-
-    Args:
-        values: Per-image values, `(references, n)` each.
-        metrics: Which.
-        interval: A generator, for bootstrap intervals.
-        fitted_on: Compute them of logits divided by the temperature that was fitted on this set.
-    """
-    suffix, scaling = ("@temperature", "temperature") if fitted_on else ("", "")
-    confidence, correct = values[f"confidence{suffix}"], values["top1"].bool()
-    for metric in metrics:
-        bounds = None
-        if metric.input == "logits":
-            members = values[f"{metric.key}{suffix}"].double().mean(1).tolist()
-        else:
-            assert metric.compute is not None
-            pairs = zip(confidence, correct, strict=True)
-            members = [float(metric.compute(*pair)) for pair in pairs]
-            if interval is not None and metric.interval is not None:
-                low, high = metric.interval(confidence[0], correct[0], generator=interval)
-                bounds = (float(low), float(high))
-        if all(map(math.isfinite, members)):  # a metric can be undefined for a set
-            about = (metric.estimator, scaling, fitted_on)
-            yield MetricValue(metric.key, members, *about, interval=bounds)
-
-
-def compute_detection(
-    inside: Values, outside: Values, scores: Iterable[str]
-) -> Iterator[MetricValue]:
-    """How well each score separates in-distribution from OOD images."""
-    for score in scores:
-        pairs = list(zip(inside[score], outside[score], strict=True))
+    suite, single = test.suite, inference == "single"
+    calibrates = "calibration" in settings.suites
+    if test.alignment is None:
+        kinds = ("logits", "images") if single else ("logits", "members")
+        for score, entry in SCORES.items():
+            if entry.input in kinds and (score != RESIDUAL or classifier.bank is not None):
+                for key, metric in METRICS.items():
+                    if metric.input == "scores":
+                        yield Measure(suite, inference, key, metric.estimator, score=score)
+    else:
         for key, metric in METRICS.items():
-            if metric.input == "scores" and metric.compute is not None:
-                members = [float(metric.compute(*pair)) for pair in pairs]
-                yield MetricValue(key, members, metric.estimator, score=score)
+            if _is_measured(metric, settings.suites, len(test.alignment.kept)):
+                yield Measure(suite, inference, key, metric.estimator)
+                if metric.scaled and calibrates and fitted_on:
+                    about = (metric.estimator, "temperature", fitted_on)
+                    yield Measure(suite, inference, key, *about)
+    if single and suite in ("clean", "ood"):
+        about = (f"threshold at {100 * settings.acceptance:g} %", "", fitted_on or "the test set")
+        yield Measure(suite, inference, "accepted", *about, "energy")
+        if suite == "clean":
+            yield Measure(suite, inference, "threshold", *about, "energy")
+    if suite == "clean" and calibrates and fitted_on:
+        yield Measure(suite, inference, "temperature")
+    if suite == "clean" and not single and "references" in settings.suites:
+        for number in range(classifier.outputs):
+            for key in ("top1", "nll", "brier"):
+                yield Measure("references", inference, key, reference=number)
+        yield Measure("references", inference, "disagreement")
+        yield Measure("references", inference, "mutual_information")
+        for score, entry in SCORES.items():
+            if entry.input == "members":
+                yield Measure("references", inference, "error_auroc", score=score)
 
 
-def compare_references(single: Values, marginal: Values) -> Iterator[MetricValue]:
+def _is_measured(metric: Metric, suites: tuple[str, ...], classes: int) -> bool:
+    takes = metric.input in ("logits", "confidence")
+    return takes and metric.suite in ("", *suites) and classes >= metric.min_classes
+
+
+def compute_measure(
+    measure: Measure, outputs: Outputs, inside: Outputs | None, fitted: Fitted
+) -> list[float]:
+    """The value for each reference, the first one first; empty if it is undefined for these images.
+
+    `inside` are the outputs for the clean test set, which OOD images are compared with.
+    """
+    metric, values = METRICS.find(measure.metric), outputs.values[measure.inference]
+    if measure.suite == "references":
+        found = _compare_references(measure, outputs)
+    elif metric.key in ("threshold", "accepted"):
+        assert fitted.threshold is not None
+        accepted = (values["energy"] <= fitted.threshold).double().mean(1).tolist()
+        found = accepted if metric.key == "accepted" else [fitted.threshold]
+    elif metric.key == "temperature":
+        found = [fitted.temperatures[measure.inference]]
+    elif metric.input == "logits":
+        suffix = "@temperature" if measure.scaling else ""
+        found = values[f"{metric.key}{suffix}"].double().mean(1).tolist()
+    else:
+        assert metric.compute is not None
+        if metric.input == "confidence":
+            pairs = confidence_pairs(values, measure)
+        else:
+            assert inside is not None
+            ours = inside.values[measure.inference]
+            pairs = list(zip(ours[measure.score], values[measure.score], strict=True))
+        found = [float(metric.compute(*pair)) for pair in pairs]
+    return found if all(map(math.isfinite, found)) else []
+
+
+def compute_interval(measure: Measure, outputs: Outputs, seed: int) -> tuple[float, float] | None:
+    """A bootstrap interval of the first value, if the metric has one."""
+    metric = METRICS.find(measure.metric)
+    if metric.interval is None or measure.scaling or measure.suite not in ("clean", "shift"):
+        return None
+    first = confidence_pairs(outputs.values[measure.inference], measure)[0]
+    low, high = metric.interval(*first, generator=torch.Generator().manual_seed(seed))
+    return float(low), float(high)
+
+
+def confidence_pairs(values: Values, measure: Measure) -> list[tuple[Any, Any]]:
+    """Confidence and correctness for each reference."""
+    confidence = values["confidence@temperature" if measure.scaling else "confidence"]
+    return list(zip(confidence, values["top1"].bool(), strict=True))
+
+
+def value_columns(
+    members: list[float], interval: tuple[float, float] | None = None
+) -> dict[str, Any]:
+    """The columns of a row for a value, its spread over references, and its interval."""
+    several = len(members) > 1
+    low, high = ("", "") if interval is None else interval
+    return {
+        "value": members[0],
+        "std": torch.tensor(members, dtype=torch.float64).std().item() if several else "",
+        "members": " ".join(f"{member:.7g}" for member in members) if several else "",
+        "low": low,
+        "high": high,
+    }
+
+
+def _compare_references(measure: Measure, outputs: Outputs) -> list[float]:
     """Each reference alone, and how much they disagree."""
-    for number in range(len(single["top1"])):
-        for name in ("top1", "nll", "brier"):
-            value = single[name][number].double().mean().item()
-            yield MetricValue(name, [value], reference=number)
-    differs = (single["prediction"] != marginal["prediction"]).double().mean(0)
-    yield MetricValue("disagreement", [differs.mean().item()])
-    information = marginal["mutual_information"][0].double()
-    yield MetricValue("mutual_information", [information.mean().item()])
-    wrong = marginal["top1"][0] == 0
-    if bool(wrong.any()) and not bool(wrong.all()):
-        for score in MEMBER_SCORES:
-            found = auroc(marginal[score][0][~wrong], marginal[score][0][wrong])
-            yield MetricValue("error_auroc", [float(found)], score=score)
+    single, marginal = outputs.values["single"], outputs.values["marginal"]
+    if measure.reference is not None:
+        return [single[measure.metric][measure.reference].double().mean().item()]
+    if measure.metric == "disagreement":
+        differs = (single["prediction"] != marginal["prediction"]).double().mean(0)
+        return [differs.mean().item()]
+    if measure.metric == "mutual_information":
+        return [marginal["mutual_information"][0].double().mean().item()]
+    wrong, score = marginal["top1"][0] == 0, marginal[measure.score][0]
+    if not bool(wrong.any()) or bool(wrong.all()):
+        return []
+    return [float(auroc(score[~wrong], score[wrong]))]

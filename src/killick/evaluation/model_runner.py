@@ -1,7 +1,6 @@
 """Runs a classifier over test sets: images are transformed in blocks, and classified in batches."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -9,6 +8,7 @@ from torch import Tensor
 from killick.core.anchored import evaluating
 from killick.errors import OutputError
 from killick.evaluation.classifier import Classifier
+from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.image_blocks import ImageBlocks
 from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outputs, Part, collect_outputs, summarize_logits
@@ -18,36 +18,17 @@ from killick.runtime.processes import Processes
 
 
 class ModelRunner:
-    """A classifier, ready to be run on test sets.
-
-    Args:
-        classifier: To run.
-        processes: This one and the others.
-        seed: Of everything random about the images.
-        batch: Images of a forward pass.
-        precision: "float32" or "bfloat16".
-
-    Attributes:
-        done: Images that this process has classified so far.
-        tick: Called with `done` after every batch.
-        temperatures: Set by `fit`: for single references, and for their mean.
-    """
+    """A classifier, ready to be run on test sets."""
 
     def __init__(
-        self,
-        classifier: Classifier,
-        processes: Processes,
-        *,
-        seed: int,
-        batch: int,
-        precision: str,
+        self, classifier: Classifier, processes: Processes, settings: EvaluationSettings
     ) -> None:
         self.classifier, self.processes = classifier, processes
-        self.temperatures: tuple[float, float] | None = None
-        self.done = 0
-        self.tick: Callable[[int], None] = lambda done: None
-        self._seed, self._batch = seed, batch
-        self._half = precision == "bfloat16"
+        self.temperatures: dict[str, float] = {}  # set by `fit`, for each inference
+        self.done = 0  # images that this process has classified so far
+        self.tick: Callable[[int], None] = lambda done: None  # called after every batch
+        self._seed, self._batch = settings.seed, settings.batch or classifier.usual_batch
+        self._half = settings.precision == "bfloat16"
 
     def run(self, test: TestSet) -> Outputs:
         """The outputs for a test set, the same in every process."""
@@ -65,46 +46,37 @@ class ModelRunner:
                 part = summarize_logits(logits, labels, self.temperatures, aligned)
             if test.suite in ("clean", "ood"):
                 distance = self.classifier.residual_distances(images)
-                part[0].update({} if distance is None else {RESIDUAL: distance})
+                part["single"] |= {} if distance is None else {RESIDUAL: distance}
             parts.append(part)
-        return collect_outputs(
-            parts, blocks.numbers, blocks.count, self.processes, test.title, kept
-        )
+        outputs = collect_outputs(parts, blocks.numbers, self.processes, kept)
+        single = outputs.values["single"]
+        for values in (single["energy"], single.get("nll", single["energy"])):
+            _check_finite(values, test)
+        return outputs
 
     def fit(self, test: TestSet) -> Tensor:
-        """Fit the temperatures to a validation set; from then on they are applied too.
-
-        Returns:
-            The energies of its images, for the first reference.
-        """
+        """Fit the temperatures to a validation set; the energies of its first reference."""
         assert test.alignment is not None
-        blocks, classifier = test.open(), self.classifier
-        shape = (classifier.outputs, 0, classifier.classes)
-        found = [torch.zeros(shape, device=self.processes.device)]
-        found += [logits for _, _, logits in self._batches(blocks, test)]
-        raw = _gathered(torch.cat(found, 1), blocks, self.processes).cpu()
-        members = test.alignment.apply(raw)
-        labels = _gathered(blocks.labels[None, :, None], blocks, self.processes)[0, :, 0].cpu()
-        if not bool(members.isfinite().all()):
-            raise OutputError(f"expected finite logits, found NaN or infinity on {test.title}.")
-        pairs = ((members[0], labels), (members.mean(0), labels))
-        first, second = (float(fit_temperature(*pair)) for pair in pairs)
-        self.temperatures = (first, second)
-        return -raw[0].logsumexp(-1)
-
-    @contextmanager
-    def _inference(self) -> Iterator[None]:
-        kind = self.processes.device.type
-        with torch.no_grad(), torch.autocast(kind, torch.bfloat16, enabled=self._half):
-            yield
+        blocks = test.open()
+        parts = [
+            {"single": {"logits": logits, "labels": labels[None]}}
+            for _, labels, logits in self._batches(blocks, test)
+        ]
+        found = collect_outputs(parts, blocks.numbers, self.processes).values["single"]
+        members, labels = test.alignment.apply(found["logits"]), found["labels"][0]
+        _check_finite(members, test)
+        for inference, logits in (("single", members[0]), ("marginal", members.mean(0))):
+            self.temperatures[inference] = fit_temperature(logits, labels)
+        return -found["logits"][0].logsumexp(-1)
 
     def _batches(
         self, blocks: ImageBlocks, test: TestSet
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Images, labels and logits of batches."""
+        kind = self.processes.device.type
         with evaluating(self.classifier.model):
             for images, labels in self._images(blocks, test):
-                with self._inference():
+                with torch.no_grad(), torch.autocast(kind, torch.bfloat16, enabled=self._half):
                     logits = self.classifier.logits(images)
                 yield images, labels, logits
                 self.done += len(images)
@@ -113,12 +85,11 @@ class ModelRunner:
     def _images(self, blocks: ImageBlocks, test: TestSet) -> Iterator[tuple[Tensor, Tensor]]:
         """Transformed blocks, joined to batches."""
         waiting: list[tuple[Tensor, Tensor]] = []
-        device = self.processes.device
         for block in blocks:
             images = block.images
             if test.transform is not None:
-                generator = test.generator(self._seed, block.number, device)
-                images = test.transform(images, generator)
+                generator = test.generator(self._seed, block.number, self.processes.device)
+                images = test.transform(images, generator=generator)
             waiting.append((images, block.labels))
             if sum(len(images) for images, _ in waiting) >= self._batch:
                 yield from _joined(waiting, self._batch)
@@ -134,10 +105,11 @@ def _joined(blocks: list[tuple[Tensor, Tensor]], batch: int) -> Iterator[tuple[T
     return zip(images.split(batch), labels.split(batch), strict=True)
 
 
-def _gathered(values: Tensor, blocks: ImageBlocks, processes: Processes) -> Tensor:
-    """`values` `(k, n, m)` of this process's images to those of all, in their order."""
-    if processes.count == 1:
-        return values
-    whole = torch.zeros(values.shape[0], blocks.count, values.shape[2], dtype=values.dtype)
-    whole[:, blocks.numbers] = values.cpu()
-    return processes.total(whole.to(processes.device))
+def _check_finite(values: Tensor, test: TestSet) -> None:
+    """Refuse outputs `(references, n, ...)` of NaN or infinite logits."""
+    bad = ~values.isfinite().flatten(2).all(-1) if values.ndim > 2 else ~values.isfinite()
+    if bool(bad.any()):
+        raise OutputError(
+            f"expected finite logits, found NaN or infinity for {int(bad.any(0).sum())} of"
+            f" {values.shape[1]} images of {test.title}. Check the weights, and --precision float32."
+        )

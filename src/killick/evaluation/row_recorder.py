@@ -1,30 +1,27 @@
 """The rows of an evaluation: what is there already, what is new, and the folder that keeps them."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from killick.errors import CheckpointError, OptionError
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.corruption_means import Errors, summarize_corruptions
 from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.metric_values import (
-    MEMBER_SCORES,
-    RESIDUAL,
-    MetricValue,
-    compare_references,
-    compute_detection,
-    compute_metrics,
-    metrics_for,
+    Fitted,
+    Measure,
+    compute_interval,
+    compute_measure,
+    plan_measures,
+    value_columns,
 )
 from killick.evaluation.outputs import Outputs, Values
-from killick.evaluation.test_sets import COLUMNS as SHOWN
 from killick.evaluation.test_sets import TestSet
-from killick.metrics import METRICS, SCORES, threshold
+from killick.metrics import METRICS
 from killick.results.predictions import (
     FOLDER,
     Predictions,
@@ -33,30 +30,19 @@ from killick.results.predictions import (
     read_about,
     write_predictions,
 )
-from killick.results.rows import MODEL, Row, identify, make_row, merge, read_rows, write_rows
+from killick.results.rows import Row, identify, make_row, merge, read_rows, write_rows
 from killick.runtime.atomic_files import locked
 
 _SECONDS_BETWEEN_WRITES = 2.0
-_SETTINGS = (*MODEL[:3], "limit", "evaluation_seed", "precision", "weights")
-_MARKS = ("inference", "k", "metric", "scaling", "fitted_on", "estimator", "score")
 _PER_IMAGE = ("prediction", "confidence", "energy", "label", "nll", "brier", "spread")
 
 
 class RowRecorder:
     """The rows of one evaluation.
 
-    Args:
-        classifier: That is evaluated.
-        settings: Of the evaluation.
-        common: Columns that all rows have.
-        sets: All test sets of this evaluation.
-        fitting: The validation set, if there is one.
-        acceptance: Share of in-distribution images that the threshold accepts.
-        baseline: For mCE.
-        folder: Where rows are kept, if anywhere.
-        writes: Whether this process is the one that writes.
-        again: Compute again what is there already.
-        predictions: Whether to keep the prediction of each image beside the rows.
+    A row is known by its key: what was measured, with which weights, on which images. The keys of
+    all rows of a test set are known before it is run, so a set is done if all of them are there.
+    `common` are the columns that all rows have, `fitting` is the validation set, if there is one.
     """
 
     def __init__(
@@ -67,246 +53,122 @@ class RowRecorder:
         sets: Sequence[TestSet],
         *,
         fitting: TestSet | None,
-        acceptance: float,
         baseline: tuple[str, Errors] | None,
         folder: Path | None,
         writes: bool,
-        again: bool,
-        predictions: bool = False,
     ) -> None:
         self._classifier, self._settings, self._common = classifier, settings, common
-        self._baseline = baseline
-        self._acceptance, self._rule = acceptance, f"threshold at {100 * acceptance:g} %"
-        self._fitted_on = ""
+        self._baseline, self._fitted_on = baseline, ""
         if fitting is not None:
             self._fitted_on = f"{fitting.set} ({fitting.count}, {fitting.images[:6]})"
-        self._folder, self._writes = folder, writes
-        self._predictions_in = folder if predictions else None
-        self.calibrates = "calibration" in settings.suites
-        self._compares = "references" in settings.suites
-        self._threshold: float | None = None
-        self._rows: list[Row] = []
-        self._stamp = 0
+        self._folder, self._writes = folder, writes and folder is not None
+        self._keeps_predictions = settings.predictions and folder is not None
+        self._images: dict[tuple[str, ...], set[str]] = defaultdict(set)
+        for test in sets:
+            self._images[_origin({**common, **test.columns()})].add(test.images)
+        self._planned = {_key(row) for test in sets for _, row in self._plan(test)}
+        self._old: list[Row] = []
+        self._new: list[Row] = []
+        self._means: set[tuple[str, ...]] = set()
         self._wrote = 0.0
-        self._sets = {_mark_set(each.columns()) for each in sets}
         if folder is not None:
             if folder.exists() and not folder.is_dir():
                 raise OptionError(f"{folder} is a file. Name a folder for the rows.")
             if writes:
-                _make(folder / FOLDER if predictions else folder)
-            self._rows = read_rows(folder)
-            self._stamp = _stamp(folder)
-        self._known = {identify(row) for row in self._rows}
-        self._drop_changed(sets)
-        self._there: set[tuple[str, ...]] = set()
-        if not again:
-            self._there = {_mark(row) for row in self._rows if self._is_mine(row)}
-
-    def _drop_changed(self, sets: Iterable[TestSet]) -> None:
-        """Drop the rows of sets whose images have changed."""
-        now: dict[tuple[str, ...], set[str]] = {}
-        for each in sets:
-            now.setdefault(_origin(each.columns()), set()).add(each.images)
-
-        def holds(row: Row) -> bool:
-            images = row["images"]
-            return images == "" or images in now.get(_origin(row), {images})
-
-        self._rows = [row for row in self._rows if not self._is_mine(row) or holds(row)]
+                _make(folder / FOLDER if self._keeps_predictions else folder)
+            self._old = read_rows(folder)
+        self._there = set() if settings.again else {_key(row) for row in self._old}
 
     def has(self, test: TestSet) -> bool:
-        """Whether all rows of a test set are there already."""
-        about = _mark_set(test.columns())
-        return self._has_predictions(test) and all(
-            (*about, inference, str(k), *mark) in self._there
-            for inference, k in self._inferences()
-            for mark in self._wanted(test, inference)
-        )
+        """Whether all rows of a test set are there already, and its predictions."""
+        if self._keeps_predictions:
+            assert self._folder is not None
+            about = read_about(file_of(self._folder, self._about(test)))
+            if about.get("weights") != self._common["weights"]:
+                return False
+        # The AUROC of errors is undefined where there are none.
+        rows = [row for measure, row in self._plan(test) if measure.metric != "error_auroc"]
+        return all(_key(row) in self._there for row in rows)
 
-    def _has_predictions(self, test: TestSet) -> bool:
-        if self._predictions_in is None:
-            return True
-        about = {**self._common, **test.columns(), "k": self._inferences()[-1][1]}
-        found = read_about(file_of(self._predictions_in, about))
-        return bool(found.get("weights") == self._common["weights"])
-
-    def set_threshold(self, energies: Tensor) -> None:
-        """Take the threshold from the energies of the validation set."""
-        self._threshold = float(threshold(energies, self._acceptance))
-
-    def add(
-        self,
-        test: TestSet,
-        outputs: Outputs,
-        inside: Outputs | None,
-        temperatures: tuple[float, float] | None,
-    ) -> str:
-        """Make the rows of a test set, and keep them.
-
-        Args:
-            test: The set.
-            outputs: Of the classifier.
-            inside: The outputs for the clean test set, for OOD detection.
-            temperatures: That were applied, if any.
-
-        Returns:
-            The result in a few words.
-        """
-        if test.suite == "clean" and self._threshold is None:
-            self.set_threshold(outputs.single["energy"][0])
+    def add(self, test: TestSet, outputs: Outputs, inside: Outputs | None, fitted: Fitted) -> str:
+        """Make the rows of a test set, and keep them; the result in a few words."""
         found: list[Row] = []
-        for number, (inference, k) in enumerate(self._inferences()):
-            values = outputs.values(inference)
-            if test.suite == "ood":
-                assert inside is not None
-                made = self._detection(values, inside.values(inference), inference)
-            else:
-                made = self._labeled(test, values, inference, temperatures is not None)
-                if temperatures is not None and test.suite == "clean" and self.calibrates:
-                    made.append(MetricValue("temperature", [temperatures[number]]))
-            about = {**self._common, **test.columns(), "count": outputs.count}
-            about |= {"inference": inference, "k": k}
-            found += [make_row(**about, **each.columns()) for each in made]
-            if self._compares and inference == "marginal" and test.suite == "clean":
-                about["suite"] = "references"
-                compared = compare_references(outputs.single, values)
-                found += [make_row(**about, **each.columns()) for each in compared]
-        if self._predictions_in is not None and self._writes:
-            write_predictions(self._predictions_in, self._predictions(test, outputs))
-        self._keep(found)
+        for measure, row in self._plan(test):
+            if members := compute_measure(measure, outputs, inside, fitted):
+                interval = compute_interval(measure, outputs, self._settings.seed)
+                found.append({**row, "count": outputs.count, **value_columns(members, interval)})
+        if self._keeps_predictions and self._writes:
+            assert self._folder is not None
+            write_predictions(self._folder, self._predictions(test, outputs))
+        self._new += found
+        # All are written at once, so not after every set where sets take no time.
+        if time.monotonic() - self._wrote > _SECONDS_BETWEEN_WRITES:
+            self.write(table=False)
+            self._wrote = time.monotonic()
         metric = METRICS.find("auroc" if test.suite == "ood" else "top1")
         value = next(float(row["value"]) for row in found if row["metric"] == metric.key)
         return f"{test.title}: {metric.short or metric.title} {metric.format(value, unit=True)}"
 
     def finish(self) -> list[Row]:
         """Add the means over corruptions; the rows of this evaluation, and of no other."""
-        mine = [row for row in self._rows if self._belongs(row)]
+        mine = [row for row in self._merged(self._old) if _key(row) in self._planned]
         means = summarize_corruptions(mine, self._baseline)
-        stale = {_scope(row) for row in means}
-        self._rows = [
-            row for row in self._rows if row["mean_of"] != "chosen" or _scope(row) not in stale
-        ]
-        self._keep(means)
-        self.write_table()
+        self._means = {_scope(row) for row in means}
+        self._new += means
+        self.write()
         return [*mine, *means]
 
-    def write_table(self) -> None:
-        """Write `rows.csv`, which is not done after every set."""
-        if self._folder is not None and self._writes and self._rows:
-            self._write(table=True)
+    def write(self, *, table: bool = True) -> None:
+        """Add the new rows to `rows.jsonl`, and with `table` write `rows.csv`."""
+        if self._writes:
+            assert self._folder is not None
+            with locked(self._folder):  # others may have written meanwhile
+                rows = self._merged(read_rows(self._folder))
+                if rows:
+                    write_rows(self._folder, rows, table=table)
+
+    def _merged(self, old: list[Row]) -> list[Row]:
+        """The new rows among old ones that still hold."""
+        return merge([row for row in old if self._holds(row)], self._new)
+
+    def _holds(self, row: Row) -> bool:
+        """Whether a row is neither about images that have changed, nor a superseded mean."""
+        if row["mean_of"] == "chosen" and _scope(row) in self._means:
+            return False
+        now = self._images.get(_origin(row))
+        return now is None or row["images"] in ("", *now)
 
     def _inferences(self) -> list[tuple[str, int | str]]:
         classifier = self._classifier
         if classifier.references is None or classifier.exported is not None:
             return [("single", "")]
-        if classifier.outputs == 1:
-            return [("single", 1)]
-        return [("single", 1), ("marginal", classifier.outputs)]
+        several = [("marginal", classifier.outputs)] if classifier.outputs > 1 else []
+        return [("single", 1), *several]
 
-    def _wanted(self, test: TestSet, inference: str) -> list[tuple[str, ...]]:
-        """The last of `_MARKS` of the rows by which a finished set is known."""
-        wanted: list[tuple[str, ...]] = []
-        if test.suite == "ood":
-            metrics = [metric for _, metric in METRICS.items() if metric.input == "scores"]
-            scores = [key for key, score in SCORES.items() if score.input == "logits"]
-            wanted += [(m.key, "", "", m.estimator, score) for m in metrics for score in scores]
-        else:
-            assert test.alignment is not None
-            chosen = (self._settings.suites, len(test.alignment.kept))
-            wanted += [(m.key, "", "", m.estimator, "") for m in metrics_for(*chosen)]
-            if self.calibrates and self._fitted_on:
-                scaled = metrics_for(*chosen, scaled=True)
-                fitted = self._fitted_on
-                wanted += [(m.key, "temperature", fitted, m.estimator, "") for m in scaled]
-        if test.suite in ("clean", "ood") and inference == "single":
-            wanted.append(("accepted", "", self._threshold_set, self._rule, "energy"))
-        if test.suite == "clean" and inference == "marginal" and self._compares:
-            wanted.append(("disagreement", "", "", "", ""))
-        return wanted
+    def _plan(self, test: TestSet) -> list[tuple[Measure, Row]]:
+        """All that is measured on a test set, with the rows without their numbers."""
+        about, fitted_on = {**self._common, **test.columns()}, self._fitted_on
+        return [
+            (measure, make_row(**{**about, "k": k, **asdict(measure)}))
+            for inference, k in self._inferences()
+            for measure in plan_measures(
+                test, inference, self._classifier, self._settings, fitted_on
+            )
+        ]
 
-    @property
-    def _threshold_set(self) -> str:
-        return self._fitted_on or "the test set"
-
-    def _labeled(
-        self, test: TestSet, values: Values, inference: str, scaled: bool
-    ) -> list[MetricValue]:
-        assert test.alignment is not None
-        suites, classes = self._settings.suites, len(test.alignment.kept)
-        interval = None
-        if test.suite in ("clean", "shift"):
-            interval = torch.Generator().manual_seed(self._settings.seed)
-        found = list(compute_metrics(values, metrics_for(suites, classes), interval))
-        if scaled and self.calibrates:
-            metrics = metrics_for(suites, classes, scaled=True)
-            found += compute_metrics(values, metrics, fitted_on=self._fitted_on)
-        if test.suite == "clean" and self._threshold is not None and inference == "single":
-            found += self._accepted(values)
-            about = (self._rule, "", self._threshold_set, "energy")
-            found.append(MetricValue("threshold", [self._threshold], *about))
-        return found
-
-    def _detection(self, values: Values, inside: Values, inference: str) -> list[MetricValue]:
-        own = (RESIDUAL,) if inference == "single" else MEMBER_SCORES
-        scores = [key for key, score in SCORES.items() if score.input == "logits"]
-        scores += [score for score in own if score in values]
-        found = list(compute_detection(inside, values, scores))
-        return found + (self._accepted(values) if inference == "single" else [])
-
-    def _accepted(self, values: Values) -> list[MetricValue]:
-        """The share of images at or below the threshold."""
-        if self._threshold is None:
-            return []
-        shares = (values["energy"] <= self._threshold).double().mean(1).tolist()
-        return [MetricValue("accepted", shares, self._rule, "", self._threshold_set, "energy")]
+    def _about(self, test: TestSet) -> dict[str, Any]:
+        """The columns of a file of predictions."""
+        about = {**self._common, **test.columns(), "k": self._inferences()[-1][1]}
+        return {name: "" if value is None else value for name, value in about.items()}
 
     def _predictions(self, test: TestSet, outputs: Outputs) -> Predictions:
         names = self._classifier.class_names if test.alignment is None else test.alignment.kept
-        k = self._inferences()[-1][1]
-        about = {**self._common, **test.columns(), "k": k, "count": outputs.count}
         return Predictions(
-            about={name: "" if value is None else value for name, value in about.items()},
-            single=_first(outputs.single),
-            marginal={} if outputs.marginal is None else _first(outputs.marginal),
+            about={**self._about(test), "count": outputs.count},
+            single=_first(outputs.values["single"]),
+            marginal=_first(outputs.values.get("marginal", {})),
             thumbnails={number: encode(image.numpy()) for number, image in outputs.images.items()},
             class_names=names or (),
-        )
-
-    def _keep(self, rows: list[Row]) -> None:
-        if not rows:
-            return
-        self._rows = merge(self._rows, rows)
-        # All are written at once, so not after every set where sets take no time.
-        due = time.monotonic() - self._wrote > _SECONDS_BETWEEN_WRITES
-        if due and self._folder is not None and self._writes:
-            self._write(table=False)
-            self._wrote = time.monotonic()
-
-    def _write(self, *, table: bool) -> None:
-        """Write all rows, together with those that another process wrote meanwhile."""
-        assert self._folder is not None
-        with locked(self._folder):
-            if _stamp(self._folder) != self._stamp:
-                own = {identify(row) for row in self._rows} | self._known
-                others = [row for row in read_rows(self._folder) if identify(row) not in own]
-                self._rows = merge(others, self._rows)
-            write_rows(self._folder, self._rows, table=table)
-            self._stamp = _stamp(self._folder)
-
-    def _belongs(self, row: Row) -> bool:
-        """Whether a row is what this evaluation would write, not one with other settings."""
-        if not self._is_mine(row) or _mark_set(row) not in self._sets:
-            return False
-        if (row["inference"], row["k"]) not in self._inferences():
-            return False
-        if row["metric"] in ("accepted", "threshold"):
-            return bool((row["estimator"], row["fitted_on"]) == (self._rule, self._threshold_set))
-        return row["scaling"] == "" or bool(row["fitted_on"] == self._fitted_on)
-
-    def _is_mine(self, row: Row) -> bool:
-        return all(
-            str(row[name]) == str("" if self._common.get(name) is None else self._common[name])
-            for name in _SETTINGS
         )
 
 
@@ -318,30 +180,21 @@ def _first(values: Values) -> dict[str, Any]:
     return kept
 
 
-def _origin(columns: Mapping[str, Any]) -> tuple[str, ...]:
+def _key(row: Row) -> tuple[str, ...]:
+    """What a row measures, with which weights, on which images."""
+    return (*identify(row), str(row["weights"]), str(row["images"]))
+
+
+def _origin(row: Mapping[str, Any]) -> tuple[str, ...]:
     """What has images of its own: a set, or a corruption of one that is read from files."""
-    which = str(columns["corruption"]) if columns["source"] == "files" else ""
-    return (columns["suite"], columns["set"], columns["source"], which)
+    names = ("model", "data", "limit", "evaluation_seed", "suite", "set", "source")
+    which = str(row["corruption"]) if row["source"] == "files" else ""
+    return (*(str("" if row[name] is None else row[name]) for name in names), which)
 
 
 def _scope(row: Row) -> tuple[str, ...]:
     """What a mean is about, whatever corruptions were chosen for it."""
     return identify({**row, "corruption": "", "severity": "", "source": "", "table": ""})
-
-
-def _mark_set(columns: Mapping[str, Any]) -> tuple[str, ...]:
-    """The test set of a row. References are compared on the clean set."""
-    suite = "clean" if columns["suite"] == "references" else str(columns["suite"])
-    return (suite, *(str(columns[name]) for name in SHOWN[1:]))
-
-
-def _mark(row: Row) -> tuple[str, ...]:
-    return (*_mark_set(row), *(str(row[name]) for name in _MARKS))
-
-
-def _stamp(folder: Path) -> int:
-    file = folder / "rows.jsonl"
-    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _make(folder: Path) -> None:

@@ -6,13 +6,14 @@ All data are opened and checked here, so that a mistake is reported before anyth
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from killick.corruptions.corruption import Corruption, choose_table, corrupt
+from killick.corruptions.corruption import Photographs, choose_table, corrupt
 from killick.data.corrupted_files import CorruptedFiles
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
@@ -20,14 +21,13 @@ from killick.data.sources import load_whole
 from killick.data.splits import limit_images
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, OptionError
-from killick.evaluation.class_mapping import Alignment
+from killick.evaluation.class_mapping import Alignment, ClassMap
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.image_blocks import ImageBlocks, block_generator
 from killick.results.predictions import sample
 from killick.runtime.processes import Processes
 
-Transform = Callable[[Tensor, torch.Generator], Tensor]
 COLUMNS = (
     *("suite", "set", "source", "frost", "class_map", "table", "corruption", "severity", "view"),
     "images",
@@ -36,16 +36,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class TestSet:
-    """Images that a classifier is evaluated on.
-
-    Attributes:
-        open: Gives the images.
-        count: Number of images.
-        alignment: From the model's classes to the set's; None for OOD images.
-        transform: Applied to each block of images, as a corruption.
-        suite, set, source, frost, class_map, table, corruption, severity, view, images: See
-            `killick.results.rows`.
-    """
+    """Images that a classifier is evaluated on; most fields are columns of `killick.results.rows`."""
 
     __test__ = False  # for pytest
 
@@ -53,8 +44,8 @@ class TestSet:
     set: str
     open: Callable[[], ImageBlocks]
     count: int
-    alignment: Alignment | None = None
-    transform: Transform | None = None
+    alignment: Alignment | None = None  # from the model's classes to the set's; None for OOD images
+    transform: Callable[..., Tensor] | None = None  # of each block, with a generator: a corruption
     corruption: str = ""
     severity: int | str = ""
     source: str = ""
@@ -84,143 +75,99 @@ class TestSet:
         return block_generator(seed, self.corruption or self.set, severity, block, device)
 
 
-def plan_test_sets(
-    classifier: Classifier,
-    test: ImageSet,
-    settings: EvaluationSettings,
-    processes: Processes,
-    notes: list[str],
-) -> list[TestSet]:
-    """The test sets of an evaluation, in their order; the first is the clean one.
+class TestSetPlanner:
+    """Makes the test sets of an evaluation, for one classifier."""
 
-    Args:
-        classifier: To evaluate.
-        test: The clean images.
-        settings: Of the evaluation.
-        processes: This one and the others.
-        notes: Messages for the user are added here.
-    """
-    if "references" in settings.suites and classifier.outputs == 1:
-        if settings.suites == ("references",):
-            raise OptionError(
-                "--suite references requires an anchored model with several references;"
-                f" {classifier.name} has {classifier.references or 'none'}."
-            )
-        notes.append("one reference or none: the suite references is left out")
-    planner = _Planner(classifier, settings, processes)
-    clean = planner.limited(test)
-    alignment = planner.align(test.name, clean)
-    clean = alignment.restrict(clean)
-    blocks: list[ImageBlocks] = []  # read once, for all sets made from them
-
-    def open_clean() -> ImageBlocks:
-        if not blocks:
-            blocks.append(planner.open(clean, keep=True))
-        return blocks[0]
-
-    view, images = planner.view().described, digest(clean)
-    same = partial(TestSet, open=open_clean, count=len(clean), view=view, images=images)
-    sets = [same("clean", test.name, alignment=alignment)]
-    table = choose_table((classifier.size, classifier.size), settings.table)
-    for suite, files in (
-        ("corruptions", settings.corruption_files),
-        ("cbar", settings.cbar_files),
-    ):
-        if suite not in settings.suites:
-            continue
-        chosen = settings.choose_corruptions(suite, table)
-        if files is not None:
-            sets += planner.read_corrupted(files, chosen, suite, test.name, clean, notes)
-            continue
-        for name in chosen:
-            corruption = settings.find_corruption(name)
-            for severity in settings.severities:
-                corrupted = same(
-                    suite,
-                    test.name,
-                    alignment=alignment,
-                    transform=planner.corrupt(corruption, severity, table),
-                    corruption=name,
-                    severity=severity,
-                    source="generated",
-                    frost=planner.describe_frost() if name == "frost" else "",
-                    table="" if name in settings.own_corruptions else table,
-                )
-                sets.append(corrupted)
-    if "shift" in settings.suites:
-        sets += [planner.shifted(name, given) for name, given in settings.shift.items()]
-    if "ood" in settings.suites:
-        sets += [planner.ood(name, given) for name, given in settings.ood.items()]
-        for name in settings.synthetic:
-            sets.append(same("ood", name, transform=SYNTHETIC[name], source="generated"))
-    return sets
-
-
-def plan_validation(
-    classifier: Classifier, images: ImageSet, settings: EvaluationSettings, processes: Processes
-) -> TestSet:
-    """The set that temperature and threshold are fitted on."""
-    planner = _Planner(classifier, settings, processes)
-    images = planner.limited(images)
-    alignment = planner.align(images.name, images)
-    images = alignment.restrict(images)
-    opened = partial(planner.open, images)
-    return TestSet("validation", images.name, opened, len(images), alignment, images=digest(images))
-
-
-class _Planner:
-    """Makes test sets of images for one classifier."""
+    __test__ = False  # for pytest
 
     def __init__(
         self, classifier: Classifier, settings: EvaluationSettings, processes: Processes
     ) -> None:
         self._classifier, self._settings, self._processes = classifier, settings, processes
+        # For images that were resized and cropped before.
+        self._cropped = PlainView(classifier.view.size, None, classifier.view.interpolation)
 
-    def limited(self, images: ImageSet) -> ImageSet:
-        """At most `limit` images, of every class in proportion, the same for the same seed."""
+    def plan(self, test: ImageSet, notes: list[str]) -> list[TestSet]:
+        """All test sets, in their order; the first is the clean one, `test`.
+
+        Messages for the user are added to `notes`.
+        """
+        classifier, settings = self._classifier, self._settings
+        if "references" in settings.suites and classifier.outputs == 1:
+            if settings.suites == ("references",):
+                raise OptionError(
+                    "--suite references requires an anchored model with several references;"
+                    f" {classifier.name} has {classifier.references or 'none'}."
+                )
+            notes.append("one reference or none: the suite references is left out")
+        clean, alignment = self._align(test.name, self._limited(test))
+        open_clean = cache(partial(self._open, clean, keep=True))  # for all sets made from them
+        view, images = classifier.view.described, digest(clean)
+        same = partial(TestSet, open=open_clean, count=len(clean), view=view, images=images)
+        sets = [same("clean", test.name, alignment=alignment)]
+        table = choose_table((classifier.view.size,) * 2, settings.table)
+        for suite, files in (
+            ("corruptions", settings.corruption_files),
+            ("cbar", settings.cbar_files),
+        ):
+            chosen = settings.choose_corruptions(suite, table) if suite in settings.suites else ()
+            if files is not None:
+                sets += self._read_corrupted(files, chosen, suite, test.name, clean, notes)
+                continue
+            for name, severity in product(chosen, settings.severities):
+                corrupted = same(
+                    suite,
+                    test.name,
+                    alignment=alignment,
+                    transform=partial(
+                        corrupt,
+                        name=settings.find_corruption(name),
+                        severity=severity,
+                        table=table,
+                        frost=settings.frost,
+                    ),
+                    corruption=name,
+                    severity=severity,
+                    source="generated",
+                    frost=_describe_frost(settings.frost) if name == "frost" else "",
+                    table="" if name in settings.own_corruptions else table,
+                )
+                sets.append(corrupted)
+        if "shift" in settings.suites:
+            sets += [self._other("shift", name, given) for name, given in settings.shift.items()]
+        if "ood" in settings.suites:
+            sets += [self._other("ood", name, given) for name, given in settings.ood.items()]
+            for name in settings.synthetic:
+                sets.append(same("ood", name, transform=SYNTHETIC[name], source="generated"))
+        return sets
+
+    def plan_validation(self, images: ImageSet) -> TestSet:
+        """The set that temperature and threshold are fitted on."""
+        part, alignment = self._align(images.name, self._limited(images))
+        opened = partial(self._open, part)
+        return TestSet("validation", part.name, opened, len(part), alignment, images=digest(part))
+
+    def _limited(self, images: ImageSet) -> ImageSet:
         return limit_images(images, self._settings.limit, self._settings.seed)
 
-    def open(self, images: ImageSet, *, keep: bool = False, cropped: bool = False) -> ImageBlocks:
-        view, workers = self.view(cropped), self._settings.workers
+    def _open(
+        self, images: ImageSet, view: PlainView | None = None, *, keep: bool = False
+    ) -> ImageBlocks:
+        view, workers = view or self._classifier.view, self._settings.workers
         return ImageBlocks(images, view, self._processes, workers, keep=keep)
 
-    def view(self, cropped: bool = False) -> PlainView:
-        """How images are resized and cropped; not at all if they were before."""
-        view = self._classifier.view
-        return PlainView(view.size, None, self._classifier.interpolation) if cropped else view
-
-    def align(self, name: str, images: ImageSet, *, mapped: bool = False) -> Alignment:
-        """From the model's classes to those of a set."""
+    def _align(
+        self, name: str, images: ImageSet, class_map: ClassMap | None = None
+    ) -> tuple[ImageSet, Alignment]:
+        """The images of classes that the model has, and how its classes map to theirs."""
         classifier = self._classifier
-        given = self._settings.class_map if mapped else None
-        if given is not None and not set(given) & set(images.class_names):
-            given = None  # it is about another set
-        if mapped and images.class_names == ("unknown",):
-            raise DataError(
-                f"the images of --shift {name} have no classes. Name class folders,"
-                " imagefolder:PATH, or use them as --ood."
-            )
+        if class_map is not None and not set(class_map) & set(images.class_names):
+            class_map = None  # it is about another set
         ours, classes = classifier.class_names, classifier.classes
-        return Alignment(name, images.class_names, ours, classes, given)
+        alignment = Alignment(name, images.class_names, ours, classes, class_map)
+        return alignment.restrict(images), alignment
 
-    def corrupt(self, corruption: Corruption, severity: int, table: str) -> Transform:
-        frost = self._settings.frost
-
-        def transform(images: Tensor, generator: torch.Generator) -> Tensor:
-            return corrupt(
-                images, corruption, severity, table=table, generator=generator, frost=frost
-            )
-
-        return transform
-
-    def describe_frost(self) -> str:
-        """The textures of the corruption frost."""
-        frost = self._settings.frost
-        if frost is None:
-            return "procedural"
-        return os.fspath(frost) if isinstance(frost, str | os.PathLike) else "given"
-
-    def read_corrupted(
+    def _read_corrupted(
         self,
         path: str,
         chosen: tuple[str, ...],
@@ -235,63 +182,58 @@ class _Planner:
         if missing:
             notes.append(f"{len(missing)} not in {files.path}, left out: {', '.join(missing)}")
         first = files.load(files.names[0], self._settings.severities[0])
-        alignment = self.align(files.path.name, first)
+        part, alignment = self._align(files.path.name, self._limited(first))
 
         def open_files(corruption: str, severity: int) -> ImageBlocks:
-            images = self.limited(files.load(corruption, severity))
+            images = self._limited(files.load(corruption, severity))
             if images.class_names != first.class_names:
                 raise DataError(
                     f"{corruption} {severity} in {files.path} has {images.classes} classes, the"
                     f" first set {first.classes}. They must be the same."
                 )
-            return self.open(alignment.restrict(images), cropped=True)
+            return self._open(alignment.restrict(images), self._cropped)
 
-        for corruption in files.names:
-            for severity in self._settings.severities:
-                yield TestSet(
-                    suite,
-                    name,
-                    partial(open_files, corruption, severity),
-                    len(self.limited(first)),
-                    alignment,
-                    corruption=corruption,
-                    severity=severity,
-                    source="files",
-                    table=files.path.name,
-                    view=self.view(cropped=True).described,
-                    images=files.digest(corruption),
+        for corruption, severity in product(files.names, self._settings.severities):
+            yield TestSet(
+                suite,
+                name,
+                partial(open_files, corruption, severity),
+                len(part),
+                alignment,
+                corruption=corruption,
+                severity=severity,
+                source="files",
+                table=files.path.name,
+                view=self._cropped.described,
+                images=files.digest(corruption),
+            )
+
+    def _other(self, suite: str, name: str, given: "str | ImageSet") -> TestSet:
+        """A shifted set, with the model's classes, or OOD images."""
+        images = self._limited(given if isinstance(given, ImageSet) else load_whole(given))
+        alignment = None
+        if suite == "shift":
+            if images.class_names == ("unknown",):
+                raise DataError(
+                    f"the images of --shift {name} have no classes. Name class folders,"
+                    " imagefolder:PATH, or use them as --ood."
                 )
-
-    def shifted(self, name: str, given: "str | ImageSet") -> TestSet:
-        """A set with the model's classes, from another source."""
-        images = self.limited(_load(given))
-        alignment = self.align(name, images, mapped=True)
-        return self._other("shift", name, given, alignment.restrict(images), alignment)
-
-    def ood(self, name: str, given: "str | ImageSet") -> TestSet:
-        """OOD images."""
-        return self._other("ood", name, given, self.limited(_load(given)))
-
-    def _other(
-        self,
-        suite: str,
-        name: str,
-        given: "str | ImageSet",
-        images: ImageSet,
-        alignment: Alignment | None = None,
-    ) -> TestSet:
+            images, alignment = self._align(name, images, self._settings.class_map)
         return TestSet(
             suite,
             name,
-            partial(self.open, images),
+            partial(self._open, images),
             len(images),
             alignment,
             source="files" if isinstance(given, str) else "given",
-            class_map="" if alignment is None else alignment.map_digest or "",
-            view=self.view().described,
+            class_map="" if alignment is None else alignment.map_digest,
+            view=self._classifier.view.described,
             images=digest(images),
         )
 
 
-def _load(given: "str | ImageSet") -> ImageSet:
-    return given if isinstance(given, ImageSet) else load_whole(given)
+def _describe_frost(frost: Photographs) -> str:
+    """The textures of the corruption frost."""
+    if frost is None:
+        return "procedural"
+    return os.fspath(frost) if isinstance(frost, str | os.PathLike) else "given"

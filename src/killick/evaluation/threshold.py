@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from killick import metrics
 from killick.core.image_model import Threshold
 from killick.core.inference import predict
-from killick.core.standard import Standard, model_in
-from killick.errors import OptionError
+from killick.core.standard import model_in
 
 
 def fit_threshold(
@@ -40,10 +39,6 @@ def fit_threshold(
         ('given images (100)', 0.9)
     """
     inner = model_in(model)
-    if isinstance(inner, Standard) and k != 1:
-        raise OptionError(f"a standard model has no references, so k must be 1, found {k}.")
-    if not len(images):
-        raise OptionError("there are no images to fit the threshold on.")
     protocol = "single" if k == 1 else "marginal"
     energies = [
         predict(model, part, protocol, None if k == 1 else k).energy for part in images.split(batch)

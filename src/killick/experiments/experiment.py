@@ -2,12 +2,12 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from killick.errors import DataError, OptionError, check_option
-from killick.evaluation.evaluation_settings import EvaluationSettings
+from killick.errors import DataError, check_option
+from killick.evaluation.evaluation_settings import make_settings
 from killick.experiments.arms import Arm, parse_arms
 from killick.experiments.job_runner import rename_job
 from killick.experiments.jobs import Job, make_jobs
@@ -114,16 +114,7 @@ def check_baseline(baseline: str | None, arms: Sequence[Arm]) -> None:
 def check_jobs(jobs: Sequence[Job]) -> None:
     """Refuse what would only be found after training: bad evaluation options, missing data."""
     evaluation = jobs[0].evaluation
-    references = evaluation.get("references", 1)
-    if type(references) is not int or references < 1:
-        raise OptionError(f"references must be at least 1, found {references!r}.")
-    names = {each.name for each in fields(EvaluationSettings)}
-    options: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in evaluation.items()
-        if name in names
-    }
-    EvaluationSettings(**options).check()
+    make_settings(evaluation)
     used = {phase.recipe.data.name for job in jobs for phase in job.phases}
     used |= {*dict(evaluation.get("ood", {})).values(), *dict(evaluation.get("shift", {})).values()}
     check_places(sorted(used))

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from killick.errors import OptionError
 from killick.metrics.input_checks import blocks, check_logits, check_probs
 from killick.metrics.metric_registry import Metric, register_metric
 
@@ -19,8 +18,6 @@ def hits(logits: Tensor, labels: Tensor, k: int = 1) -> Tensor:
         k: How many classes are looked at.
     """
     check_logits(logits, labels)
-    if not 1 <= k <= logits.shape[1]:
-        raise OptionError(f"k is {k}, but must be from 1 to {logits.shape[1]}, the classes.")
     return _hits(logits, labels.to(logits.device, torch.long), k)
 
 

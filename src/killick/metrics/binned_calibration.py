@@ -1,9 +1,7 @@
 """Binned calibration: confidence against accuracy in bins of equal width or of equal mass.
 
 A bin holds its left edge and not its right one, except the last, which holds both: a confidence of
-exactly 1 belongs to the last bin. (torchmetrics puts those into a bin of their own.) Edges and
-confidences are compared in float64, so the float32 nearest to 0.7, which is a little less, lies
-left of the edge 0.7.
+exactly 1 belongs to the last bin. (torchmetrics puts those into a bin of their own.)
 """
 
 import math
@@ -94,22 +92,21 @@ def rms_ece(confidence: Tensor, correct: Tensor, bins: int = 15, binning: str = 
     return ece(confidence, correct, bins, "l2", binning)
 
 
-for _compute, _key, _title, _short, _about, _summary in (
-    (ece, "ece", "calibration error (15 bins)", "ECE", "expected calibration error", True),
-    (rms_ece, "rms_ece", "RMS calibration error", "RMS ECE", "root mean squared ECE", False),
+for _compute, _title, _short, _about in (
+    (ece, "calibration error (15 bins)", "ECE", "expected calibration error"),
+    (rms_ece, "RMS calibration error", "RMS ECE", "root mean squared ECE"),
 ):
     register_metric(
         Metric(
-            _key,
+            _compute.__name__,
             _title,
             f"{_about} of the top label, 15 bins of equal width",
             -1,
-            "",
-            "confidence",
-            _compute,
+            input="confidence",
+            compute=_compute,
             short=_short,
             suite="calibration",
             estimator="top label, 15 equal-width bins",
-            summary=_summary,
+            summary=_compute is ece,
         )
     )

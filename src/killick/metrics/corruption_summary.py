@@ -30,15 +30,7 @@ def relative_mce(
     baseline_clean_error: float,
     names: Iterable[str] = SUITES["c15"],
 ) -> float:
-    """The same of what corruptions add to the error on clean images.
-
-    Args:
-        errors: A share of errors for each corruption and severity.
-        clean_error: The share of errors on the clean images.
-        baseline_errors: The same of the network to compare with; say which when you report.
-        baseline_clean_error: Its share of errors on the clean images.
-        names: Of the corruptions; the 15 of the benchmark by default.
-    """
+    """`mce` of what corruptions add to the error on clean images, the share `clean_error`."""
     ratios = []
     for name in names:
         own, other = (

@@ -2,8 +2,7 @@
 
 Scores are raw numbers of any range, infinity included; higher means more out of distribution, which
 is the positive class. All here depends on their order alone, and equal scores are never split: a
-threshold takes all of them or none. bfloat16 and float16 scores are compared as they are, which is
-exact, but there are few different ones and so many ties.
+threshold takes all of them or none.
 """
 
 import math

@@ -67,9 +67,8 @@ register_metric(
         "area under risk-coverage",
         "area under the curve of risk against coverage",
         -1,
-        "",
-        "confidence",
-        aurc,
+        input="confidence",
+        compute=aurc,
         short="AURC",
         summary=False,
     )
