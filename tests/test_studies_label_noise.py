@@ -94,15 +94,15 @@ def test_without_noise_nothing_is_said_of_flipped_labels_and_nothing_is_measured
     found = measure(folder, tmp_path)
     assert found.keys() == {FLIPPED, TRUE_TOP1}
     assert found[FLIPPED] == (0.0, 60)
-    monkeypatch.setattr(label_noise, "predict_training", None)
+    monkeypatch.setattr(label_noise, "compare_labels", None)
     assert measure(folder, tmp_path) == found
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"levels": [1.5]}, "between 0 and 1, found 1.5"),
-        ({"levels": [-0.1]}, "between 0 and 1"),
+        ({"levels": [1.5]}, "at most 1"),
+        ({"levels": [-0.1]}, "at least 0"),
         ({"levels": [0.1], "protocols": ["maskd"]}, "masked-label"),
     ],
 )

@@ -231,8 +231,11 @@ def _is_plain(value: Any) -> bool:
 
 
 def _limits(value: Any, meta: Mapping[str, Any]) -> str:
+    """What was expected, if `value`, or an element of a list, is outside of the limits."""
     if value is None:
         return ""
+    if isinstance(value, list):
+        return next((problem for each in value if (problem := _limits(each, meta))), "")
     among = meta.get("among")
     if among and value not in among:
         return f"one of {', '.join(among)}{suggest(str(value), among)}"

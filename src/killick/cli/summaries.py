@@ -144,7 +144,7 @@ def show_comparison(folder: Path) -> None:
 
 
 def show_study(study: Study, findings: Findings) -> None:
-    """Print the findings of a study: its headline, tables and checks."""
+    """Print the findings of a study: its headline and tables."""
     console = _make_console()
     console.print(f"{study.title} ({study.item or 'beyond the paper'})", style="bold")
     console.print(findings.headline, soft_wrap=True)
@@ -156,7 +156,5 @@ def show_study(study: Study, findings: Findings) -> None:
             drawn.add_row(*row)
         console.print(drawn)
     console.print()
-    for check in findings.checks:
-        console.print(f"{check.what}: {check.verdict} ({check.found})", soft_wrap=True)
     for note in findings.notes:
         console.print(note, style="dim", soft_wrap=True)

@@ -27,7 +27,6 @@ class Interval:
     low: float | None  # None where no interval can be computed, as `high`
     high: float | None  # at least `low`
     method: str  # how the interval was computed, or why there is none
-    by_seed: tuple[float, ...] = ()  # the same difference for each seed
 
     @property
     def significant(self) -> bool:
@@ -41,14 +40,6 @@ class Interval:
             return 0.0, 0.0
         return self.value - self.low, self.high - self.value
 
-    @property
-    def seeds_agree(self) -> bool:
-        """Whether all seeds are on one side of 0, closer to each other than their mean is to 0."""
-        if len(self.by_seed) < 2:
-            return True
-        one_side = min(self.by_seed) > 0 or max(self.by_seed) < 0
-        return one_side and statistics.stdev(self.by_seed) < abs(statistics.fmean(self.by_seed))
-
 
 def t_interval(differences: Sequence[float]) -> Interval:
     """Student's t over the paired differences by seed, at least two."""
@@ -57,7 +48,7 @@ def t_interval(differences: Sequence[float]) -> Interval:
     error = statistics.stdev(differences) / math.sqrt(count)
     reach = float(stats.t.ppf(0.975, count - 1)) * error
     method = f"paired t over {count} seeds"
-    return Interval(value, value - reach, value + reach, method, tuple(differences))
+    return Interval(value, value - reach, value + reach, method)
 
 
 def bootstrap_interval(differences: Sequence[float], resampled: Tensor, images: int) -> Interval:
@@ -67,7 +58,7 @@ def bootstrap_interval(differences: Sequence[float], resampled: Tensor, images: 
         return no_interval(value, f"no interval: {images} images are too few")
     reach = _NORMAL * float(resampled.double().std(correction=1))
     method = f"paired bootstrap over {images:,} images, {seeds} seed{'s' * (seeds > 1)}"
-    return Interval(value, value - reach, value + reach, method, tuple(differences))
+    return Interval(value, value - reach, value + reach, method)
 
 
 def no_interval(value: float, reason: str) -> Interval:

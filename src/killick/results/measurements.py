@@ -23,6 +23,7 @@ class Measured:
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._path = find_measured(folder, settings)
         self.records = read_measured(folder, settings)
+        self._known = set(map(_coordinates, self.records))
         lines = [_head(settings), *self.records]  # without what was cut off
         write_atomic(self._path, "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -39,14 +40,16 @@ class Measured:
         return next((record for record in self.records if known.items() <= record.items()), None)
 
     def add(self, *records: Mapping[str, Any]) -> None:
-        """Keep some records, on disk at once."""
-        lines = [json.dumps(dict(record), allow_nan=False) for record in records]
+        """Keep some records, on disk at once; those that are there already are left out."""
+        new = [record for record in records if _coordinates(record) not in self._known]
+        lines = [json.dumps(dict(record), allow_nan=False) for record in new]
         try:
             with open(self._path, "a", encoding="utf-8") as file:
                 file.write("".join(line + "\n" for line in lines))
         except OSError as problem:
             raise CheckpointError(f"cannot write {self._path}: {problem.strerror}.") from problem
         self.records += map(json.loads, lines)
+        self._known |= set(map(_coordinates, new))
 
 
 def find_measured(folder: Path, settings: Mapping[str, Any]) -> Path:
@@ -73,6 +76,11 @@ def read_json_lines(path: Path) -> list[Record]:
         if isinstance(record, dict):
             found.append(record)
     return found
+
+
+def _coordinates(record: Mapping[str, Any]) -> str:
+    """What a record is about: all but its value."""
+    return json.dumps({k: v for k, v in record.items() if k != "value"}, sort_keys=True)
 
 
 def _head(settings: Mapping[str, Any]) -> Record:

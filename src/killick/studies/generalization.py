@@ -4,22 +4,18 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from killick.errors import OptionError
 from killick.settings import setting
+from killick.studies.findings import Findings, Results, format_mean, make_table
+from killick.studies.plots import Plot, draw_figure
 from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, StudyArm, cross_arms
 from killick.training.recipe_files import load_recipe, shipped
 
-if TYPE_CHECKING:
-    from killick.report.figures import Figure
-    from killick.report.statistics import Estimate
-    from killick.report.tables import TextTable
-    from killick.studies.findings import Findings, Results
-
 # What of a recipe belongs to the network; all networks share the rest.
 _OWN = ("network", "augment", "optimizer", "schedule", "average", "epochs", "batch")
-COLUMNS = ("clean", *(f"c{s}" for s in range(1, 6)), *(f"cbar{s}" for s in range(1, 6)))
+_SUITES = {"corruptions": "c", "cbar": "cbar"}
 
 
 @dataclass(frozen=True)
@@ -63,53 +59,43 @@ def _settings_of(name: str) -> dict[str, Any]:
     return found
 
 
-def find(results: "Results") -> "Findings":
+def find(results: Results) -> Findings:
     """Accuracy by severity for each network and protocol, beside the paper's."""
-    from killick.report.statistics import by_severity
-    from killick.studies.findings import Findings
-
-    found: dict[str, dict[str, Estimate]] = {arm: {} for arm in results.factors}
-    for suite, letter in (("corruptions", "c"), ("cbar", "cbar")):
-        for name, numbers in by_severity(results.report.comparison, suite).items():
-            found[name] |= {f"{letter}{s}" if s else "clean": n for s, n in numbers.items()}
-    parts = []
-    for network in results.levels("network"):
-        arm, base = (results.arm(protocol=p, network=network) for p in ("masked-label", "standard"))
-        clean, corrupted = (
-            results.compare(arm, base, key) for key in ("clean_top1", "corrupted_top1")
-        )
-        parts.append(f"{network} clean {clean}, corrupted {corrupted}")
-    headline = f"masked-label − standard, accuracy, %: {'; '.join(parts)}."
-    figures = tuple(draw_network(results, found, each) for each in results.levels("network"))
-    return Findings(headline, figures, (tabulate(results, found),))
-
-
-def tabulate(results: "Results", found: "Mapping[str, Mapping[str, Estimate]]") -> "TextTable":
-    """A row for each network and protocol, here and in the paper."""
-    from killick.report.statistics import mean_title
-    from killick.report.tables import TextTable
-    from killick.studies.findings import NONE, format_mean
-
+    suites = {name: _SUITES[name] for name in results.plan.evaluation["suites"] if name in _SUITES}
+    found = {suite: results.by_severity(suite) for suite in suites}
     rows = []
     for arm, own in results.factors.items():
-        values = [
-            format_mean(found[arm][column].values.values()) if column in found[arm] else NONE
-            for column in COLUMNS
-        ]
-        rows.append((f"{own['network']}, {own['protocol']}", "here", *values, NONE, NONE))
-    columns = (*COLUMNS, "r", "sketch")
-    for line in read_published():
-        name = f"{line['network']}, {line['protocol']}"
-        rows.append((name, f"paper, {line['data']}", *(line[column] for column in columns)))
-    common, other = (mean_title(results.report.comparison, s) for s in ("corruptions", "cbar"))
-    return TextTable(
-        "study-networks",
+        row = {"network, protocol": f"{own['network']}, {own['protocol']}", "source": "here"}
+        row["clean"] = results.format(arm, "clean_top1")
+        for suite, letter in suites.items():
+            line = found[suite][arm]
+            row |= {
+                f"{letter}{severity}": format_mean(line[severity]) for severity in line if severity
+            }
+        rows.append(row)
+    for paper in read_published():
+        row = {"network, protocol": f"{paper.pop('network')}, {paper.pop('protocol')}"}
+        row["source"] = f"paper, {paper.pop('data')}"
+        rows.append(row | {column: value for column, value in paper.items() if value})
+    plots, gaps = [], []
+    for network in results.levels("network"):
+        arms = {p: results.arm(protocol=p, network=network) for p in results.levels("protocol")}
+        for suite, letter in suites.items():
+            curves = {p: found[suite][arm] for p, arm in arms.items() if arm is not None}
+            plots.append(Plot(f"{network}, {letter}", curves, "accuracy, %", "severity; 0: clean"))
+        gap = results.compare(arms.get("masked-label"), arms.get("standard"), "corrupted_top1")
+        gaps.append(f"{network} {gap}")
+    table = make_table(
+        "study-networks-table",
         "Accuracy by network, protocol and severity, %",
-        ("network, protocol", "source", *columns),
-        tuple(rows),
-        f"c: common corruptions ({common or 'none'}); cbar: C-bar ({other or 'none'}); r, sketch:"
-        " ImageNet-R, ImageNet-Sketch. Mean ± standard deviation over seeds. The paper's standard"
-        " ImageNet networks are torchvision's.",
+        rows,
+        "c: common corruptions; cbar: C-bar; r, sketch: ImageNet-R, ImageNet-Sketch. The paper's"
+        " standard ImageNet networks are torchvision's.",
+    )
+    return Findings(
+        f"masked-label − standard, corrupted accuracy, %: {'; '.join(gaps)}.",
+        (draw_figure("study-networks", plots),),
+        (table,),
     )
 
 
@@ -117,38 +103,6 @@ def read_published() -> list[dict[str, str]]:
     """The rows of the paper's tables."""
     file = resources.files("killick.studies") / "published" / "generalization.csv"
     return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
-
-
-def draw_network(
-    results: "Results", found: "Mapping[str, Mapping[str, Estimate]]", network: str
-) -> "Figure":
-    """Accuracy over severity, a panel for each kind of corruption."""
-    from killick.report.figures import Figure
-    from killick.studies.plots import draw_lines
-
-    stem = f"study-{''.join(c if c.isalnum() else '-' for c in network.lower())}"
-    panels, records = [], []
-    for letter, title in (("c", "common corruptions"), ("cbar", "C-bar")):
-        columns = ["clean", *(f"{letter}{severity}" for severity in range(1, 6))]
-        lines: dict[str, dict[Any, list[float]]] = {}
-        for protocol in results.levels("protocol"):
-            arm = results.arm(protocol=protocol, network=network)
-            numbers = {} if arm is None else found[arm]
-            lines[protocol] = {
-                severity: [100 * value for value in numbers[column].values.values()]
-                for severity, column in enumerate(columns)
-                if column in numbers
-            }
-            records += [
-                (network, protocol, title, severity, number, value)
-                for severity, values in lines[protocol].items()
-                for number, value in enumerate(values)
-            ]
-        levels = sorted({level for line in lines.values() for level in line})
-        name, heading = f"{stem}-{letter}", f"{network}: {title}"
-        panels.append(draw_lines(results, lines, levels, name, heading, "accuracy, %", "severity"))
-    names = ("network", "protocol", "corruptions", "severity", "number of the seed", "top1")
-    return Figure(stem, "Severity 0 is clean.", tuple(panels), names, tuple(records))
 
 
 _SMALL = ["shapes-compare", "shapes-wide"]

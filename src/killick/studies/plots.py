@@ -1,249 +1,251 @@
-"""Figures and tables that several studies share."""
+"""Figures and tables that studies share: a metric over the levels of a factor, by protocol."""
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from killick.report.figures import (
-    Figure,
-    Panel,
-    drawing,
-    finish,
-    legend_height,
-    new_canvas,
-    put_axes,
-    put_heading,
-    put_legend,
-    put_line,
-    sample_line,
-    shorten,
-)
 from killick.report.tables import TextTable
-from killick.studies.findings import (
-    NONE,
-    Results,
-    find_measure,
-    format_difference,
-    format_mean,
-)
+from killick.studies.findings import Curves, Results, make_table
 
-PLOT = 190  # px of height
-Lines = Mapping[str, Mapping[Any, Sequence[float]]]  # a value per seed, by protocol and level
+if TYPE_CHECKING:
+    from killick.report.figures import Figure, Panel, Style
+    from killick.report.summary_metrics import SummaryMetric
+
+_MOST_TICKS = 11
+# A protocol looks the same in all studies.
+_STYLES: dict[str, tuple[str, Any, str]] = {
+    "standard": ("arm-0", "-", "o"),
+    "anchored": ("arm-1", (0, (6, 2)), "s"),
+    "masked-label": ("arm-2", "-", "^"),
+    "masked-uniform": ("arm-3", (0, (2, 1.5)), "D"),
+    "finetuned": ("arm-4", (0, (7, 2, 1.5, 2)), "v"),
+}
+_OTHER = ("arm-5", (0, (2, 1.5)), "P")
 
 
 @dataclass(frozen=True)
-class PublishedValues:
-    """A curve or column of the paper.
+class Plot:
+    """A panel: a value for each seed, by protocol and level.
 
     Attributes:
-        title: The data: "CIFAR-100-C".
-        values: In the unit of the measure, by protocol and level.
-        source: "Table 4", or "read off the plot, ± 0.1".
+        title: Its heading.
+        curves: The values.
+        unit: What they are: "accuracy, %".
+        along: What the levels are.
+        factor: From values to the unit.
     """
 
     title: str
-    values: Mapping[tuple[str, Any], float]
-    source: str
-
-    @property
-    def protocols(self) -> list[str]:
-        """Whose curves there are."""
-        return list(dict.fromkeys(protocol for protocol, _ in self.values))
+    curves: Curves
+    unit: str = "%"
+    along: str = ""
+    factor: float = 100
 
     @property
     def levels(self) -> list[Any]:
-        """Levels at which there are values."""
-        return list(dict.fromkeys(level for _, level in self.values))
+        """Those with values: numbers in order, then names."""
+        return sort_levels(level for line in self.curves.values() for level in line if line[level])
+
+    @property
+    def styles(self) -> "dict[str, Style]":
+        """How each protocol is drawn."""
+        from killick.report.figures import Style
+
+        return {protocol: Style(*_STYLES.get(protocol, _OTHER)) for protocol in self.curves}
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A measure of each protocol over the levels of a factor, as a figure and as a table.
+def draw_lines(plot: Plot, name: str) -> "Panel":
+    """A line for each protocol over equally spaced levels."""
+    import numpy as np
 
-    Attributes:
-        results: Of the study.
-        factor: What is varied.
-        measure: The key of the measure.
+    from killick.report.figures import finish, new_chart, put_arm_legend, put_line
+
+    levels, protocols = plot.levels, list(plot.curves)
+    seeds = {seed for line in plot.curves.values() for values in line.values() for seed in values}
+    canvas, axes = new_chart(plot.title, f"{plot.unit}; bands: all seeds", protocols)
+    every = -(-len(levels) // _MOST_TICKS)
+    for protocol, line in plot.curves.items():
+        there = [level for level in levels if line.get(level)]
+        common = [seed for seed in sorted(seeds) if all(seed in line[level] for level in there)]
+        if there and common:
+            values = np.array([[line[level][seed] for level in there] for seed in common])
+            places = [levels.index(level) for level in there]
+            values = plot.factor * values
+            put_line(axes, places, values, plot.styles[protocol], every=every)
+    axes.set_xticks(range(0, len(levels), every), [format_level(each) for each in levels[::every]])
+    axes.set_xlim(-0.3, len(levels) - 0.7)
+    axes.set_xlabel(plot.along)
+    put_arm_legend(canvas, protocols, plot.styles)
+    return finish(canvas, name, plot.title, f"{plot.unit}, by {plot.along}; a line per protocol.")
+
+
+def draw_points(plot: Plot, name: str) -> "Panel":
+    """A row for each level: the mean of each protocol, and a bar over its seeds."""
+    from killick.report.figures import finish, new_chart, put_arm_legend, shorten
+
+    levels, protocols = plot.levels, list(plot.curves)
+    rows = [[p for p in protocols if plot.curves[p].get(level)] for level in levels]
+    height = len(levels) * (17 * max(map(len, rows)) + 8)
+    below = f"{plot.unit}; bars: all seeds"
+    canvas, axes = new_chart(plot.title, below, protocols, height=height, left=150)
+    for place, (level, row) in enumerate(zip(levels, rows, strict=True)):
+        for number, protocol in enumerate(row):
+            values = [plot.factor * value for value in plot.curves[protocol][level].values()]
+            style, y = plot.styles[protocol], place + 0.75 * (number + 0.5) / len(row) - 0.375
+            axes.plot([min(values), max(values)], [y, y], color=style.color, linewidth=1.4)
+            axes.plot([statistics.fmean(values)], [y], color=style.color, marker=style.marker)
+    axes.set_yticks(range(len(levels)), [shorten(format_level(level), 21) for level in levels])
+    axes.set_ylim(len(levels) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.margins(x=0.08)
+    put_arm_legend(canvas, protocols, plot.styles)
+    return finish(canvas, name, plot.title, f"{plot.unit}; a row per {plot.along or 'test'}.")
+
+
+def draw_figure(
+    name: str,
+    plots: Sequence[Plot],
+    draw: "Callable[[Plot, str], Panel]" = draw_lines,
+    note: str = "",
+) -> "Figure":
+    """A figure with a panel for each plot that has values, and these as CSV.
+
+    Args:
         name: Of the files; begins with "study".
-        along: Label of the horizontal axis.
-        base: The protocol that differences are to, at the same level.
-        published: The paper's values.
+        plots: Of the panels.
+        draw: `draw_lines` or `draw_points`.
+        note: One line under the figure.
     """
+    from killick.report.figures import Figure, drawing
 
-    results: Results
-    factor: str
-    measure: str
-    name: str
-    along: str
-    base: str = "standard"
-    published: tuple[PublishedValues, ...] = ()
-
-    def arm(self, protocol: str, level: Any) -> str | None:
-        """The arm of a protocol at a level, or the one that does not depend on it."""
-        results = self.results
-        found = results.arm(protocol=protocol, **{self.factor: level})
-        if found is not None:
-            return found
-        arms = results.arms(protocol=protocol)
-        return next((name for name in arms if self.factor not in results.factors[name]), None)
-
-    def headline(self, protocol: str = "masked-label") -> str:
-        """A protocol against the base at each level."""
-        parts = [
-            f"{format_level(level)}: {self.results.compare(arm, base, self.measure)}"
-            for level in self.results.levels(self.factor)
-            if (arm := self.arm(protocol, level)) and (base := self.arm(self.base, level))
+    with drawing():
+        panels = [
+            draw(plot, f"{name}-{number}") for number, plot in enumerate(plots) if plot.levels
         ]
-        column = find_measure(self.measure)
-        what = f"{column.title}, {column.unit}" if column.unit else column.title
-        return f"{protocol} − {self.base}, {what}, by {self.factor}: {'; '.join(parts) or NONE}."
-
-    def figure(self) -> Figure:
-        """Our curves, and the paper's in panels beside them."""
-        results, column = self.results, find_measure(self.measure)
-        levels = results.levels(self.factor)
-        lines: dict[str, dict[Any, list[float]]] = {}
-        for protocol in results.levels("protocol"):
-            found = {
-                level: [
-                    column.factor * value
-                    for value in results.values(self.arm(protocol, level), self.measure).values()
-                ]
-                for level in levels
-            }
-            lines[protocol] = {level: values for level, values in found.items() if values}
-        unit = f", {column.unit}" if column.unit else ""
-        below = f"{column.title}{unit}"
-        panels = [draw_lines(results, lines, levels, self.name, "Here", below, self.along)]
-        for number, each in enumerate(self.published):
-            curves = {
-                protocol: {
-                    level: [each.values[protocol, level]]
-                    for level in each.levels
-                    if (protocol, level) in each.values
-                }
-                for protocol in each.protocols
-            }
-            title, name = f"In the paper: {each.title}", f"{self.name}-paper{number}"
-            panels.append(
-                draw_lines(results, curves, each.levels, name, title, each.source, self.along)
-            )
-        records = tuple(
-            (protocol, str(level), number, value)
-            for protocol, points in lines.items()
-            for level, values in points.items()
-            for number, value in enumerate(values)
-        )
-        columns = ("protocol", self.factor, "number of the seed", self.measure)
-        return Figure(self.name, "", tuple(panels), columns, records)
-
-    def table(self) -> TextTable:
-        """A row for each level, with differences and the paper's values."""
-        results, column = self.results, find_measure(self.measure)
-        protocols = results.levels("protocol")
-        others = [p for p in protocols if p != self.base] if self.base in protocols else []
-        columns = [self.factor, *protocols, *(f"{each} − {self.base}" for each in others)]
-        columns += [f"paper, {each.title}: {p}" for each in self.published for p in each.protocols]
-        rows = []
-        for level in self._all_levels():
-            arms = {protocol: self.arm(protocol, level) for protocol in protocols}
-            if level not in results.levels(self.factor):
-                arms = dict.fromkeys(protocols)
-            row = [format_level(level)]
-            for arm in arms.values():
-                values = results.values(arm, self.measure).values()
-                row.append(format_mean(values, column.factor, column.digits))
-            for protocol in others:
-                gap = results.difference(arms[protocol], arms[self.base], self.measure)
-                row.append(format_difference(gap, column.factor, column.digits))
-            for each in self.published:
-                known = [each.values.get((protocol, level)) for protocol in each.protocols]
-                row += [NONE if value is None else f"{value:g}" for value in known]
-            rows.append(tuple(row))
-        title = f"{column.title[:1].upper()}{column.title[1:]} by {self.factor}"
-        sources = "; ".join(f"{each.title}: {each.source}" for each in self.published)
-        note = f"Unit: {column.unit or 'none'}; mean ± standard deviation over seeds;"
-        note += " differences with 95 % intervals."
-        note += f" Paper: {sources}." if sources else ""
-        return TextTable(f"{self.name}-table", title, tuple(columns), tuple(rows), note)
-
-    def _all_levels(self) -> list[Any]:
-        """Numbers in order, then names; also levels that only the paper has."""
-        theirs = [level for each in self.published for level in each.levels]
-        found = list(dict.fromkeys([*self.results.levels(self.factor), *theirs]))
-        numbers = sorted(level for level in found if isinstance(level, int | float))
-        return [*numbers, *(level for level in found if isinstance(level, str))]
+    records = tuple(
+        (plot.title, protocol, format_level(level), seed, plot.factor * value)
+        for plot in plots
+        for protocol, line in plot.curves.items()
+        for level, values in line.items()
+        for seed, value in values.items()
+    )
+    columns = ("panel", "protocol", "level", "seed", "value")
+    return Figure(name, note, tuple(panels), columns, records)
 
 
-def draw_lines(
-    results: Results,
-    lines: Lines,
-    levels: Sequence[Any],
-    name: str,
-    heading: str,
-    below: str,
-    along: str,
-) -> Panel:
-    """A panel with a line for each protocol, over equally spaced levels."""
-    titles = list(lines)
-    with drawing():
-        canvas = new_canvas(44 + PLOT + 44 + legend_height(titles))
-        put_heading(canvas, heading, below)
-        axes = put_axes(canvas, left=44, top=44, width=282, height=PLOT)
-        for protocol, points in lines.items():
-            there = [level for level in levels if level in points]
-            places = np.array([levels.index(level) for level in there], dtype=float)
-            count = min((len(points[level]) for level in there), default=0)
-            if not count:
-                continue
-            values = np.array([[points[level][i] for level in there] for i in range(count)])
-            put_line(axes, places, values, results.style(protocol))
-        axes.set_xticks(range(len(levels)), [format_level(level) for level in levels])
-        axes.set_xlim(-0.3, len(levels) - 0.7)
-        axes.set_xlabel(along)
-        put_legend(canvas, [(title, sample_line(results.style(title))) for title in titles])
-        words = "; ".join(
-            f"{protocol} " + ", ".join(f"{format_level(k)}: {np.mean(v):.1f}" for k, v in p.items())
-            for protocol, p in lines.items()
-        )
-        return finish(canvas, name, heading, f"{below}, {along}. {words}.")
+def plot_metric(metric: str, curves: Curves, along: str = "") -> Plot:
+    """A plot of a summary metric, with its title and unit."""
+    from killick.report.summary_metrics import find_summary_metric
+
+    column = find_summary_metric(metric)
+    return Plot(column.title, curves, column.unit, along, column.factor)
 
 
-def draw_points(
-    results: Results,
-    rows: Mapping[str, Mapping[str, Sequence[float]]],
-    name: str,
-    heading: str,
-    below: str,
-    left: float = 150,
-) -> Panel:
-    """A panel with a row for each name: the mean of each protocol, and a bar over its seeds."""
-    protocols = list(dict.fromkeys(protocol for row in rows.values() for protocol in row))
-    most = max((len(row) for row in rows.values()), default=1)
-    height = len(rows) * (17 * most + 8)
-    words = []
-    with drawing():
-        canvas = new_canvas(44 + height + 30 + legend_height(protocols))
-        put_heading(canvas, heading, f"{below}; bars: all seeds" if results.seeds > 1 else below)
-        axes = put_axes(canvas, left=left, top=44, width=332 - left, height=height)
-        for place, (title, row) in enumerate(rows.items()):
-            for number, (protocol, values) in enumerate(row.items()):
-                style, y = results.style(protocol), place + 0.75 * (number + 0.5) / len(row) - 0.375
-                mean = statistics.fmean(values)
-                axes.plot([min(values), max(values)], [y, y], color=style.color, linewidth=1.4)
-                axes.plot([mean], [y], color=style.color, marker=style.marker)
-                words.append(f"{title}, {protocol}: {mean:.3g}")
-        axes.set_yticks(range(len(rows)), [shorten(title, round(left / 7)) for title in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.grid(axis="y", visible=False)
-        axes.margins(x=0.08)
-        put_legend(canvas, [(each, sample_line(results.style(each))) for each in protocols])
-        return finish(canvas, name, heading, f"{below}. {'; '.join(words)}.")
+def sort_levels(levels: Iterable[Any]) -> list[Any]:
+    """Different levels: numbers in order, then names as they come."""
+    found = list(dict.fromkeys(levels))
+    names = [level for level in found if isinstance(level, str)]
+    return [*sorted(level for level in found if level not in names), *names]
 
 
 def format_level(level: Any) -> str:
     """A level as text."""
     return f"{level:g}" if isinstance(level, float) else str(level)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A summary metric of each protocol over the levels of a factor, as a figure and as a table.
+
+    Attributes:
+        results: Of the study.
+        factor: What is varied.
+        metric: Its key, such as "corrupted_top1".
+        along: What the levels are, if the name of the factor does not say it.
+        base: The protocol that differences are to, at the same level.
+        published: The paper's values by data, and by protocol and level.
+        source: Where the paper has these values.
+    """
+
+    results: Results
+    factor: str
+    metric: str
+    along: str = ""
+    base: str = "standard"
+    published: Mapping[str, Mapping[tuple[str, Any], float]] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the files."""
+        return f"study-{self.factor}-{self.metric}"
+
+    @property
+    def column(self) -> "SummaryMetric":
+        """Title, unit and format of the metric."""
+        from killick.report.summary_metrics import find_summary_metric
+
+        return find_summary_metric(self.metric)
+
+    def arm(self, protocol: str, level: Any) -> str | None:
+        """The arm of a protocol at a level."""
+        return self.results.arm(protocol=protocol, **{self.factor: level})
+
+    def headline(self, protocol: str = "masked-label") -> str:
+        """A protocol against the base at each level."""
+        parts = [
+            f"{format_level(level)}: {self.compare(protocol, level)}"
+            for level in self.results.levels(self.factor)
+        ]
+        what = f"{self.column.title}, {self.column.unit}".rstrip(", ")
+        return f"{protocol} − {self.base}, {what}, by {self.factor}: {'; '.join(parts)}."
+
+    def compare(self, protocol: str, level: Any) -> str:
+        """The difference of a protocol to the base at a level."""
+        arm, base = self.arm(protocol, level), self.arm(self.base, level)
+        return self.results.compare(arm, base, self.metric)
+
+    @property
+    def curves(self) -> Curves:
+        """The values by protocol and level, where there are any."""
+        results = self.results
+        return {
+            protocol: {
+                level: values
+                for level in results.levels(self.factor)
+                if (values := results.values(self.arm(protocol, level), self.metric))
+            }
+            for protocol in results.levels("protocol")
+        }
+
+    def figure(self) -> "Figure":
+        """A line for each protocol."""
+        return draw_figure(
+            self.name, [plot_metric(self.metric, self.curves, self.along or self.factor)]
+        )
+
+    def table(self) -> TextTable:
+        """A row for each level, with differences and the paper's values."""
+        results, known = self.results, [*self.results.levels(self.factor)]
+        protocols = results.levels("protocol")
+        others = [p for p in protocols if p != self.base] if self.base in protocols else []
+        known += [level for values in self.published.values() for _, level in values]
+        rows = []
+        for level in sort_levels(known):
+            row = {self.factor: format_level(level)}
+            for protocol in protocols:
+                row[protocol] = results.format(self.arm(protocol, level), self.metric)
+            for protocol in others:
+                row[f"{protocol} − {self.base}"] = self.compare(protocol, level)
+            for title, values in self.published.items():
+                row |= {
+                    f"paper, {title}: {protocol}": f"{value:g}"
+                    for (protocol, place), value in values.items()
+                    if place == level
+                }
+            rows.append(row)
+        title = f"{self.column.title} by {self.factor}"
+        note = f"Unit: {self.column.unit or 'none'}."
+        note += f" Paper: {self.source}." if self.source else ""
+        return make_table(f"{self.name}-table", title, rows, note)

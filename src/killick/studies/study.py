@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from killick.studies.findings import Findings, Results
 
 PROTOCOLS = ("standard", "anchored", "masked-label")
+WITH_REFERENCES = tuple(name for name in ARMS if name != "standard")
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class Size:
         remark: One line for the help.
     """
 
-    recipe: str | None = None
+    recipe: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    seeds: tuple[int, ...] | None = None
+    seeds: tuple[int, ...] = ()
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     remark: str = ""
 
@@ -125,27 +126,16 @@ STUDIES: Registry[Study] = Registry("studies", "study")
 
 @dataclass(frozen=True)
 class Plan:
-    """A study at a size: everything that decides its numbers.
-
-    Attributes:
-        study: Which study.
-        size: Name of the size it was made from.
-        recipe: Name or file.
-        settings: Shared by all arms.
-        options: An instance of the study's options.
-        study_arms: What is trained.
-        seeds: Of each arm.
-        evaluation: Options of `killick.evaluate`.
-    """
+    """A study at a size: everything that decides its numbers."""
 
     study: Study
-    size: str
-    recipe: str
-    settings: Mapping[str, Any]
-    options: Any
+    size: str  # its name
+    recipe: str  # name or file
+    settings: Mapping[str, Any]  # of the recipe, shared by all arms
+    options: Any  # an instance of the study's options
     study_arms: tuple[StudyArm, ...]
-    seeds: tuple[int, ...]
-    evaluation: Mapping[str, Any]
+    seeds: tuple[int, ...]  # of each arm
+    evaluation: Mapping[str, Any]  # options of `killick.evaluate`
 
     @property
     def measure_options(self) -> dict[str, Any]:
@@ -182,8 +172,6 @@ def make_plan(
         evaluation: Options of `killick.evaluate`.
     """
     base = study.at_size(size)
-    assert base.recipe is not None
-    assert base.seeds is not None
     shared = {} if recipe is not None else dict(base.settings)
     given = dict(settings or {})
     if recipe is None and size != "paper" and given.get("data.name", _EMBEDDED) != _EMBEDDED:
@@ -206,22 +194,15 @@ def make_plan(
         shared,
         chosen,
         arms,
-        tuple(base.seeds if seeds is None else seeds),
+        tuple(seeds or base.seeds),
         {**base.evaluation, **(evaluation or {})},
     )
 
 
 def cross_arms(
-    factor: str,
-    levels: Mapping[Any, Mapping[str, Any]],
-    protocols: Iterable[str] = PROTOCOLS,
+    factor: str, levels: Mapping[Any, Mapping[str, Any]], protocols: Iterable[str] = PROTOCOLS
 ) -> list[StudyArm]:
-    """Every protocol at every level of a factor.
-
-    Args:
-        factor: What is varied, in a word.
-        levels: The settings of the recipe at each level.
-        protocols: Names of known arms.
+    """Every protocol at every level of a factor; a level brings settings of the recipe.
 
     Example:
         >>> made = cross_arms("noise", {0.1: {"data.label_noise": 0.1}}, ["standard", "anchored"])
@@ -250,3 +231,8 @@ def protocol_arms(protocols: Iterable[str] = PROTOCOLS) -> list[StudyArm]:
     for protocol in protocols:
         check_option("a protocol", protocol, ARMS)
     return [StudyArm(ARMS[protocol], {"protocol": protocol}) for protocol in protocols]
+
+
+def compare_protocols(options: Any, settings: Mapping[str, Any]) -> list[StudyArm]:
+    """The arms of a study whose option `protocols` is all that is varied."""
+    return protocol_arms(options.protocols)

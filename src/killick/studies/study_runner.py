@@ -1,11 +1,9 @@
 """Runs a study from its plan to its report. Read `run_study` top to bottom."""
 
-import csv
-import importlib
-import io
 import json
+import pkgutil
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from killick.experiments.job_runner import rename_job
 from killick.experiments.jobs import Job, make_jobs
 from killick.experiments.scheduler import Execution, Failure, run_jobs
 from killick.report.sections import Content, Section
+from killick.report.tables import to_csv
 from killick.report.writer import write_report
 from killick.results.rows import Row
 from killick.results.run_folder import Run, read_run
@@ -25,6 +24,15 @@ from killick.studies.findings import Findings, Results, make_results
 from killick.studies.study import Plan
 
 ROWS, ABOUT = "study.csv", "study.json"
+_ABOUT = ("size", "recipe", "settings", "seeds", "evaluation")
+_INTERVALS = (
+    "Intervals of metrics in the main table are over seeds from five seeds on; with fewer they are"
+    " over images, and other seeds may differ by more."
+)
+_PROPOSED = (
+    "The paper's “proposed” is masked-label here: its text masks towards the uniform distribution,"
+    " its released code towards the label."
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,9 @@ def run_study(plan: Plan, output: Path, **execution: Any) -> StudyRun:
     folders = [job.folder for job in finished]
     if plan.study.finish is not None and not interrupted:
         try:
-            folders += _finish(plan, finished, output, how.device, how.quiet)
+            finish = pkgutil.resolve_name(plan.study.finish)
+            show = choose_display(None, how.quiet)
+            folders += finish(plan, finished, output, device=how.device, show=show)
         except KeyboardInterrupt:
             interrupted = True
         except KillickError as problem:
@@ -102,50 +112,40 @@ def run_study(plan: Plan, output: Path, **execution: Any) -> StudyRun:
         data=results.report,
     )
     write_atomic(output / ROWS, _rows(results))
-    write_atomic(output / ABOUT, json.dumps(_about(plan, findings), indent=2) + "\n")
+    about = {
+        "study": plan.study.name,
+        "item": plan.study.item,
+        "headline": findings.headline,
+        **{name: getattr(plan, name) for name in _ABOUT},
+        "options": asdict(plan.options),
+    }
+    write_atomic(output / ABOUT, json.dumps(about, indent=2) + "\n")
     return StudyRun(report, findings, failed, interrupted)
 
 
 def _planned_rows(run: Run, evaluation: Mapping[str, Any]) -> Run:
     """A run with the rows of the planned evaluation; its folder may hold others."""
     limit = str(evaluation.get("limit") or "")
-    files = {
-        "corruptions": evaluation.get("corruption_files"),
-        "cbar": evaluation.get("cbar_files"),
-    }
     names, severities = evaluation.get("corruptions"), evaluation.get("severities")
 
     def is_planned(row: Row) -> bool:
-        if str(row["limit"]) != limit:
-            return False
-        if row["suite"] not in files or bool(row["mean_of"]):
-            return True
-        if row["source"] and (row["source"] == "files") != bool(files[row["suite"]]):
-            return False
-        named = names is None or row["corruption"] in names
-        return named and (severities is None or row["severity"] in severities)
+        if row["suite"] not in ("corruptions", "cbar") or row["mean_of"]:
+            return str(row["limit"]) == limit
+        return (
+            str(row["limit"]) == limit
+            and (names is None or row["corruption"] in names)
+            and (severities is None or row["severity"] in severities)
+        )
 
     return replace(run, rows=[row for row in run.rows if is_planned(row)])
-
-
-def _finish(plan: Plan, jobs: Sequence[Job], output: Path, device: str, quiet: bool) -> list[Path]:
-    assert plan.study.finish is not None
-    module, _, name = plan.study.finish.partition(":")
-    finish = getattr(importlib.import_module(module), name)
-    found: list[Path] = finish(plan, jobs, output, device=device, show=choose_display(None, quiet))
-    return found
 
 
 def _section(plan: Plan, findings: Findings) -> Section:
     """The study's own part of the report."""
     study = plan.study
-    notes = [f"{each.what}: {each.verdict} ({each.found})." for each in findings.checks]
-    notes += [*findings.notes, *study.notes]
+    notes = [*findings.notes, *study.notes, _INTERVALS]
     if study.item:
-        notes.append(
-            "The paper's “proposed” is masked-label here: its text masks towards the uniform"
-            " distribution, its released code towards the label."
-        )
+        notes.append(_PROPOSED)
     title = f"{study.item}, here and in the paper" if study.item else "Beyond the paper"
     content = Content(findings.figures, findings.tables, tuple(notes))
     return Section("study", title, 0, lambda _: content)
@@ -153,7 +153,7 @@ def _section(plan: Plan, findings: Findings) -> Section:
 
 def _rows(results: Results) -> str:
     """Every number by arm and seed: report measures first, then what the study measured."""
-    factors = list(dict.fromkeys(name for own in results.factors.values() for name in own))
+    factors = [name for own in results.factors.values() for name in own]
     lines: list[Mapping[str, Any]] = [
         {**results.factors.get(arm, {}), "arm": arm, "seed": seed, "metric": key, "value": value}
         for arm, numbers in results.report.table.items()
@@ -161,27 +161,6 @@ def _rows(results: Results) -> str:
         for seed, value in number.values.items()
     ]
     lines += results.measured
-    first = ["arm", "seed", *factors]
-    others = dict.fromkeys(
-        name for line in lines for name in line if name not in (*first, "metric", "value")
-    )
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, [*first, *others, "metric", "value"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
-
-
-def _about(plan: Plan, findings: Findings) -> dict[str, Any]:
-    return {
-        "study": plan.study.name,
-        "item": plan.study.item,
-        "size": plan.size,
-        "recipe": plan.recipe,
-        "settings": dict(plan.settings),
-        "options": asdict(plan.options),
-        "seeds": list(plan.seeds),
-        "evaluation": dict(plan.evaluation),
-        "headline": findings.headline,
-        "checks": [asdict(check) for check in findings.checks],
-    }
+    names = dict.fromkeys(["arm", "seed", *factors, *(name for line in lines for name in line)])
+    columns = [*(name for name in names if name not in ("metric", "value")), "metric", "value"]
+    return to_csv(columns, ([line.get(column) for column in columns] for line in lines))

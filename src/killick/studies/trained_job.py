@@ -1,51 +1,38 @@
 """A trained job as studies measure it: its model, its recipe, and images on the device."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from killick.core.anchored import Anchored
+from killick.core.references import ReferencePool
 from killick.core.standard import Standard
 from killick.corruptions.corruption import choose_table, corrupt
-from killick.corruptions.suites import SEVERITIES, list_corruptions
-from killick.data.batches import read_all
+from killick.data.batches import Batch
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView
 from killick.data.splits import limit_images
 from killick.data.training_sets import Parts
-from killick.errors import DataError, check_option
+from killick.errors import DataError
 from killick.evaluation.image_blocks import BLOCK, ImageBlocks, block_generator
+from killick.protocols.anchored_protocol import AnchoredProtocol
+from killick.protocols.references.reference_sampler import make_pool
 from killick.runtime.processes import Processes
 from killick.storage.loading import load
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import load_recipe
-from killick.training.training_data import sets_of
-
-
-class CorruptedImages(NamedTuple):
-    """A test set under one corruption."""
-
-    name: str
-    severity: int
-    images: Tensor
+from killick.training.training_data import TrainingData, sets_of
 
 
 @dataclass(frozen=True)
 class TrainedJob:
-    """What a finished job holds.
+    """What a finished job holds."""
 
-    Attributes:
-        model: In eval mode, on `device`; takes uint8 images.
-        recipe: All settings of its (last) run.
-        device: Where the model is, and where images are put.
-    """
-
-    model: Anchored | Standard
-    recipe: Recipe
+    model: Anchored | Standard  # in eval mode, on `device`; takes uint8 images
+    recipe: Recipe  # of its (last) run
     device: torch.device
 
     @property
@@ -69,15 +56,14 @@ class TrainedJob:
 
     def load_images(self, images: ImageSet) -> Tensor:
         """All images of a set, uint8 `(n, 3, size, size)` on the device."""
-        read = read_all(images, self.view, self.recipe.data.workers or 0)
-        return torch.cat(list(read)).to(self.device)
+        return torch.cat([block for _, block in self.blocks(images)])
 
-    def load_test(self, limit: int | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
+    def load_test(self, limit: int | None = None) -> tuple[Tensor, Tensor]:
         """Test images and labels on the device; `limit` as in `killick.evaluate`."""
         images = self.parts.test
         if images is None:
             raise DataError(f"{self.recipe.data.name} has no test set. Name data with one.")
-        images = limit_images(images, limit, seed)
+        images = limit_images(images, limit)
         return self.load_images(images), images.labels.to(self.device)
 
 
@@ -88,26 +74,32 @@ def open_job(folder: Path, device: torch.device | str) -> TrainedJob:
     return TrainedJob(model, load_recipe(folder / "recipe.yaml"), place)
 
 
-def corrupt_all(
-    images: Tensor,
-    names: Sequence[str] | None = None,
-    severities: Sequence[int] = SEVERITIES,
-    seed: int = 0,
-) -> Iterator[CorruptedImages]:
-    """The same images under one corruption after the other, as `killick.evaluate` makes them."""
+def first_batches(data: TrainingData, count: int) -> Iterator[Batch]:
+    """The first batches of training, augmented, with at least `count` images if an epoch has them.
+
+    What streams is written over by the next batch: clone what is kept.
+    """
+    batches = data.batches
+    batches.begin(0, 0)
+    for _ in range(min(-(-count // batches.cut.batch), batches.samples // batches.cut.batch)):
+        batches.load()
+        yield from (batches.batch(number) for number in range(batches.cut.passes))
+        batches.advance()
+
+
+def reference_pool(recipe: Recipe, data: TrainingData) -> ReferencePool | None:
+    """What training draws references from; None: from each batch itself, or there are none."""
+    if not isinstance(recipe.protocol, AnchoredProtocol):
+        return None
+    pool, _ = make_pool(recipe.protocol, data.context)
+    return None if pool is None else ReferencePool(pool.permute(0, 3, 1, 2))
+
+
+def corrupt_images(images: Tensor, name: str, severity: int) -> Tensor:
+    """The images under a corruption, as `killick.evaluate` makes them."""
     table = choose_table(images.shape[-2:])
-    known = list_corruptions("c", table)
-    for name in known if names is None else names:
-        check_option("a corruption", name, [*known, *list_corruptions("cbar", table)])
-        for severity in severities:
-            parts = [
-                corrupt(
-                    part,
-                    name,
-                    severity,
-                    table=table,
-                    generator=block_generator(seed, name, severity, block, images.device),
-                )
-                for block, part in enumerate(images.split(BLOCK))
-            ]
-            yield CorruptedImages(name, severity, torch.cat(parts))
+    parts = []
+    for block, part in enumerate(images.split(BLOCK)):
+        generator = block_generator(0, name, severity, block, images.device)
+        parts.append(corrupt(part, name, severity, table=table, generator=generator))
+    return torch.cat(parts)

@@ -1,18 +1,19 @@
 """Fig. 6: are anchored networks better to build on? Linear probes on other data and domains."""
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from killick.errors import OptionError
 from killick.settings import setting
-from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, StudyArm, protocol_arms
-
-if TYPE_CHECKING:
-    from killick.report.figures import Figure
-    from killick.report.tables import TextTable
-    from killick.studies.findings import Findings, Results
+from killick.studies.findings import (
+    Findings,
+    Results,
+    Values,
+    compare_values,
+    format_mean,
+    make_table,
+)
+from killick.studies.plots import Plot, draw_figure, draw_points
+from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, compare_protocols
 
 # Accuracy of a probe on the standard and on the proposed ViT-B/16 of ImageNet, by training and test
 # data. Fig. 6a: the same data. Fig. 6b: domains of DomainNet.
@@ -29,7 +30,7 @@ PAPER = {
     ("sketch", "clipart"): (35.4, 37.76),
     ("sketch", "painting"): (31.42, 32.7),
 }
-_BASE = "standard"
+_PAPER_COLUMNS = ("paper: standard", "paper: masked")
 _TASKS = {"id": "the same data", "ood": "other domains"}
 
 
@@ -45,29 +46,23 @@ class Options:
         ["real", "sketch"], "domains that probes are trained on, to be tested on the others"
     )
     alphas: list[float] = setting(
-        [0.4, 0.0], "share of masked steps of a probe, a probe each; the first is compared"
+        [0.4, 0.0],
+        "share of masked steps of a probe, a probe each; the first is compared",
+        least=0,
+        most=1,
     )
     probe_target: str = setting("label", "of masked steps of a probe", among=("label", "uniform"))
     draws: int = setting(4, "references of each image, and references to test with", least=1)
     probe_epochs: int = setting(60, "of a probe", least=1)
     probe_batch: int = setting(128, "images of its step", least=1)
     rates: list[float] = setting(
-        [1.0, 3.0, 10.0, 30.0], "learning rates; each probe takes the best on held-out images"
+        [1.0, 3.0, 10.0, 30.0],
+        "learning rates; each probe takes the best on held-out images",
+        above=0,
     )
     probe_decay: float = setting(1e-5, "of its weights", least=0)
     train_limit: int | None = setting(None, "images to train a probe on; none: all", least=2)
     test_limit: int | None = setting(None, "images of each test; none: all", least=1)
-
-
-def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
-    """The protocols themselves; probes are trained on each."""
-    if not options.alphas or not 0 <= min(options.alphas) <= max(options.alphas) <= 1:
-        raise OptionError(f"--alphas needs values between 0 and 1, found {options.alphas}.")
-    if not options.rates or min(options.rates) <= 0:
-        raise OptionError(f"--rates needs values above 0, found {options.rates}.")
-    if not options.targets and options.domains is None:
-        raise OptionError("--targets or --domains is needed to train probes on.")
-    return protocol_arms(options.protocols)
 
 
 def find_data(options: Options) -> list[str]:
@@ -76,188 +71,82 @@ def find_data(options: Options) -> list[str]:
     return [*options.targets, *folders]
 
 
-@dataclass(frozen=True)
-class ProbeTest:
-    """What a probe was trained and tested on.
-
-    Attributes:
-        task: "id": the same data; "within": the same domain; "ood": another domain.
-        source: Training data.
-        target: Test data.
-    """
-
-    task: str
-    source: str
-    target: str
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Source and target without their kind and folders."""
-        source, target = (
-            name.partition(":")[2].rstrip("/").rpartition("/")[2] or name
-            for name in (self.source, self.target)
-        )
-        return source, target
-
-
-@dataclass(frozen=True)
-class ProbeResults:
-    """Accuracies of the probes of an arm.
-
-    Attributes:
-        protocol: How the network was trained.
-        alpha: How often the probe was masked.
-        top1: By test and seed, with the first reference.
-        over_references: By test the standard deviation over references, mean over seeds.
-    """
-
-    protocol: str
-    alpha: float
-    top1: Mapping[ProbeTest, Mapping[int, float]]
-    over_references: Mapping[ProbeTest, float]
-
-    def mean_over(self, tests: Iterable[ProbeTest]) -> dict[int, float]:
-        """By seed, the mean over tests; of seeds that have them all."""
-        rows = [self.top1.get(test, {}) for test in tests]
-        seeds = [seed for seed in (rows[0] if rows else ()) if all(seed in row for row in rows)]
-        return {seed: statistics.fmean(row[seed] for row in rows) for seed in seeds}
-
-
-def collect(results: "Results") -> list[ProbeResults]:
-    """The probes of each arm, those of the first alpha first."""
-    found = []
-    for protocol in results.levels("protocol"):
-        for alpha in dict.fromkeys((*results.plan.options.alphas, 0.0)):
-            values: dict[ProbeTest, dict[int, dict[int, float]]] = {}
-            for each in results.records(metric="top1", protocol=protocol, alpha=alpha):
-                test = ProbeTest(str(each["task"]), str(each["source"]), str(each["target"]))
-                seeds = values.setdefault(test, {})
-                seeds.setdefault(int(each["seed"]), {})[int(each["reference"])] = each["value"]
-            top1 = {
-                test: {seed: rows[0] for seed, rows in sorted(seeds.items())}
-                for test, seeds in values.items()
-            }
-            spreads = {
-                test: [statistics.stdev(rows.values()) for rows in seeds.values() if len(rows) > 1]
-                for test, seeds in values.items()
-            }
-            means = {test: statistics.fmean(each) for test, each in spreads.items() if each}
-            if values:
-                found.append(ProbeResults(protocol, alpha, top1, means))
-    return found
-
-
-def first_of_each(probes: Sequence[ProbeResults]) -> dict[str, ProbeResults]:
-    """By protocol the probe of the first alpha."""
-    found: dict[str, ProbeResults] = {}
-    for each in probes:
-        found.setdefault(each.protocol, each)
-    return found
-
-
-def find(results: "Results") -> "Findings":
+def find(results: Results) -> Findings:
     """Accuracy of probes by test and arm, beside the paper's."""
-    from killick.studies.findings import (
-        Findings,
-        format_difference,
-        paired_difference,
-        verdict,
-    )
 
-    probes = collect(results)
-    first, parts = first_of_each(probes), []
-    base = first.get(_BASE)
-    for task, words in _TASKS.items():
-        tests = [test for test in _tests(probes) if test.task == task]
-        for each in first.values() if base and tests else ():
-            if base is not None and each is not base:
-                gap = paired_difference(each.mean_over(tests), base.mean_over(tests))
-                text = f"{each.protocol} {format_difference(gap)} ({verdict(gap)})"
-                parts.append(f"{text} on {words}")
-    headline = f"Accuracy of probes against {_BASE} networks: {'; '.join(parts) or 'unknown'}."
-    spreads = [value for each in probes for value in each.over_references.values()]
-    notes = ["A fixed fifth of each source domain is held out to test on the domain itself."]
-    notes = notes if results.plan.options.domains else []
-    if spreads:
-        deviation = (
-            f"{100 * statistics.fmean(spreads):.2f} on average, {100 * max(spreads):.2f} at most"
-        )
-        notes.append(f"Standard deviation of the accuracy over references: {deviation}.")
-    table, figure = tabulate(results, probes), draw(results, probes)
-    return Findings(headline, (figure,), (table,), notes=tuple(notes))
+    def values(probe: tuple[str, float], **known: str) -> Values:
+        return results.by_seed("top1", reference=0, protocol=probe[0], alpha=probe[1], **known)
 
+    def compare(probe: tuple[str, float], **known: str) -> str:
+        return compare_values(values(probe, **known), values(base, **known))
 
-def _tests(probes: Iterable[ProbeResults]) -> list[ProbeTest]:
-    return list(dict.fromkeys(test for each in probes for test in each.top1))
-
-
-def tabulate(results: "Results", probes: Sequence[ProbeResults]) -> "TextTable":
-    """A row for each test with the paper's values, then the tests that only the paper has."""
-    from killick.report.tables import TextTable
-    from killick.studies.findings import NONE, format_difference, format_mean, paired_difference
-
-    first = first_of_each(probes)
-    others = [each for each in first.values() if each.protocol != _BASE] if _BASE in first else []
-    unmasked = [each for each in probes if first[each.protocol] is not each]
-    columns = ["trained on → tested on", *first]
-    columns += [f"{each.protocol} − {_BASE}" for each in others]
-    columns += [f"{each.protocol}, probe alpha {each.alpha:g}" for each in unmasked]
-    columns += ["paper: standard", "paper: masked"]
+    alphas, base = [*results.plan.options.alphas, 0.0], ("standard", 0.0)
+    first = {  # by protocol the probe with the first alpha
+        protocol: next((protocol, alpha) for alpha in alphas if values((protocol, alpha)))
+        for protocol in results.levels("protocol")
+    }
+    others = [
+        (protocol, alpha)
+        for protocol in first
+        for alpha in dict.fromkeys(alphas)
+        if (protocol, alpha) not in first.values() and values((protocol, alpha))
+    ]
+    compared = [probe for probe in first.values() if probe != base]
+    records = results.records(metric="top1", reference=0)
+    names = ("task", "source", "target")
+    tests = [
+        dict(zip(names, each, strict=True))
+        for each in dict.fromkeys(tuple(record[name] for name in names) for record in records)
+    ]
     rows, left = [], dict(PAPER)
-    for test in _tests(probes):
-        row = [" → ".join(test.names)]
-        row += [format_mean(each.top1.get(test, {}).values()) for each in first.values()]
-        for each in others:
-            base = first[_BASE].top1.get(test, {})
-            row.append(format_difference(paired_difference(each.top1.get(test, {}), base)))
-        row += [format_mean(each.top1.get(test, {}).values()) for each in unmasked]
-        theirs = left.pop(test.names, None)
-        row += [NONE, NONE] if theirs is None else [f"{value:.2f}" for value in theirs]
-        rows.append(tuple(row))
-    for names, values in left.items():
-        empty = [NONE] * (len(columns) - 3)
-        rows.append((" → ".join(names), *empty, *(f"{value:.2f}" for value in values)))
-    return TextTable(
+    groups: dict[str, dict[str, dict[str, Values]]] = {}
+    for test in tests:
+        places = (shorten(test["source"]), shorten(test["target"]))
+        row = {"trained on → tested on": " → ".join(places)}
+        row |= {probe[0]: format_mean(values(probe, **test)) for probe in first.values()}
+        row |= {f"{probe[0]} − standard": compare(probe, **test) for probe in compared}
+        row |= {f"{p}, probe alpha {a:g}": format_mean(values((p, a), **test)) for p, a in others}
+        rows.append(row | published(left.pop(places, ())))
+        group = "The same data" if test["task"] == "id" else f"Trained on {test['source']}"
+        lines = groups.setdefault(group, {protocol: {} for protocol in first})
+        for protocol, probe in first.items():
+            lines[protocol][places[1]] = values(probe, **test)
+    for places, pair in left.items():
+        rows.append({"trained on → tested on": " → ".join(places)} | published(pair))
+    table = make_table(
         "study-adaptation-table",
         "Accuracy of linear probes, %",
-        tuple(columns),
-        tuple(rows),
-        f"Probes of anchored networks are masked with alpha {results.plan.options.alphas[0]:g} unless"
-        " a column names another. Mean ± standard deviation over seeds; differences with 95 %"
-        " intervals over seeds. Paper: ViT-B/16 of ImageNet.",
+        rows,
+        f"Probes of anchored networks are masked with alpha {alphas[0]:g} unless a column names"
+        " another. Paper: ViT-B/16 of ImageNet.",
+    )
+    plots = [Plot(group, lines, "accuracy, %") for group, lines in groups.items()]
+    gaps = [
+        f"{probe[0]} {compare(probe, task=task)} on {words}"
+        for task, words in _TASKS.items()
+        if any(test["task"] == task for test in tests)
+        for probe in compared
+    ]
+    return Findings(
+        f"Accuracy of probes against standard networks: {'; '.join(gaps)}.",
+        (draw_figure("study-adaptation", plots, draw_points),),
+        (table,),
     )
 
 
-def draw(results: "Results", probes: Sequence[ProbeResults]) -> "Figure":
-    """The accuracy of each protocol, a panel for each training domain."""
-    from killick.report.figures import Figure
-    from killick.studies.plots import draw_points
+def published(pair: Sequence[float]) -> dict[str, str]:
+    """The paper's values as columns."""
+    return dict(zip(_PAPER_COLUMNS, (f"{value:.2f}" for value in pair), strict=False))
 
-    first = first_of_each(probes)
-    groups: dict[str, list[ProbeTest]] = {}
-    for test in _tests(probes):
-        group = "The same data" if test.task == "id" else f"Trained on {test.source}"
-        groups.setdefault(group, []).append(test)
-    panels, records = [], []
-    for number, (heading, tests) in enumerate(groups.items()):
-        rows = {
-            test.names[1]: {
-                protocol: [100 * value for value in each.top1[test].values()]
-                for protocol, each in first.items()
-                if test in each.top1
-            }
-            for test in tests
-        }
-        name = f"study-adaptation-{number}"
-        panels.append(draw_points(results, rows, name, heading, "accuracy, %", left=92))
-        records += [
-            (test.task, test.source, test.target, protocol, seed, 100 * value)
-            for test in tests
-            for protocol, each in first.items()
-            for seed, value in each.top1.get(test, {}).items()
-        ]
-    columns = ("task", "source", "target", "protocol", "seed", "top1")
-    return Figure("study-adaptation", "", tuple(panels), columns, tuple(records))
+
+def shorten(data: str) -> str:
+    """The name of data without its kind and folders.
+
+    Example:
+        >>> shorten("imagefolder:/data/flowers102"), shorten("digits")
+        ('flowers102', 'digits')
+    """
+    return data.partition(":")[2].rstrip("/").rpartition("/")[2] or data
 
 
 _FOLDERS = ("ucf101", "flowers102", "stanford-cars")
@@ -268,7 +157,7 @@ STUDY = Study(
     about="accuracy of linear probes on frozen networks, on other data and on other domains",
     options=Options,
     varies=("protocols",),
-    arms=make_arms,
+    arms=compare_protocols,
     findings=find,
     measure="killick.studies.adaptation.probes:measure",
     needs=find_data,
@@ -297,6 +186,7 @@ STUDY = Study(
         ),
     },
     notes=(
+        "A fixed fifth of each source domain is held out to test on the domain itself.",
         "The paper states neither optimizer nor learning rate of the probes: SGD with a cosine"
         " schedule, the same steps for all, the best of the same learning rates on held-out images.",
     ),

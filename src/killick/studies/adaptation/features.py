@@ -4,14 +4,13 @@ An image of an anchored network has a feature vector for each reference, and one
 with the reference masked. A probe trains on both; they are computed once.
 """
 
-from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored, evaluating, pair
-from killick.core.inspection import inputs_of, run
+from killick.core.inspection import inputs_of, outputs_of, run
 from killick.core.references import ReferencePool, take
 from killick.core.standard import Standard
 from killick.data.image_set import ImageSet
@@ -26,36 +25,20 @@ _REFERENCES, _TESTED = 0xFEA7, 0xFEA8  # keys of the draws: for each image, or f
 
 def find_head(net: nn.Module, x: Tensor) -> str:
     """The name of the linear layer that computes the logits, found by running the network."""
-    seen: dict[str, Tensor] = {}
-
-    def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        def record(_: nn.Module, read: tuple[Tensor, ...], computed: Tensor) -> None:
-            seen[name] = computed.detach().clone()
-
-        return module.register_forward_hook(record)
-
-    handles = [watch(n, m) for n, m in net.named_modules() if isinstance(m, nn.Linear)]
-    try:
-        logits = run(net, x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    found = [name for name, computed in seen.items() if torch.equal(computed, logits)]
+    linear = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    logits = run(net, x)
+    computed = outputs_of(net, linear, x)
+    found = [name for name, output in computed.items() if torch.equal(output, logits)]
     if not found:
         raise StemError(
-            f"cannot probe {type(net).__name__}: none of its {len(seen)} linear layers computes the"
+            f"cannot probe {type(net).__name__}: none of its {len(linear)} linear layers computes the"
             " logits. Use a network that ends with one."
         )
     return found[-1]
 
 
 class Backbone:
-    """A trained model, read before its last layer.
-
-    Attributes:
-        anchored: Whether features depend on a reference.
-        width: Features of an image.
-    """
+    """A trained model, read before its last layer."""
 
     def __init__(self, model: Anchored | Standard) -> None:
         self._model = model
@@ -87,26 +70,13 @@ class Backbone:
 
 
 class FeatureReader:
-    """Features of whole sets from a trained job.
-
-    Args:
-        job: The job.
-        draws: References for each image.
-
-    Attributes:
-        backbone: What is read.
-        draws: References for each image; 1 for a standard network.
-        kinds: 2, unmasked and masked; 1 for a standard network.
-        seen: Forward passes so far, in images.
-        tick: Called with `seen` after each block.
-    """
+    """Features of whole sets from a trained job, with so many references for each image."""
 
     def __init__(self, job: TrainedJob, draws: int) -> None:
-        self._job, self.seen = job, 0
-        self.tick: Callable[[int], None] = lambda seen: None
+        self._job = job
         self.backbone = Backbone(job.model)
         self.draws = draws if self.backbone.anchored else 1
-        self.kinds = 2 if self.backbone.anchored else 1
+        self.kinds = 2 if self.backbone.anchored else 1  # unmasked and masked
 
     def read_training(self, images: ImageSet) -> Tensor:
         """Features `(draws, kinds, n, width)` of training images: kinds are unmasked and masked.
@@ -126,7 +96,6 @@ class FeatureReader:
                 for kind in range(self.kinds):
                     read = self.backbone.read(block, references, masked=kind == MASKED)
                     found[draw, kind, place] = read
-            self._count(self.draws * self.kinds * len(block))
         return found
 
     def read_test(self, images: ImageSet, references: Tensor | None) -> Tensor:
@@ -138,7 +107,6 @@ class FeatureReader:
             for number, view in enumerate(views):
                 same = None if view is None else view.expand(block.shape)
                 found[number, place] = self.backbone.read(block, same)
-            self._count(len(views) * len(block))
         return found
 
     def choose_references(self, images: ImageSet) -> Tensor | None:
@@ -146,21 +114,16 @@ class FeatureReader:
         if not self.backbone.anchored:
             return None
         seed = key(self._job.recipe.seed, _TESTED) % 2**63
-        return self._load(images.part(_choose(images, min(self.draws, len(images)), seed)))
-
-    def _count(self, images: int) -> None:
-        self.seen += images
-        self.tick(self.seen)
+        return self._job.load_images(
+            images.part(_choose(images, min(self.draws, len(images)), seed))
+        )
 
     def _pool(self, images: ImageSet) -> ReferencePool:
         """Images to draw references from: the whole set, or a balanced part that fits."""
         size = self._job.recipe.data.size
         room = max(1, _POOL_BYTES // (3 * size * size))
         part = images.part(_choose(images, min(room, len(images)), self._job.recipe.seed))
-        return ReferencePool(self._load(part), part.labels, balanced=True)
-
-    def _load(self, images: ImageSet) -> Tensor:
-        return torch.cat([block for _, block in self._job.blocks(images)])
+        return ReferencePool(self._job.load_images(part), part.labels, balanced=True)
 
 
 def _choose(images: ImageSet, count: int, seed: int) -> Tensor:

@@ -7,11 +7,10 @@ steps, and its learning rate is chosen in the same way.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from killick.data.sources import load_sets
 from killick.data.splits import limit_images, stratified
 from killick.errors import DataError, DivergedError
 from killick.results.measurements import Measured, Record
-from killick.runtime.progress import Display, DisplayFactory
+from killick.runtime.progress import DisplayFactory
 from killick.studies.adaptation.domains import load_domains
 from killick.studies.adaptation.features import UNMASKED, FeatureReader
 from killick.studies.trained_job import TrainedJob, open_job
@@ -40,35 +39,21 @@ _FITTING, _CHOOSING = 0xF17, 0xC40
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How a probe is trained.
-
-    Attributes:
-        epochs: Passes over its training images.
-        batch: Images of a step.
-        weight_decay: Of the weights, not of the bias.
-        alpha: Share of steps with masked references.
-        target: Of masked steps: "label" or "uniform".
-        seed: Of everything random.
-    """
+    """How a probe is trained."""
 
     epochs: int
     batch: int
-    weight_decay: float
-    alpha: float
-    target: str
+    weight_decay: float  # of the weights, not of the bias
+    alpha: float  # share of steps with masked references
+    target: str  # of masked steps: "label" or "uniform"
     seed: int
 
 
 class Probe(nn.Module):
     """A linear layer over standardized features.
 
-    They are also divided by the root of their number, so that one learning rate fits networks of any
-    width.
-
-    Args:
-        features: Of the training images, `(draws, kinds, n, width)`; the unmasked ones are
-            standardized, as the probe is tested on such.
-        classes: How many there are.
+    They are those of the training images, unmasked, as the probe is tested on such. They are also
+    divided by the root of their number, so that one learning rate fits networks of any width.
     """
 
     mean: Tensor
@@ -99,15 +84,9 @@ def fit_probe(
     """A probe trained on cached features.
 
     Each step draws one of the references of every image, and with probability `alpha` masks the
-    reference for the whole batch.
-
-    Args:
-        features: `(draws, kinds, n, width)`, see `FeatureReader.read_training`; with one kind nothing
-            can be masked.
-        labels: `(n,)`, on the same device.
-        classes: How many there are.
-        rate: Highest learning rate of a cosine schedule.
-        settings: See there.
+    reference for the whole batch. Features are `(draws, kinds, n, width)`, see
+    `FeatureReader.read_training`; with one kind nothing can be masked. The learning rate is the highest
+    of a cosine schedule.
     """
     draws, kinds, n, _ = features.shape
     probe = Probe(features, classes)
@@ -174,37 +153,20 @@ def score(logits: Tensor, labels: Tensor) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class ProbeTask:
-    """What a probe is trained and tested on.
+class ProbeTask(NamedTuple):
+    """What a probe is trained and tested on."""
 
-    Attributes:
-        source: Name of its training data.
-        train: Its training images.
-        tests: The task, name and images of each test.
-    """
-
-    source: str
+    source: str  # name of its training data
     train: ImageSet
-    tests: tuple[tuple[str, str, ImageSet], ...]
+    tests: list[tuple[str, str, ImageSet]]  # task, name and images of each
 
     def last_record(self, alpha: float) -> Record:
         """What identifies the last record of a probe."""
         return {"metric": CHOSEN, "task": self.tests[0][0], "source": self.source, "alpha": alpha}
 
-    def passes(self, draws: int, kinds: int) -> int:
-        """Forward passes, in images."""
-        tested = sum(len(images) for _, _, images in self.tests)
-        return draws * (kinds * len(self.train) + tested)
-
 
 def measure(
-    folder: Path,
-    options: Mapping[str, Any],
-    kept: Measured,
-    *,
-    device: torch.device,
-    show: DisplayFactory,
+    folder: Path, options: Record, kept: Measured, *, device: torch.device, show: DisplayFactory
 ) -> None:
     """Train and test probes on the features of a trained job.
 
@@ -214,38 +176,33 @@ def measure(
     job = open_job(folder, device)
     reader = FeatureReader(job, options["draws"])
     alphas = options["alphas"] if reader.backbone.anchored else [0.0]
-    tasks = [*_data_tasks(job, options), *_domain_tasks(options)]
-    sizes = [task.passes(reader.draws, reader.kinds) for task in tasks]
-    todo = [[a for a in alphas if kept.find(**task.last_record(a)) is None] for task in tasks]
-    done = sum(size for size, wanted in zip(sizes, todo, strict=True) if not wanted)
-    with show(f"probes on {folder.name}", sum(sizes), done, "image") as display:
-        reader.seen = done
-        for task, wanted in zip(tasks, todo, strict=True):
-            if wanted:
-                reader.tick = partial(_report, display, f"probe on {task.source}")
-                _measure_task(task, wanted, reader, options, kept, job.recipe.seed)
-
-
-def _report(display: Display, text: str, seen: int) -> None:
-    display.update(seen, text)
+    tasks = list(_find_tasks(job, options))
+    with show(f"probes on {folder.name}", len(tasks), 0, "source") as display:
+        for number, task in enumerate(tasks):
+            display.update(number, f"probe on {task.source}")
+            left = [alpha for alpha in alphas if kept.find(**task.last_record(alpha)) is None]
+            if left:
+                _measure_task(task, left, reader, options, kept, job.recipe.seed)
 
 
 def _measure_task(
     task: ProbeTask,
     alphas: Sequence[float],
     reader: FeatureReader,
-    options: Mapping[str, Any],
+    options: Record,
     kept: Measured,
     seed: int,
 ) -> None:
     """Train a probe for each alpha, test it, and keep the results."""
-    features = reader.read_training(task.train)
-    labels, classes = task.train.labels.to(features.device), task.train.classes
-    references = reader.choose_references(task.train)
-    tests = [
-        (kind, name, reader.read_test(images, references), images.labels.to(features.device))
-        for kind, name, images in task.tests
-    ]
+    train = limit_images(task.train, options["train_limit"])
+    features = reader.read_training(train)
+    labels, classes = train.labels.to(features.device), train.classes
+    references = reader.choose_references(train)
+    tests = []
+    for kind, name, images in task.tests:
+        images = limit_images(images, options["test_limit"])
+        read = reader.read_test(images, references)
+        tests.append((kind, name, read, images.labels.to(features.device)))
     name_key = int.from_bytes(hashlib.sha256(task.source.encode()).digest()[:8])
     for alpha in alphas:
         settings = ProbeSettings(
@@ -259,52 +216,35 @@ def _measure_task(
         rate = choose_rate(features, labels, classes, options["rates"], settings)
         probe = fit_probe(features, labels, classes, rate, settings)
         found = [
-            (
-                {"metric": metric, "task": kind, "source": task.source, "alpha": alpha}
-                | {"target": name, "reference": number},
-                value,
-            )
+            {
+                "metric": metric,
+                "task": kind,
+                "source": task.source,
+                "alpha": alpha,
+                "target": name,
+                "reference": number,
+                "value": value,
+            }
             for kind, name, read, truth in tests
             for number, logits in enumerate(probe(read))
             for metric, value in score(logits, truth).items()
         ]
-        new = [{**which, "value": value} for which, value in found if not kept.find(**which)]
-        kept.add(*new, {**task.last_record(alpha), "value": rate})
+        kept.add(*found, {**task.last_record(alpha), "value": rate})
 
 
-def _data_tasks(job: TrainedJob, options: Mapping[str, Any]) -> list[ProbeTask]:
-    """Probes that are trained and tested on the same data."""
-    tasks = []
+def _find_tasks(job: TrainedJob, options: Record) -> Iterator[ProbeTask]:
+    """A probe for each of the targets, and one for each source domain, tested on all domains."""
     data = job.recipe.data
     for name in dict.fromkeys(options["targets"]):
         sets = load_sets(name, root=data.root, download=data.download)
         if sets.train is None or sets.test is None:
             raise DataError(f"--targets needs data with a training and a test set, found {name}.")
-        tasks.append(_limit(name, sets.train, [(SAME_DATA, name, sets.test)], options))
-    return tasks
-
-
-def _domain_tasks(options: Mapping[str, Any]) -> list[ProbeTask]:
-    """Probes that are trained on one domain and tested on that and all others."""
+        yield ProbeTask(name, sets.train, [(SAME_DATA, name, sets.test)])
     if options["domains"] is None:
-        return []
+        return
     sources = list(dict.fromkeys(options["sources"]))
     domains = load_domains(Path(options["domains"]), options["styles"], sources)
-    tasks = []
     for source in sources:
+        tests = [(OTHER_DOMAIN, n, each.whole) for n, each in domains.items() if n != source]
         own = domains[source]
-        tests = [(SAME_DOMAIN, source, own.held)]
-        tests += [(OTHER_DOMAIN, n, each.whole) for n, each in domains.items() if n != source]
-        tasks.append(_limit(source, own.train, tests, options))
-    return tasks
-
-
-def _limit(
-    source: str,
-    train: ImageSet,
-    tests: Sequence[tuple[str, str, ImageSet]],
-    options: Mapping[str, Any],
-) -> ProbeTask:
-    """A task with as many images as the options allow, stratified by class."""
-    limited = [(kind, n, limit_images(images, options["test_limit"])) for kind, n, images in tests]
-    return ProbeTask(source, limit_images(train, options["train_limit"]), tuple(limited))
+        yield ProbeTask(source, own.train, [(SAME_DOMAIN, source, own.held), *tests])

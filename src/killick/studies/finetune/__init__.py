@@ -8,20 +8,16 @@ differ in their learning rates.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from killick.errors import OptionError
 from killick.experiments.arms import ARMS, Arm
 from killick.settings import setting
+from killick.studies.findings import Findings, Results, Values, make_table
+from killick.studies.plots import draw_figure, draw_points, plot_metric
 from killick.studies.study import STUDIES, Size, Study, StudyArm
 
-if TYPE_CHECKING:
-    from killick.report.figures import Figure
-    from killick.report.tables import TextTable
-    from killick.studies.findings import Findings, Results
-
 TUNED = ("standard", "masked-label")
-_COLUMNS = (
+_METRICS = (
     *("clean_top1", "corrupted_top1", "severity5_top1", "corrupted_smooth_ece"),
     "corrupted_smooth_ece_temperature",
 )
@@ -35,7 +31,7 @@ class Options:
     tuning_epochs: int = setting(10, "of fine-tuning", least=1)
     tuning_lr: float = setting(0.02, "highest learning rate of fine-tuning", above=0)
     soup: list[float] = setting(
-        [0.5, 1.0, 2.0], "runs of a soup: their learning rates as multiples of tuning_lr"
+        [0.5, 1.0, 2.0], "runs of a soup: their learning rates as multiples of tuning_lr", above=0
     )
     greedy: bool = setting(
         True, "also greedy soups, chosen on validation images; needs data.validation"
@@ -44,8 +40,6 @@ class Options:
 
 def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
     """The base; fine-tuned both ways, with several learning rates; and masked from scratch."""
-    if any(factor <= 0 for factor in options.soup):
-        raise OptionError(f"--soup needs multiples above 0, found {options.soup}.")
     first, more = options.base_epochs, options.tuning_epochs
     base = Arm("base", {**ARMS["standard"].settings, "epochs": first})
     whole = {**ARMS["masked-label"].settings, "epochs": first + more}
@@ -66,91 +60,36 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyAr
     return found
 
 
-def find(results: "Results") -> "Findings":
+def find(results: Results) -> Findings:
     """All arms side by side, and masked against standard fine-tuning."""
-    from killick.studies.findings import Findings
-
-    tuned, control = _tuned(results, "masked-label"), _tuned(results, "standard")
-    soup = results.arm(way="soup", protocol="masked-label")
-    parts = [
-        f"{words} {results.compare(arm, base, key)}"
-        for words, arm, base, key in (
-            ("corrupted accuracy", tuned, control, "corrupted_top1"),
-            ("smooth ECE", tuned, control, "corrupted_smooth_ece"),
-            (
-                "accuracy against masked from scratch",
-                tuned,
-                results.arm(way="scratch"),
-                "corrupted_top1",
-            ),
-            ("accuracy of a soup against one run", soup, tuned, "corrupted_top1"),
-        )
-        if arm is not None and base is not None
-    ]
-    headline = f"Masked against standard fine-tuning: {'; '.join(parts) or 'unfinished'}."
-    return Findings(headline, (_draw(results),), (_tabulate(results),))
-
-
-def _tuned(results: "Results", protocol: str) -> str | None:
-    return results.arm(way="tuned", protocol=protocol, factor=1.0)
-
-
-def _title(results: "Results", arm: str) -> str:
-    own, options = results.factors[arm], results.plan.options
-    words = f"{own['way'].replace('-', ' ')}, {own['protocol'].removesuffix('-label')}"
-    return f"{words}, lr {options.tuning_lr * own['factor']:g}" if "factor" in own else words
-
-
-def _draw(results: "Results") -> "Figure":
-    from killick.report.figures import Figure
-    from killick.studies.findings import find_measure
-    from killick.studies.plots import draw_points
-
-    panels, records = [], []
-    for key in ("corrupted_top1", "corrupted_smooth_ece"):
-        column = find_measure(key)
-        rows = {
-            _title(results, arm): {
-                str(own["protocol"]): [column.factor * value for value in values]
-            }
-            for arm, own in results.factors.items()
-            if (values := results.values(arm, key).values())
-        }
-        panels.append(
-            draw_points(results, rows, f"study-finetune-{key}", column.title, column.unit)
-        )
-        records += [
-            (arm, seed, key, value)
-            for arm in results.factors
-            for seed, value in results.values(arm, key).items()
-        ]
-    columns = ("arm", "seed", "measure", "value")
-    return Figure("study-finetune", "", tuple(panels), columns, tuple(records))
-
-
-def _tabulate(results: "Results") -> "TextTable":
-    from killick.report.tables import TextTable
-    from killick.studies.findings import find_measure, format_difference, format_mean
-
-    options, control = results.plan.options, _tuned(results, "standard")
-    columns = [find_measure(key) for key in _COLUMNS]
+    options = results.plan.options
+    control, tuned = (results.arm(way="tuned", protocol=each, factor=1.0) for each in TUNED)
     rows = []
     for arm, own in results.factors.items():
         runs = {"base": 0, "tuned": 1, "scratch": 1}.get(own["way"], len(options.soup))
-        row = [_title(results, arm), str(options.base_epochs + runs * options.tuning_epochs)]
-        for each in columns:
-            values = results.values(arm, each.key).values()
-            row.append(format_mean(values, each.factor, each.digits))
-        gap = None if arm == control else results.difference(arm, control, "corrupted_top1")
-        rows.append((*row, format_difference(gap)))
-    titles = [f"{each.title}, {each.unit}" if each.unit else each.title for each in columns]
-    return TextTable(
+        epochs = options.base_epochs + runs * options.tuning_epochs
+        gap = results.compare(arm, control, "corrupted_top1")
+        row = {"arm": arm, "epochs": str(epochs), **results.summarize(arm, _METRICS)}
+        rows.append(row | {"corrupted accuracy − tuned standard": gap})
+    table = make_table(
         "study-finetune-table",
         "A trained network, fine-tuned with and without masked references",
-        ("arm", "epochs", *titles, "corrupted accuracy − tuned standard"),
-        tuple(rows),
-        "Mean ± standard deviation over seeds; differences with 95 % intervals. Epochs of a soup are"
-        " those of all its runs, with one base.",
+        rows,
+        "Epochs of a soup are those of all its runs, with one base.",
+    )
+    plots = []
+    for metric in ("corrupted_top1", "corrupted_smooth_ece"):
+        curves: dict[str, dict[str, Values]] = {protocol: {} for protocol in TUNED}
+        for arm, own in results.factors.items():
+            curves[own["protocol"]][arm] = results.values(arm, metric)
+        plots.append(plot_metric(metric, curves, "arm"))
+    accuracy, error = (
+        results.compare(tuned, control, f"corrupted_{each}") for each in ("top1", "smooth_ece")
+    )
+    return Findings(
+        f"Masked against standard fine-tuning: corrupted accuracy {accuracy}, smooth ECE {error}.",
+        (draw_figure("study-finetune", plots, draw_points),),
+        (table,),
     )
 
 

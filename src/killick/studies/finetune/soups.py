@@ -7,12 +7,10 @@ images, for anchored models on unmasked pairs.
 import copy
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +20,9 @@ from killick.core.batchnorm import estimate, tracked_norms
 from killick.core.references import ReferencePool
 from killick.core.settle import settle
 from killick.core.standard import Standard
-from killick.data.batches import Batches
-from killick.errors import DataError, OptionError
+from killick.errors import DataError
 from killick.evaluation.evaluator import evaluate
 from killick.experiments.jobs import Job
-from killick.protocols.anchored_protocol import AnchoredProtocol
-from killick.protocols.references.reference_sampler import make_pool
 from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.processes import Processes, choose_device
@@ -35,7 +30,7 @@ from killick.runtime.progress import DisplayFactory
 from killick.storage.loading import load
 from killick.storage.saving import save
 from killick.studies.study import Plan
-from killick.studies.trained_job import TrainedJob, open_job
+from killick.studies.trained_job import TrainedJob, first_batches, open_job, reference_pool
 from killick.training.output_folder import open_folder
 from killick.training.recipe import Recipe
 from killick.training.training_data import load_training_data
@@ -47,36 +42,18 @@ Model = Anchored | Standard
 
 @dataclass(frozen=True)
 class StatisticsImages:
-    """Training images for BatchNorm statistics.
+    """Training images for BatchNorm statistics."""
 
-    Attributes:
-        batches: uint8, augmented as in training.
-        pool: What references are drawn from; None: from each batch itself.
-        seed: Of these draws.
-    """
-
-    batches: tuple[Tensor, ...]
-    pool: ReferencePool | None = None
-    seed: int = 0
+    batches: tuple[Tensor, ...]  # uint8, augmented as in training
+    pool: ReferencePool | None = None  # of references; None: each batch itself
+    seed: int = 0  # of the draws of references
 
 
 def take_samples(recipe: Recipe, device: torch.device) -> StatisticsImages:
     """The first training images of a run, and its reference pool."""
     data = load_training_data(recipe, Processes(0, 1, device))
-    batches: Batches = data.batches
-    cut = batches.cut
-    steps = min(-(-IMAGES // cut.batch), batches.samples // cut.batch)
-    batches.begin(0, 0)
-    taken = []
-    for _ in range(steps):
-        batches.load()
-        taken += [batches.batch(number).images.clone() for number in range(cut.passes)]
-        batches.advance()
-    protocol, drawn = recipe.protocol, None
-    if isinstance(protocol, AnchoredProtocol):
-        drawn, _ = make_pool(protocol, data.context)
-    pool = None if drawn is None else ReferencePool(drawn.permute(0, 3, 1, 2))
-    return StatisticsImages(tuple(taken), pool, recipe.seed)
+    batches = tuple(batch.images.clone() for batch in first_batches(data, IMAGES))
+    return StatisticsImages(batches, reference_pool(recipe, data), recipe.seed)
 
 
 def average(models: Sequence[Model], samples: StatisticsImages) -> Model:
@@ -84,8 +61,6 @@ def average(models: Sequence[Model], samples: StatisticsImages) -> Model:
 
     Everything else is that of the first. If all weights are equal, its statistics stay too.
     """
-    for other in models[1:]:
-        _check_alike(models[0], other)
     soup = copy.deepcopy(models[0]).eval()
     weights = [dict(model.named_parameters()) for model in models]
     changed = False
@@ -94,32 +69,19 @@ def average(models: Sequence[Model], samples: StatisticsImages) -> Model:
             mean = torch.stack([each[name].double() for each in weights]).mean(0)
             changed |= any(not torch.equal(each[name], weight) for each in weights[1:])
             weight.copy_(mean)
-    if changed:
-        update_statistics(soup, samples)
+    if changed and (norms := tracked_norms(soup)):
+        if isinstance(soup, Anchored):
+            generator = torch.Generator(weight.device).manual_seed(samples.seed)
+            settle(soup, samples.batches, references=samples.pool, generator=generator)
+        else:
+            estimate(norms, soup, (partial(soup, images) for images in samples.batches))
     return soup
-
-
-def update_statistics(model: Model, samples: StatisticsImages) -> None:
-    """Re-estimate BatchNorm statistics: on unmasked pairs, or on images for a standard model."""
-    norms = tracked_norms(model)
-    if not norms:
-        return
-    if isinstance(model, Anchored):
-        device = next(model.parameters()).device
-        generator = torch.Generator(device).manual_seed(samples.seed)
-        settle(model, samples.batches, references=samples.pool, generator=generator)
-    else:
-        estimate(norms, model, (partial(model, images) for images in samples.batches))
 
 
 def average_greedily(
     models: Sequence[Model], samples: StatisticsImages, score: Callable[[Model], float]
 ) -> tuple[Model, list[int]]:
-    """A greedy soup: starts with the best model and adds each next one that does not hurt.
-
-    Returns:
-        The soup, and which models are in it, the best first.
-    """
+    """A greedy soup, and which models are in it: the best, then each next that does not hurt."""
     scores = [score(model) for model in models]
     best, *others = sorted(range(len(models)), key=lambda number: -scores[number])
     kept, soup, reached = [best], average([models[best]], samples), scores[best]
@@ -166,25 +128,21 @@ def _make_soup(
     """The run folder of a soup: averaged and evaluated as far as it is not yet."""
     arm = f"{factors['way']}-{factors['protocol']}"
     names = [job.folder.name for job in jobs]
-    asked = _digest([arm, names, dict(plan.evaluation)])
-    folder = output.absolute() / f"{arm}-seed{seed}-{_digest([arm, names])[:6]}"
-    there = read_job(folder)
-    if there.get("finished") is True and there.get("evaluation_digest") == asked:
+    digest = hashlib.sha256(json.dumps([arm, names]).encode()).hexdigest()[:6]
+    folder = output.absolute() / f"{arm}-seed{seed}-{digest}"
+    asked = jobs[0].evaluation_digest
+    if read_job(folder).get("evaluation_digest") == asked:
         return folder
-    began = time.monotonic()
     if not (folder / "model" / "config.json").exists():
         _save_soup(factors["way"], [job.folder for job in jobs], folder, choose_device(device))
-    made = time.monotonic()
     name = folder.name
     evaluate(str(folder), **plan.evaluation, name=name, device=device, folder=folder, show=show)
-    taken = {"train": made - began, "evaluate": time.monotonic() - made}
     about = {
         "arm": arm,
         "seed": seed,
         "finished": True,
         "evaluation_digest": asked,
         "factors": dict(factors),
-        "seconds": {stage: round(seconds, 1) for stage, seconds in taken.items()},
         "ingredients": names,
     }
     write_atomic(folder / JOB, json.dumps(about, indent=2) + "\n")
@@ -223,48 +181,3 @@ def _validation_accuracy(job: TrainedJob) -> Callable[[Model], float]:
     alone = Processes(0, 1, job.device)
     held = ValidationSet(images, job.view, alone, resident=True)
     return lambda model: validate(model, held, alone).accuracy
-
-
-def _check_alike(first: Model, other: Model) -> None:
-    """Refuse models that cannot be averaged."""
-    for what in (_kind, _shapes, _normalization, _classes, _references, _start):
-        one, two = what(first), what(other)
-        if one != two:
-            differing = next(
-                (pair for pair in zip(one, two, strict=False) if pair[0] != pair[1]), (one, two)
-            )
-            raise OptionError(
-                f"cannot average models with different {what.__name__[1:]}:"
-                f" {differing[0]} and {differing[1]}. Average runs fine-tuned from the same network."
-            )
-
-
-def _kind(model: Model) -> tuple[str, ...]:
-    return (type(model).__name__,)
-
-
-def _shapes(model: Model) -> tuple[str, ...]:
-    return tuple(f"{name} {tuple(weight.shape)}" for name, weight in model.named_parameters())
-
-
-def _normalization(model: Model) -> tuple[str, ...]:
-    return () if model.normalize is None else (f"{model.normalize.mean} {model.normalize.std}",)
-
-
-def _classes(model: Model) -> tuple[str, ...]:
-    return tuple(model.class_names or ())
-
-
-def _references(model: Model) -> tuple[str, ...]:
-    return (str(model.reference_policy),) if isinstance(model, Anchored) else ()
-
-
-def _start(model: Model) -> tuple[str, ...]:
-    """The network that a run started from; fresh weights are known by their seed."""
-    facts = model.provenance.get("facts") or {}
-    return (str(facts.get("start") or f"fresh weights of seed {facts.get('seed', 'unknown')}"),)
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -6,7 +6,7 @@ as candidates. Seconds are measured separately, on clean images, one protocol at
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from killick.data.splits import limit_images
 from killick.data.transforms import erase
 from killick.errors import OptionError
 from killick.protocols.anchored_protocol import AnchoredProtocol
-from killick.protocols.references.reference_sampler import STATISTICS_IMAGES, make_pool
+from killick.protocols.references.reference_sampler import STATISTICS_IMAGES
+from killick.report.formatting import count_words
 from killick.results.measurements import Measured, Record
 from killick.runtime.processes import Processes
 from killick.runtime.progress import DisplayFactory
@@ -41,48 +42,37 @@ from killick.studies.inference import (
     TRANSDUCTIVE,
     WORST,
 )
-from killick.studies.trained_job import TrainedJob, corrupt_all, open_job
-from killick.training.recipe import Recipe
-from killick.training.training_data import TrainingData, load_training_data
-
-_COORDINATES = ("metric", "inference", "draw", "corruption", "severity")
+from killick.studies.trained_job import (
+    TrainedJob,
+    corrupt_images,
+    first_batches,
+    open_job,
+    reference_pool,
+)
+from killick.training.training_data import load_training_data
 
 
 @dataclass(frozen=True)
 class ReferenceDraws:
-    """The references of all inference protocols.
+    """The references of all inference protocols."""
 
-    Attributes:
-        draws: Of each draw the candidates, `(candidates, 3, size, size)`.
-        mean: The mean of the training images (of 5,000, where they are read from files),
-            `(1, 3, size, size)`.
-        k: References of "marginal".
-        searched: In how many of the draws transduction is run.
-        at_once: Images of a forward pass.
-    """
-
-    draws: tuple[Tensor, ...]
-    mean: Tensor
-    k: int
-    searched: int
-    at_once: int
+    draws: tuple[Tensor, ...]  # of each draw the candidates, `(candidates, 3, size, size)`
+    mean: Tensor  # of the training images, `(1, 3, size, size)`
+    k: int  # references of "marginal"
+    searched: int  # draws that transduction is run for
+    at_once: int  # images of a forward pass
 
 
 def measure(
-    folder: Path,
-    options: Mapping[str, Any],
-    kept: Measured,
-    *,
-    device: torch.device,
-    show: DisplayFactory,
+    folder: Path, options: Record, kept: Measured, *, device: torch.device, show: DisplayFactory
 ) -> None:
     """Accuracy of each inference protocol on each corrupted set, then its seconds."""
     job = open_job(folder, device)
     images, labels = job.load_test(options["images"])
-    known = list_corruptions("c", choose_table(images.shape[-2:]))
-    names = options["corruptions"] or known
-    places = [(name, severity) for name in names for severity in options["severities"]]
-    left = [place for place in places if not _is_measured(kept, *place)]
+    names = options["corruptions"] or list_corruptions("c", choose_table(images.shape[-2:]))
+    places = [{"corruption": n, "severity": s} for n in names for s in options["severities"]]
+    # The mean image comes last of a set, and transduction of the times.
+    left = [each for each in places if not kept.find(metric=TOP1, inference=MEAN, **each)]
     timed = kept.find(metric=SECONDS, inference=TRANSDUCTIVE) is not None
     if timed and not left:
         return
@@ -90,14 +80,13 @@ def measure(
     model.set_residuals(training_residuals(job, options["bank"]))
     done = len(places) - len(left)
     with show("inference protocols", len(places), done, "set") as display:
-        for number, (name, severity) in enumerate(left, done + 1):
-            (corrupted,) = corrupt_all(images, [name], [severity])
-            found = score_all(model, corrupted.images, labels, references)
-            _add_missing(kept, found, corruption=name, severity=severity)
-            display.update(number, name)
+        for number, place in enumerate(left, done + 1):
+            corrupted = corrupt_images(images, place["corruption"], place["severity"])
+            found = score_all(model, corrupted, labels, references)
+            kept.add(*({**record, **place} for record in found))
+            display.update(number, place["corruption"])
         if not timed:
-            times = time_all(model, images[: options["timed"]], references, options["repeats"])
-            _add_missing(kept, times)
+            kept.add(*time_all(model, images[: options["timed"]], references, options["repeats"]))
 
 
 def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDraws:
@@ -126,38 +115,20 @@ def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDra
 
 def training_residuals(job: TrainedJob, size: int) -> Tensor:
     """Residuals of random pairs, with the transforms of training."""
-    recipe = job.recipe
+    recipe, augment = job.recipe, job.recipe.augment
     data = load_training_data(recipe, Processes(0, 1, job.device))
-    images = torch.cat(list(_as_trained(recipe, data, size)))
-    references = None  # other images, augmented alike
+    mixing = Mixing(augment.mixup, augment.cutmix, len(data.class_names), job.device)
+    shown = []
+    for images, labels, keys in first_batches(data, size):
+        if augment.erase:
+            images = erase(images, keys, augment.erase, [255 * mean for mean in data.normalize[0]])
+        shown.append(mixing(images, labels, keys)[0].clone())
     assert isinstance(recipe.protocol, AnchoredProtocol)
-    if recipe.protocol.references == "clean":
-        pool, _ = make_pool(recipe.protocol, data.context)
-        assert pool is not None
-        references = ReferencePool(pool.permute(0, 3, 1, 2))
+    clean = recipe.protocol.references == "clean"  # else other images, augmented alike
+    references = reference_pool(recipe, data) if clean else None
     generator = torch.Generator().manual_seed(recipe.seed)
     model = anchored_in(job.model)
-    return residual_bank(model, images, references, size=size, generator=generator)
-
-
-def _as_trained(recipe: Recipe, data: TrainingData, count: int) -> Iterator[Tensor]:
-    """The first images of the first epoch as the network saw them, at most all of that epoch."""
-    batches, augment = data.batches, recipe.augment
-    mixing: Mixing | None = None
-    batches.begin(0, 0)
-    for _ in range(min(batches.samples, count + batches.cut.batch - 1) // batches.cut.batch):
-        batches.load()
-        for number in range(batches.cut.passes):
-            images, labels, keys = batches.batch(number)
-            if augment.erase:
-                fill = [255 * mean for mean in data.normalize[0]]
-                images = erase(images, keys, augment.erase, fill)
-            if augment.mixup or augment.cutmix:
-                classes = len(data.class_names)
-                mixing = mixing or Mixing(augment.mixup, augment.cutmix, classes, images.device)
-                images, _ = mixing(images, labels, keys)
-            yield images.clone()  # what streams is written over by the next step
-        batches.advance()
+    return residual_bank(model, torch.cat(shown), references, size=size, generator=generator)
 
 
 def score_all(
@@ -222,7 +193,7 @@ def _score_best(
 def time_all(
     model: Anchored, images: Tensor, references: ReferenceDraws, repeats: int
 ) -> list[Record]:
-    """Seconds for 1,000 images, the fastest and the median of some repeats.
+    """Seconds for 1,000 images, the fastest of some repeats.
 
     The protocols take turns, so that other load on the machine affects all of them.
     """
@@ -247,14 +218,7 @@ def time_all(
                 seconds[name].append((time.perf_counter() - began) * 1000 / len(images))
     where = _describe(images.device)
     return [
-        {
-            "metric": SECONDS,
-            "inference": name,
-            "value": min(times),
-            "median": sorted(times)[len(times) // 2],
-            "at_once": references.at_once,
-            "on": where,
-        }
+        {"metric": SECONDS, "inference": name, "value": min(times), "on": where}
         for name, times in seconds.items()
     ]
 
@@ -267,18 +231,4 @@ def _wait(device: torch.device) -> None:
 def _describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{threads} {'thread' if threads == 1 else 'threads'} of a CPU"
-
-
-def _is_measured(kept: Measured, corruption: str, severity: int) -> bool:
-    """Whether a set is done: the mean image comes last."""
-    known = {"corruption": corruption, "severity": severity}
-    return kept.find(metric=TOP1, inference=MEAN, **known) is not None
-
-
-def _add_missing(kept: Measured, records: Sequence[Record], **place: Any) -> None:
-    """Add the records that are not there yet."""
-    new = [{**record, **place} for record in records]
-    about = [{name: each[name] for name in _COORDINATES if name in each} for each in new]
-    kept.add(*(each for each, known in zip(new, about, strict=True) if not kept.find(**known)))
+    return f"a CPU with {count_words(torch.get_num_threads(), 'thread')}"

@@ -10,10 +10,9 @@ import copy
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,25 +28,19 @@ from killick.corruptions.corruption import SMALL, choose_table
 from killick.corruptions.suites import list_corruptions
 from killick.data.keyed_random import key
 from killick.data.splits import limit_images
-from killick.results.measurements import Measured
+from killick.results.measurements import Measured, Record
 from killick.runtime.progress import DisplayFactory
-from killick.studies.trained_job import TrainedJob, corrupt_all, open_job
+from killick.studies.trained_job import TrainedJob, corrupt_images, open_job
 
 ACCURACY = "top1"
 # Names of the radii of the regions in which accuracy falls by at most so much.
 RADII = ("radius_10_points", "radius_90_percent", "radius_half")
-_ANGLES = 72
 Grid = NDArray[np.float64]
 _BATCH_OF_STATISTICS = 250  # on every device, so that no number depends on it
 
 
 def measure(
-    folder: Path,
-    options: Mapping[str, Any],
-    kept: Measured,
-    *,
-    device: torch.device,
-    show: DisplayFactory,
+    folder: Path, options: Record, kept: Measured, *, device: torch.device, show: DisplayFactory
 ) -> None:
     """Accuracy at every point of the plane around a trained network, then the width of its optimum.
 
@@ -58,45 +51,44 @@ def measure(
     """
     job = open_job(folder, device)
     places = order_points(options["points"], options["span"])
-    kinds = [(how, draw) for how in options["batchnorm"] for draw in range(options["draws"])]
-    known = {_point(record) for record in kept.records if record["metric"] == ACCURACY}
-    todo = {kind: [xy for xy in places if (*kind, *xy) not in known] for kind in kinds}
-    if any(todo.values()):
+    kinds = [
+        {"batchnorm": how, "draw": draw}
+        for how in options["batchnorm"]
+        for draw in range(options["draws"])
+    ]
+    known = {
+        (record["batchnorm"], record["draw"], record["x"], record["y"])
+        for record in kept.records
+        if record["metric"] == ACCURACY
+    }
+    if (done := len(known)) < len(kinds) * len(places):
         images, labels = gather_images(
             job, options["corruptions"], options["severities"], options["images"]
         )
         inputs = gather_inputs(job, options["statistics"])
-        done = len(known)
-        with show(
-            f"plane around {folder.name}", len(kinds) * len(places), done, "point"
-        ) as display:
-            for (how, draw), left in todo.items():
-                plane = Plane(job.model, options["directions"], draw)
-                for x, y in left:
+        total = len(kinds) * len(places)
+        with show(f"plane around {folder.name}", total, done, "point") as display:
+            for kind in kinds:
+                plane = Plane(job.model, options["directions"], kind["draw"])
+                for x, y in places:
+                    if (*kind.values(), x, y) in known:
+                        continue
                     plane.move(x, y)
-                    if how == "settled":
+                    if kind["batchnorm"] == "settled":
                         plane.settle(inputs)
                     value = compute_accuracy(plane.model, images, labels)
-                    where = {"batchnorm": how, "draw": draw, "x": x, "y": y}
-                    kept.add({"metric": ACCURACY, "value": value, **where})
+                    kept.add({"metric": ACCURACY, "value": value, **kind, "x": x, "y": y})
                     done += 1
                     display.update(done, f"top-1 {100 * value:.1f} %")
     chance = 1 / job.parts.train.classes
-    for how, draw in kinds:
-        if kept.find(metric=RADII[-1], batchnorm=how, draw=draw) is None:
-            grid = arrange(kept.records, batchnorm=how, draw=draw)
-            widths = measure_widths(grid, options["span"], chance)
-            where = {"batchnorm": how, "draw": draw}
-            kept.add(
-                *(
-                    {"metric": name, "value": width.radius, "cut": int(width.cut), **where}
-                    for name, width in widths.items()
-                )
+    for kind in kinds:
+        widths = measure_widths(arrange(kept.records, **kind), options["span"], chance)
+        kept.add(
+            *(
+                {"metric": name, "value": width.radius, "cut": int(width.cut), **kind}
+                for name, width in widths.items()
             )
-
-
-def _point(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    return record["batchnorm"], record["draw"], record["x"], record["y"]
+        )
 
 
 # The plane
@@ -116,17 +108,14 @@ def order_points(points: int, span: float) -> list[tuple[float, float]]:
 
 
 class Plane:
-    """A copy of a network that is moved over the plane; the network itself stays as it is.
-
-    Attributes:
-        model: The copy, in eval mode.
-    """
+    """A copy of a network that is moved over the plane; the network itself stays as it is."""
 
     def __init__(self, model: Anchored | Standard, seed: int, draw: int = 0) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         if isinstance(self.model, Anchored):
             self.model.recent = None  # or it would settle by itself wherever it is moved to
-        moved = {name: p for name, p in self.model.named_parameters() if has_filters(p)}
+        # Kernels and matrices are moved, biases and norms are not.
+        moved = {name: p for name, p in self.model.named_parameters() if p.ndim > 1}
         self._weights = list(moved.values())
         self._sizes = [p.numel() for p in self._weights]
         self._center = torch.cat([p.flatten() for p in self._weights])
@@ -149,11 +138,6 @@ class Plane:
             estimate(norms, self.model, (partial(self.model, *batch) for batch in inputs))
 
 
-def has_filters(parameter: Tensor) -> bool:
-    """Whether a parameter is moved: kernels and matrices are, biases and norms are not."""
-    return parameter.ndim > 1
-
-
 def draw_direction(weight: Tensor, name: str, seed: int, draw: int, axis: int) -> Tensor:
     """A Gaussian direction for one parameter, each filter as long as that of the weight.
 
@@ -161,13 +145,6 @@ def draw_direction(weight: Tensor, name: str, seed: int, draw: int, axis: int) -
     layer are moved alike everywhere else. There the filter over all six channels of a pair counts
     as one: as a whole it may be rescaled without a change of what the network computes, as the
     filter over three channels of an image may, but not one of its halves.
-
-    Args:
-        weight: The first axis numbers its filters; an embedding of positions is a single one.
-        name: Of the parameter.
-        seed: Of all directions.
-        draw: Which pair of directions.
-        axis: 0 or 1, which of the pair.
     """
     who = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
     # On the CPU, as other devices draw other numbers from the same seed.
@@ -182,10 +159,7 @@ def draw_direction(weight: Tensor, name: str, seed: int, draw: int, axis: int) -
 
 
 def gather_images(
-    job: TrainedJob,
-    corruptions: Sequence[str] | None,
-    severities: Sequence[int],
-    count: int | None,
+    job: TrainedJob, corruptions: Sequence[str] | None, severities: Sequence[int], count: int | None
 ) -> tuple[Tensor, Tensor]:
     """Corrupted test images and their labels, on the device.
 
@@ -204,8 +178,7 @@ def gather_images(
         turn = (number - place) % len(kinds)
         chosen = (place + n * turn < total).nonzero().flatten().to(images.device)
         if len(chosen):
-            (made,) = corrupt_all(images[chosen], [name], [severity])
-            shown.append(made.images)
+            shown.append(corrupt_images(images[chosen], name, severity))
             theirs.append(labels[chosen])
     return torch.cat(shown), torch.cat(theirs)
 
@@ -236,43 +209,35 @@ def compute_accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
 # The width of the optimum
 
 
-@dataclass(frozen=True)
-class Width:
-    """The size of a region.
+class Width(NamedTuple):
+    """The size of a region."""
 
-    Attributes:
-        radius: Of the disc with the same area.
-        cut: Whether it reaches the edge of the plane: then the radius is a lower bound.
-    """
-
-    radius: float
-    cut: bool
+    radius: float  # of the disc with the same area
+    cut: bool  # whether it reaches the edge of the plane: then the radius is a lower bound
 
 
 def arrange(records: Iterable[Mapping[str, Any]], **known: Any) -> Grid:
-    """Accuracies as `(y, x)`, both ascending, from the records of one plane."""
+    """Accuracies as `(y, x)`, both ascending, from records; the mean, where there are several."""
     wanted = {"metric": ACCURACY, **known}.items()
-    found = {(r["y"], r["x"]): r["value"] for r in records if all(r.get(k) == v for k, v in wanted)}
+    found: dict[tuple[float, float], list[float]] = {}
+    for record in records:
+        if all(record.get(name) == value for name, value in wanted):
+            found.setdefault((record["y"], record["x"]), []).append(record["value"])
     side = math.isqrt(len(found))
-    return np.array([found[place] for place in sorted(found)]).reshape(side, side)
+    return np.array([np.mean(found[place]) for place in sorted(found)]).reshape(side, side)
 
 
 def measure_widths(grid: Grid, span: float, chance: float) -> dict[str, Width]:
-    """The widths of the optimum in the center, for each of `RADII`."""
-    levels = levels_around(middle_of(grid), chance)
-    return {
-        name: measure_width(grid, span, level) for name, level in zip(RADII, levels, strict=True)
-    }
-
-
-def levels_around(center: float, chance: float) -> tuple[float, float, float]:
-    """The accuracy at the edge of each region of `RADII`.
+    """The widths of the optimum in the center, for each of `RADII`.
 
     The last two are relative, chance is 0 % and the center 100 %, so that arms of different accuracy
     compare.
     """
-    above = center - chance
-    return center - 0.1, chance + 0.9 * above, chance + 0.5 * above
+    center = middle_of(grid)
+    levels = (center - 0.1, *(chance + share * (center - chance) for share in (0.9, 0.5)))
+    return {
+        name: measure_width(grid, span, level) for name, level in zip(RADII, levels, strict=True)
+    }
 
 
 def middle_of(grid: Grid) -> float:
@@ -323,13 +288,3 @@ def _share_above(values: Grid, level: float) -> Grid:
         below = (level - low) ** 2 / ((mid - low) * (high - low))
         above = (high - level) ** 2 / ((high - mid) * (high - low))
     return np.select([level <= low, level > high, level <= mid], [1.0, 0.0, 1 - below], above)
-
-
-def profile(grid: Grid, span: float) -> tuple[Grid, Grid]:
-    """Distances from the center, and the mean accuracy on the circle at each."""
-    half = len(grid) // 2
-    radii = np.linspace(0, half, len(grid))
-    angles = np.arange(_ANGLES) * 2 * math.pi / _ANGLES
-    places = half + np.stack([np.outer(radii, np.sin(angles)), np.outer(radii, np.cos(angles))])
-    found = ndimage.map_coordinates(grid, places, order=1, mode="nearest")
-    return radii * span / half, found.mean(1)
