@@ -23,7 +23,6 @@ from killick.studies.study import (
     Study,
     cross_arms,
     make_plan,
-    protocol_arms,
 )
 from killick.studies.study_runner import plan_jobs, run_study
 from killick.studies.trained_job import corrupt_images, open_job
@@ -69,7 +68,7 @@ def test_a_registered_study_is_found_listed_and_described(capsys):
         "",
         "Does it?",
         "one arm",
-        lambda options, settings: protocol_arms(["standard"]),
+        lambda options, settings: cross_arms("x", {1: {}}, ["standard"]),
         None,
     )
     STUDIES.register("mine", mine)
@@ -442,7 +441,7 @@ def test_protocols_are_crossed_with_levels_under_names_that_folders_can_have():
     assert made[1].arm.settings["data.label_noise"] == 0.1
     assert made[1].factors == {"protocol": "masked-label", "noise": 0.1}
     with pytest.raises(OptionError, match="did you mean"):
-        protocol_arms(["standrad"])
+        cross_arms("x", {1: {}}, ["standrad"])
 
 
 def test_a_failing_measure_is_told_and_the_cell_is_not_finished(tmp_path):

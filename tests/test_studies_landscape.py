@@ -533,7 +533,6 @@ def make_results(slopes: dict[str, list[float]], height: float = 0.8, **options)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"points": 10}, "--points must be odd, found 10"),
         ({"batchnorm": ["stale"]}, "batchnorm"),
         ({"span": 0}, "span"),
         ({"protocols": ["plain"]}, "protocol"),

@@ -36,19 +36,12 @@ class Findings:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a study's finished jobs.
-
-    Attributes:
-        plan: What was run.
-        report: All finished arms, as a report has them.
-        factors: The factor levels of each arm, by its name.
-        measured: The records of all jobs, with their arm, seed and factors.
-    """
+    """The results of a study's finished jobs."""
 
     plan: Plan
-    report: "ReportData"
-    factors: Mapping[str, Mapping[str, Any]]
-    measured: tuple[Record, ...]
+    report: "ReportData"  # all finished arms, as a report has them
+    factors: Mapping[str, Mapping[str, Any]]  # the factor levels of each arm
+    measured: tuple[Record, ...]  # by all jobs, with their arm, seed and factors
 
     def arm(self, **factors: Any) -> str | None:
         """The name of the first finished arm with these factors; None if there is none.

@@ -26,21 +26,13 @@ _OTHER = ("arm-5", (0, (2, 1.5)), "P")
 
 @dataclass(frozen=True)
 class Plot:
-    """A panel: a value for each seed, by protocol and level.
-
-    Attributes:
-        title: Its heading.
-        curves: The values.
-        unit: What they are: "accuracy, %".
-        along: What the levels are.
-        factor: From values to the unit.
-    """
+    """A panel: a value for each seed, by protocol and level."""
 
     title: str
     curves: Curves
-    unit: str = "%"
-    along: str = ""
-    factor: float = 100
+    unit: str = "%"  # or "accuracy, %"
+    along: str = ""  # what the levels are
+    factor: float = 100  # from values to the unit
 
     @property
     def levels(self) -> list[Any]:
@@ -104,18 +96,11 @@ def draw_points(plot: Plot, name: str) -> "Panel":
 
 
 def draw_figure(
-    name: str,
-    plots: Sequence[Plot],
-    draw: "Callable[[Plot, str], Panel]" = draw_lines,
-    note: str = "",
+    name: str, plots: Sequence[Plot], draw: "Callable[[Plot, str], Panel]" = draw_lines
 ) -> "Figure":
     """A figure with a panel for each plot that has values, and these as CSV.
 
-    Args:
-        name: Of the files; begins with "study".
-        plots: Of the panels.
-        draw: `draw_lines` or `draw_points`.
-        note: One line under the figure.
+    Its name begins with "study"; `draw` is `draw_lines` or `draw_points`.
     """
     from killick.report.figures import Figure, drawing
 
@@ -131,7 +116,7 @@ def draw_figure(
         for seed, value in values.items()
     )
     columns = ("panel", "protocol", "level", "seed", "value")
-    return Figure(name, note, tuple(panels), columns, records)
+    return Figure(name, "", tuple(panels), columns, records)
 
 
 def plot_metric(metric: str, curves: Curves, along: str = "") -> Plot:
@@ -156,23 +141,14 @@ def format_level(level: Any) -> str:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A summary metric of each protocol over the levels of a factor, as a figure and as a table.
-
-    Attributes:
-        results: Of the study.
-        factor: What is varied.
-        metric: Its key, such as "corrupted_top1".
-        along: What the levels are, if the name of the factor does not say it.
-        base: The protocol that differences are to, at the same level.
-        published: The paper's values by data, and by protocol and level.
-        source: Where the paper has these values.
-    """
+    """A summary metric of each protocol over the levels of a factor, as a figure and as a table."""
 
     results: Results
     factor: str
-    metric: str
-    along: str = ""
-    base: str = "standard"
+    metric: str  # its key, such as "corrupted_top1"
+    along: str = ""  # what the levels are, if the name of the factor does not say it
+    base: str = "standard"  # the protocol that differences are to, at the same level
+    # The paper's values by data, and by protocol and level; where the paper has them.
     published: Mapping[str, Mapping[tuple[str, Any], float]] = field(default_factory=dict)
     source: str = ""
 

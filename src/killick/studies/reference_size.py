@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from killick.experiments.arms import ARMS
 from killick.settings import setting
 from killick.studies.findings import Findings, Results
 from killick.studies.plots import Sweep
@@ -13,7 +14,6 @@ from killick.studies.study import (
     Size,
     Study,
     StudyArm,
-    protocol_arms,
     vary_arm,
 )
 
@@ -40,7 +40,7 @@ class Options:
 
 def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
     """One standard arm, and each protocol at each size. Each set contains all smaller ones."""
-    found = protocol_arms(["standard"])
+    found = [StudyArm(ARMS["standard"], {"protocol": "standard"})]
     for size in options.sizes:
         # References for evaluation are the first images of the same set.
         shared = {"protocol.reference_set": size, "protocol.stored": min(size, 10)} if size else {}

@@ -226,13 +226,8 @@ def vary_arm(protocol: str, name: str, settings: Mapping[str, Any]) -> Arm:
     return replace(known, name=clean, settings={**known.settings, **settings})
 
 
-def protocol_arms(protocols: Iterable[str] = PROTOCOLS) -> list[StudyArm]:
-    """The protocols themselves, nothing varied."""
-    for protocol in protocols:
-        check_option("a protocol", protocol, ARMS)
-    return [StudyArm(ARMS[protocol], {"protocol": protocol}) for protocol in protocols]
-
-
 def compare_protocols(options: Any, settings: Mapping[str, Any]) -> list[StudyArm]:
-    """The arms of a study whose option `protocols` is all that is varied."""
-    return protocol_arms(options.protocols)
+    """The arms of a study that varies nothing but the protocol, its option `protocols`."""
+    for protocol in options.protocols:
+        check_option("a protocol", protocol, ARMS)
+    return [StudyArm(ARMS[protocol], {"protocol": protocol}) for protocol in options.protocols]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored, evaluating, pair
-from killick.core.inspection import inputs_of, outputs_of, run
+from killick.core.inspection import inputs_of, run
 from killick.core.references import ReferencePool, take
 from killick.core.standard import Standard
 from killick.data.image_set import ImageSet
@@ -25,13 +25,24 @@ _REFERENCES, _TESTED = 0xFEA7, 0xFEA8  # keys of the draws: for each image, or f
 
 def find_head(net: nn.Module, x: Tensor) -> str:
     """The name of the linear layer that computes the logits, found by running the network."""
-    linear = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
-    logits = run(net, x)
-    computed = outputs_of(net, linear, x)
-    found = [name for name, output in computed.items() if torch.equal(output, logits)]
+    seen: dict[str, Tensor] = {}
+
+    def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
+        def record(_: nn.Module, read: tuple[Tensor, ...], computed: Tensor) -> None:
+            seen[name] = computed.detach().clone()
+
+        return module.register_forward_hook(record)
+
+    handles = [watch(n, m) for n, m in net.named_modules() if isinstance(m, nn.Linear)]
+    try:
+        logits = run(net, x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = [name for name, computed in seen.items() if torch.equal(computed, logits)]
     if not found:
         raise StemError(
-            f"cannot probe {type(net).__name__}: none of its {len(linear)} linear layers computes the"
+            f"cannot probe {type(net).__name__}: none of its {len(seen)} linear layers computes the"
             " logits. Use a network that ends with one."
         )
     return found[-1]

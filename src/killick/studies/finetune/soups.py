@@ -7,7 +7,7 @@ images, for anchored models on unmasked pairs.
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,48 +105,40 @@ def make_soups(
     factors = {each.arm.name: each.factors for each in plan.study_arms}
     ingredients: dict[tuple[str, int], list[Job]] = {}
     for job in jobs:
-        own = factors.get(job.arm, {})
-        if own.get("soup"):
-            ingredients.setdefault((str(own["protocol"]), job.seed), []).append(job)
-    return [
-        _make_soup({"way": way, "protocol": protocol}, seed, several, plan, output, device, show)
-        for way in (["soup", "greedy-soup"] if plan.options.greedy else ["soup"])
-        for (protocol, seed), several in ingredients.items()
-        if len(several) > 1
-    ]
-
-
-def _make_soup(
-    factors: Mapping[str, str],
-    seed: int,
-    jobs: Sequence[Job],
-    plan: Plan,
-    output: Path,
-    device: str,
-    show: DisplayFactory,
-) -> Path:
-    """The run folder of a soup: averaged and evaluated as far as it is not yet."""
-    arm = f"{factors['way']}-{factors['protocol']}"
-    names = [job.folder.name for job in jobs]
-    digest = hashlib.sha256(json.dumps([arm, names]).encode()).hexdigest()[:6]
-    folder = output.absolute() / f"{arm}-seed{seed}-{digest}"
-    asked = jobs[0].evaluation_digest
-    if read_job(folder).get("evaluation_digest") == asked:
-        return folder
-    if not (folder / "model" / "config.json").exists():
-        _save_soup(factors["way"], [job.folder for job in jobs], folder, choose_device(device))
-    name = folder.name
-    evaluate(str(folder), **plan.evaluation, name=name, device=device, folder=folder, show=show)
-    about = {
-        "arm": arm,
-        "seed": seed,
-        "finished": True,
-        "evaluation_digest": asked,
-        "factors": dict(factors),
-        "ingredients": names,
-    }
-    write_atomic(folder / JOB, json.dumps(about, indent=2) + "\n")
-    return folder
+        if factors[job.arm].get("soup"):
+            protocol = str(factors[job.arm]["protocol"])
+            ingredients.setdefault((protocol, job.seed), []).append(job)
+    folders = []
+    for way in ["soup", "greedy-soup"] if plan.options.greedy else ["soup"]:
+        for (protocol, seed), several in ingredients.items():
+            if len(several) < 2:
+                continue
+            arm, names = f"{way}-{protocol}", [job.folder.name for job in several]
+            digest = hashlib.sha256(json.dumps([arm, names]).encode()).hexdigest()[:6]
+            folder = output.absolute() / f"{arm}-seed{seed}-{digest}"
+            folders.append(folder)
+            about = {
+                "arm": arm,
+                "seed": seed,
+                "finished": True,
+                "evaluation_digest": several[0].evaluation_digest,
+                "factors": {"way": way, "protocol": protocol},
+                "ingredients": names,
+            }
+            if read_job(folder) == about:
+                continue
+            if not (folder / "model" / "config.json").exists():
+                _save_soup(way, [job.folder for job in several], folder, choose_device(device))
+            evaluate(
+                str(folder),
+                **plan.evaluation,
+                name=folder.name,
+                device=device,
+                folder=folder,
+                show=show,
+            )
+            write_atomic(folder / JOB, json.dumps(about, indent=2) + "\n")
+    return folders
 
 
 def _save_soup(way: str, places: Sequence[Path], folder: Path, device: torch.device) -> None:

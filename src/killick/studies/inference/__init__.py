@@ -1,10 +1,7 @@
 """Fig. 2: does the inference protocol matter? Accuracy and cost of four of them."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from killick.errors import OptionError
 from killick.settings import setting
 from killick.studies.findings import (
     NONE,
@@ -15,7 +12,7 @@ from killick.studies.findings import (
     make_table,
 )
 from killick.studies.plots import Plot, draw_figure, draw_points
-from killick.studies.study import STUDIES, WITH_REFERENCES, Size, Study, StudyArm, protocol_arms
+from killick.studies.study import STUDIES, WITH_REFERENCES, Size, Study, compare_protocols
 
 SINGLE, MEAN, MARGINAL, TRANSDUCTIVE = "single", "mean-image", "marginal", "transductive"
 # Metrics of the records. The last three: the worst of K references, the share of images for which
@@ -47,21 +44,14 @@ class Options:
     images: int | None = setting(None, "of the test set, by class; none: all", least=1)
     draws: int = setting(5, "how often references are drawn from the training set", least=1)
     k: int = setting(10, "references whose logits are averaged", least=2)
-    candidates: int = setting(50, "references of which transduction takes the best", least=2)
+    candidates: int = setting(
+        50, "references of which transduction takes the best; at least k", least=2
+    )
     searched: int = setting(5, "of the draws, how many transduction is run for", least=1)
     bank: int = setting(10_000, "residuals of training that it compares with", least=1)
     at_once: int = setting(100, "images of a forward pass", least=1)
     timed: int = setting(1000, "images that inference is timed on", least=1)
     repeats: int = setting(5, "how often; the fastest counts", least=1)
-
-
-def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
-    """The protocols themselves; only inference is varied."""
-    if options.k > options.candidates:
-        raise OptionError(
-            f"--k must be at most the {options.candidates} candidates, found {options.k}."
-        )
-    return protocol_arms(options.protocols)
 
 
 def find(results: Results) -> Findings:
@@ -115,7 +105,7 @@ STUDY = Study(
     about="accuracy and seconds of one reference, the mean image, K references, and transduction",
     options=Options,
     varies=("protocols",),
-    arms=make_arms,
+    arms=compare_protocols,
     findings=find,
     measure="killick.studies.inference.measure:measure",
     sizes={

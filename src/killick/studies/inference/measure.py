@@ -24,7 +24,6 @@ from killick.data.keyed_random import key
 from killick.data.mixing import Mixing
 from killick.data.splits import limit_images
 from killick.data.transforms import erase
-from killick.errors import OptionError
 from killick.protocols.anchored_protocol import AnchoredProtocol
 from killick.protocols.references.reference_sampler import STATISTICS_IMAGES
 from killick.report.formatting import count_words
@@ -97,11 +96,6 @@ def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDra
     if recipe.protocol.reference_set is not None:
         pool = ReferencePool(numbers[:, None], train.labels)
         numbers = pool.choose(recipe.protocol.reference_set, seed=recipe.seed)[:, 0]
-    if options["candidates"] > len(numbers):
-        raise OptionError(
-            f"--candidates must be at most {len(numbers)}, the images that training drew references"
-            f" from, found {options['candidates']}."
-        )
     draws = []
     for draw in range(options["draws"]):
         generator = torch.Generator().manual_seed(key(recipe.seed, draw) % 2**63)

@@ -1,13 +1,17 @@
 """Fig. 4: does masking find wider optima? Accuracy over a plane through the weights."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from killick.errors import OptionError
 from killick.settings import setting
-from killick.studies.findings import Findings, Results, compare_values, format_mean, make_table
-from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, StudyArm, protocol_arms
+from killick.studies.findings import (
+    NONE,
+    Findings,
+    Results,
+    compare_values,
+    format_mean,
+    make_table,
+)
+from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, compare_protocols
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,7 @@ class Options:
     """The plane, and the images at each of its points."""
 
     protocols: list[str] = setting(list(PROTOCOLS), "arms whose weights are varied")
-    points: int = setting(51, "of a side of the plane; odd", least=3)
+    points: int = setting(51, "of a side of the plane, rounded up to an odd number", least=3)
     span: float = setting(1.0, "half a side, in norms of the weights", above=0)
     directions: int = setting(0, "seed of the directions, the same for all arms", least=0)
     draws: int = setting(1, "pairs of directions, a plane each; radii are averaged", least=1)
@@ -30,13 +34,6 @@ class Options:
     images: int | None = setting(
         9500, "corrupted, divided among the corruptions; none: all of each", least=1
     )
-
-
-def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
-    """The protocols themselves; their weights are varied after training."""
-    if options.points % 2 == 0:
-        raise OptionError(f"--points must be odd, found {options.points}.")
-    return protocol_arms(options.protocols)
 
 
 def find(results: Results) -> Findings:
@@ -62,9 +59,8 @@ def find(results: Results) -> Findings:
                 cut = results.records(metric=name, cut=1, **known)
                 row[name.replace("_", " ")] = f"at least {text}" if cut else text
             headline.append(f"{protocol}, BatchNorm {batchnorm} {row['radius 10 points']}")
-            if protocol != "standard":
-                radii = results.by_seed(RADII[0], **known)
-                row["10 points − standard"] = compare_values(radii, base, 1, 2)
+            gap = compare_values(results.by_seed(RADII[0], **known), base, 1, 2)
+            row["10 points − standard"] = NONE if protocol == "standard" else gap
             spread = results.spread_over("draw", RADII[0], **known)
             row["± over directions"] = format_mean(spread, 1, 2)
             rows.append(row)
@@ -92,7 +88,7 @@ STUDY = Study(
     about="accuracy over a plane through the weights, and how wide the optimum in it is",
     options=Options,
     varies=("protocols",),
-    arms=make_arms,
+    arms=compare_protocols,
     findings=find,
     measure="killick.studies.landscape.plane:measure",
     sizes={

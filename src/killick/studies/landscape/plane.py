@@ -8,6 +8,7 @@ the weights, filter by filter.
 
 import copy
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -35,6 +36,7 @@ from killick.studies.trained_job import TrainedJob, corrupt_images, open_job
 ACCURACY = "top1"
 # Names of the radii of the regions in which accuracy falls by at most so much.
 RADII = ("radius_10_points", "radius_90_percent", "radius_half")
+_POINT = ("batchnorm", "draw", "x", "y")
 Grid = NDArray[np.float64]
 _BATCH_OF_STATISTICS = 250  # on every device, so that no number depends on it
 
@@ -51,44 +53,34 @@ def measure(
     """
     job = open_job(folder, device)
     places = order_points(options["points"], options["span"])
-    kinds = [
-        {"batchnorm": how, "draw": draw}
-        for how in options["batchnorm"]
-        for draw in range(options["draws"])
-    ]
-    known = {
-        (record["batchnorm"], record["draw"], record["x"], record["y"])
-        for record in kept.records
-        if record["metric"] == ACCURACY
-    }
-    if (done := len(known)) < len(kinds) * len(places):
+    kinds = list(itertools.product(options["batchnorm"], range(options["draws"])))
+    known = {tuple(record.get(name) for name in _POINT) for record in kept.records}
+    left = {kind: [place for place in places if (*kind, *place) not in known] for kind in kinds}
+    total = len(kinds) * len(places)
+    done = total - sum(map(len, left.values()))
+    if done < total:
         images, labels = gather_images(
             job, options["corruptions"], options["severities"], options["images"]
         )
         inputs = gather_inputs(job, options["statistics"])
-        total = len(kinds) * len(places)
         with show(f"plane around {folder.name}", total, done, "point") as display:
-            for kind in kinds:
-                plane = Plane(job.model, options["directions"], kind["draw"])
-                for x, y in places:
-                    if (*kind.values(), x, y) in known:
-                        continue
+            for (how, draw), points in left.items():
+                plane = Plane(job.model, options["directions"], draw)
+                for x, y in points:
                     plane.move(x, y)
-                    if kind["batchnorm"] == "settled":
+                    if how == "settled":
                         plane.settle(inputs)
                     value = compute_accuracy(plane.model, images, labels)
-                    kept.add({"metric": ACCURACY, "value": value, **kind, "x": x, "y": y})
+                    where = dict(zip(_POINT, (how, draw, x, y), strict=True))
+                    kept.add({"metric": ACCURACY, "value": value, **where})
                     done += 1
                     display.update(done, f"top-1 {100 * value:.1f} %")
     chance = 1 / job.parts.train.classes
-    for kind in kinds:
-        widths = measure_widths(arrange(kept.records, **kind), options["span"], chance)
-        kept.add(
-            *(
-                {"metric": name, "value": width.radius, "cut": int(width.cut), **kind}
-                for name, width in widths.items()
-            )
-        )
+    for how, draw in kinds:
+        where = {"batchnorm": how, "draw": draw}
+        widths = measure_widths(arrange(kept.records, **where), options["span"], chance)
+        for name, width in widths.items():
+            kept.add({"metric": name, "value": width.radius, "cut": int(width.cut), **where})
 
 
 # The plane
