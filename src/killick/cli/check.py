@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.data.integrity import check_set
     from killick.data.sources import load_sets
     from killick.data.sources.imagefolder import WITHOUT
-    from killick.experiments.scheduler import count_cores
+    from killick.runtime.processes import count_cores
     from killick.runtime.progress import choose_display
 
     workers = count_cores() if options.workers is None else options.workers

@@ -12,6 +12,7 @@ from killick.deploy.image_reading import read_batches
 from killick.deploy.prediction_records import Record, make_records
 from killick.errors import OptionError
 from killick.evaluation.classifier import Classifier, open_classifier
+from killick.runtime.processes import usual_workers
 
 
 def label(
@@ -94,7 +95,7 @@ def predict_batches(
         images,
         classifier.view,
         batch=batch or classifier.usual_batch,
-        workers=workers or _cores(),
+        workers=workers or usual_workers(),
     )
 
     def predict(loaded: list[InputImage]) -> list[Record]:
@@ -115,8 +116,3 @@ def explain_missing_threshold(classifier: Classifier, model: str) -> str:
     elif count > 1:
         fix = f"killick.fit_threshold(model, images, k={count}), and save the model"
     return f"no OOD threshold for k={count} is stored in {name}. Store one: {fix}."
-
-
-def _cores() -> int:
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(16, found or 1)

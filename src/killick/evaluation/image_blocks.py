@@ -12,7 +12,7 @@ from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
 from killick.data.preprocessing import PlainView
-from killick.runtime.processes import Processes
+from killick.runtime.processes import Processes, usual_workers
 
 # Random numbers are drawn for each block alone, so neither the batch size nor the number of
 # processes changes a pixel.
@@ -49,7 +49,7 @@ class ImageBlocks:
         self._blocks, self._sizes = list(blocks), [len(place) for place in places]
         self.numbers = torch.cat([torch.arange(0), *places])
         self._images = images.part(self.numbers)
-        self._workers = 0 if images.in_memory else _cores() if workers is None else workers
+        self._workers = 0 if images.in_memory else usual_workers() if workers is None else workers
         room = _room(self._device) if keep else 0
         self._keep = keep and len(self._images) * 3 * view.size**2 <= room
         self._kept: Tensor | None = None
@@ -92,8 +92,3 @@ def _room(device: torch.device) -> float:
     if "SC_AVPHYS_PAGES" in names:
         return 0.4 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 2 * 2**30
-
-
-def _cores() -> int:
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(16, (found or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -109,7 +109,7 @@ def compute_measure(
     else:
         assert metric.compute is not None
         if metric.input == "confidence":
-            pairs = confidence_pairs(values, measure)
+            pairs = _confidence_pairs(values, measure)
         else:
             assert inside is not None
             ours = inside.values[measure.inference]
@@ -123,12 +123,12 @@ def compute_interval(measure: Measure, outputs: Outputs, seed: int) -> tuple[flo
     metric = METRICS.find(measure.metric)
     if metric.interval is None or measure.scaling or measure.suite not in ("clean", "shift"):
         return None
-    first = confidence_pairs(outputs.values[measure.inference], measure)[0]
+    first = _confidence_pairs(outputs.values[measure.inference], measure)[0]
     low, high = metric.interval(*first, generator=torch.Generator().manual_seed(seed))
     return float(low), float(high)
 
 
-def confidence_pairs(values: Values, measure: Measure) -> list[tuple[Any, Any]]:
+def _confidence_pairs(values: Values, measure: Measure) -> list[tuple[Any, Any]]:
     """Confidence and correctness for each reference."""
     confidence = values["confidence@temperature" if measure.scaling else "confidence"]
     return list(zip(confidence, values["top1"].bool(), strict=True))

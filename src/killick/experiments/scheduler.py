@@ -1,7 +1,6 @@
 """Runs jobs: where, how many at once, and with what progress display. Read `run_jobs`."""
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from killick.experiments.job_runner import PROGRESS
 from killick.experiments.jobs import Job, JobResult
 from killick.experiments.local_jobs import LocalJobs
 from killick.results.rows import read_rows
+from killick.runtime.processes import count_cores
 from killick.runtime.progress import TerminalDisplay
 from killick.runtime.signals import Interrupts
 
@@ -165,12 +165,6 @@ def find_devices(device: str) -> list[str]:
     if device != "auto" or not torch.cuda.is_available():
         return [device]
     return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-
-
-def count_cores() -> int:
-    """The cores that this process may use."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return found or 1
 
 
 def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> JobEngine:

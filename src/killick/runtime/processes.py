@@ -86,3 +86,14 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     if device.type == "cuda" and not cuda:
         raise OptionError("expected a GPU for --device cuda, found none that torch can use.")
     return torch.device("cuda", local_rank) if name == "cuda" else device
+
+
+def count_cores() -> int:
+    """The cores that this process may use."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return found or 1
+
+
+def usual_workers() -> int:
+    """How many processes or threads read images: one for each core of this process's share."""
+    return min(16, count_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -1,6 +1,5 @@
 """What a run trains, validates and tests on, made from its recipe."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from killick.errors import DataError, OptionError
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.protocols.base import RunContext
 from killick.protocols.references.reference_sampler import read_pixels
-from killick.runtime.processes import Processes
+from killick.runtime.processes import Processes, usual_workers
 from killick.training.recipe import Recipe
 from killick.training.validation import ValidationSet
 
@@ -148,8 +147,7 @@ def _cut(recipe: Recipe, samples: int, processes: Processes) -> Cut:
 def _workers(recipe: Recipe) -> int:
     if recipe.data.workers is not None:
         return recipe.data.workers
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(16, (cores or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return usual_workers()
 
 
 def _fits(recipe: Recipe, images: ImageSet) -> bool:
