@@ -6,7 +6,7 @@ have it.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,13 +114,15 @@ def labeled_predictions(
     return found
 
 
-def energies(arm: ArmRuns) -> Iterator[tuple[int, str, Array]]:
-    """The energy of each image: seed, OOD set or "" for the clean test set, `(n,)`."""
+def energies(arm: ArmRuns) -> dict[int, dict[str, Array]]:
+    """The energy of each image by seed and OOD set, "" for the clean test set."""
+    found: dict[int, dict[str, Array]] = defaultdict(dict)
     for run in arm.runs:
         for each in predictions_of(run):
-            if each.about.get("suite") in ("clean", OOD):
-                name = str(each.about["set"]) if each.about["suite"] == OOD else ""
-                yield seed_of(run), name, each.single["energy"].astype(np.float64)
+            if (suite := each.about.get("suite")) in ("clean", OOD):
+                name = str(each.about["set"]) if suite == OOD else ""
+                found[seed_of(run)][name] = each.single["energy"].astype(np.float64)
+    return {seed: sets for seed, sets in found.items() if "" in sets and len(sets) > 1}
 
 
 def _columns(row: Mapping[str, Any], names: Iterable[str]) -> Key:

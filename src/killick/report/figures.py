@@ -46,13 +46,9 @@ COLORS = {
 MUTED = COLORS["muted"][0]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif"
 WIDTH = 340  # px of a panel at its natural size; a pixel is a point of matplotlib
-LINE_OF_LEGEND = 16
 _STYLE = Path(__file__).with_name("figures.mplstyle")
-_TEXT = 11.5
-_HUES = 6  # beside the baseline's
 _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_LONGEST_TITLE = 40
 _ROUGH = re.compile(r"(\d\.\d\d)\d+")  # a hundredth of a pixel is enough
 
 Record = Sequence[Any]
@@ -110,7 +106,7 @@ def choose_styles(comparison: Comparison) -> dict[str, Style]:
     others = [arm.name for arm in comparison.arms if arm is not comparison.baseline]
     styles = {
         name: Style(
-            f"arm-{place % _HUES + 1}",
+            f"arm-{place % 6 + 1}",
             _DASHES[(place + 1) % len(_DASHES)],
             _MARKERS[(place + 1) % len(_MARKERS)],
         )
@@ -153,7 +149,7 @@ def put_heading(canvas: Canvas, title: str, below: str = "") -> None:
     whole_height = canvas.get_size_inches()[1] * 72
     canvas.text(8 / WIDTH, 1 - 15 / whole_height, title, fontsize=12.5, fontweight="bold")
     if below:
-        canvas.text(8 / WIDTH, 1 - 31 / whole_height, below, fontsize=_TEXT, color=MUTED)
+        canvas.text(8 / WIDTH, 1 - 31 / whole_height, below, color=MUTED)
 
 
 def new_chart(
@@ -188,7 +184,7 @@ def put_arm_legend(canvas: Canvas, names: Iterable[str], styles: Mapping[str, St
 
 def legend_height(titles: Sequence[str]) -> int:
     """The px that a legend takes."""
-    return LINE_OF_LEGEND * math.ceil(len(titles) / _legend_columns(titles)) + 6
+    return 16 * math.ceil(len(titles) / _legend_columns(titles)) + 6
 
 
 def _legend_columns(titles: Sequence[str]) -> int:
@@ -241,7 +237,7 @@ def put_diagonal(axes: Axes) -> None:
     axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1, linestyle=(0, (1, 2)))
 
 
-def shorten(title: str, longest: int = _LONGEST_TITLE) -> str:
+def shorten(title: str, longest: int = 40) -> str:
     """A title that fits into a figure, its middle left out, without control characters.
 
     Example:

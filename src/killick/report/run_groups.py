@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,12 +130,10 @@ def _names(runs: Sequence[Run]) -> list[str]:
             if value not in ("", None) and any(other.get(name, value) != value for other in same)
         ]
         found.append("-".join([base, *words]))
-    used: Counter[str] = Counter()
-    for place, name in enumerate(found):
-        used[name] += 1
-        if used[name] > 1:
-            found[place] = f"{name}-{used[name]}"
-    return found
+    return [
+        name if found.count(name) == 1 else f"{name}-{run.name}"
+        for name, run in zip(found, runs, strict=True)
+    ]
 
 
 def _about(run: Run) -> str:

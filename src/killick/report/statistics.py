@@ -87,10 +87,10 @@ def by_severity(
 ) -> dict[str, dict[int, Estimate]]:
     """A metric of each arm at each severity, mean over corruptions; 0 is clean."""
     _, names, severities = _corrupted(comparison, suite)
-    conditions = {0: _common(comparison, "clean", metric)}
-    for severity in severities:
-        chosen = [Condition(SINGLE, metric, suite, "", name, severity) for name in names]
-        conditions[severity] = chosen
+    conditions = {0: _common(comparison, "clean", metric)} | {
+        severity: [Condition(SINGLE, metric, suite, "", name, severity) for name in names]
+        for severity in severities
+    }
     found: dict[str, dict[int, Estimate]] = {arm.name: {} for arm in comparison.arms}
     for severity, chosen in conditions.items():
         for name, estimate in _by_arm(comparison, chosen).items():

@@ -26,14 +26,7 @@ Records = list[tuple[object, ...]]
 
 def make(data: ReportData) -> Content:
     """A histogram for each arm, and ROC curves for each OOD set."""
-    found: dict[str, Energies] = {}
-    for arm in data.comparison.arms:
-        mine: Energies = {}
-        for seed, name, values in energies(arm):
-            mine.setdefault(seed, {})[name] = values
-        mine = {seed: sets for seed, sets in mine.items() if "" in sets and len(sets) > 1}
-        if mine:
-            found[arm.name] = mine
+    found = {arm.name: mine for arm in data.comparison.arms if (mine := energies(arm))}
     if not found:
         why = "No predictions for OOD images: evaluate with --suite clean,ood."
         return Content((Missing(why),))
