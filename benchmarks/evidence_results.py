@@ -50,13 +50,8 @@ from killick.report.figures import (
     Style,
     drawing,
     finish,
-    legend_height,
-    new_canvas,
-    put_axes,
-    put_heading,
-    put_legend,
+    new_chart,
     put_line,
-    sample_line,
     to_file,
 )
 from killick.results.rows import Row
@@ -389,21 +384,14 @@ def _draw_gate(faded: Lines) -> str:
         for number, name in enumerate(curves)
     }
     with drawing():
-        legend = legend_height(list(curves))
-        canvas = new_canvas(44 + 200 + 40 + legend)
-        put_heading(canvas, "A reference, faded out", "mean confidence on clean test pictures")
-        axes = put_axes(canvas, left=44, top=44, width=282, height=200)
+        below = "mean confidence on clean test pictures"
+        canvas, axes = new_chart("A reference, faded out", below, left=44)
         for name, points in curves.items():
             x = sorted(points)
             heights = np.array([points[share] for share in x]).T  # (seeds, shares)
-            put_line(axes, x, heights, styles[name])
+            put_line(axes, x, heights, styles[name], name)
         axes.set(xlim=(-0.02, 1.02), ylim=(0, 1.02), xlabel="share of the reference that is shown")
-        put_legend(canvas, [(name, sample_line(styles[name])) for name in curves])
-        words = "; ".join(
-            f"{name}: {np.mean(points[0.0]):.2f} hidden, {np.mean(points[1.0]):.2f} shown"
-            for name, points in curves.items()
-        )
-        return to_file(finish(canvas, "gate", "A reference, faded out", words).svg)
+        return to_file(finish(canvas, "gate", "A reference, faded out", below).svg)
 
 
 def _arms(cells: Sequence[Cell]) -> dict[tuple[str, str, str], list[Cell]]:

@@ -476,10 +476,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6
 @always('masked\x00\x1b<&>"')
 def test_any_name_can_be_drawn(name):
     with drawing.drawing():
-        canvas = drawing.new_canvas(120)
-        drawing.put_heading(canvas, drawing.shorten(name), "below")
+        canvas, axes = drawing.new_chart(drawing.shorten(name), "below")
         style = drawing.Style("arm-1", "-", "o")
-        drawing.put_legend(canvas, [(name, drawing.sample_line(style))])
+        drawing.put_line(axes, [0, 1], np.zeros((1, 2)), style, name)
         panel = drawing.finish(canvas, "some", name, name)
     root = ElementTree.fromstring(drawing.to_file(panel.svg))
     texts = [element.text or "" for element in root.iter(f"{SVG}text")]

@@ -9,7 +9,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -20,7 +20,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
-from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
 
 from killick.report.comparison import Comparison
 from killick.report.tables import to_csv
@@ -66,6 +66,11 @@ class Style:
     def color(self) -> str:
         """To draw with."""
         return COLORS[self.role][0]
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Arguments for matplotlib."""
+        return {"color": self.color, "linestyle": self.dashes, "marker": self.marker}
 
 
 @dataclass(frozen=True)
@@ -153,80 +158,23 @@ def put_heading(canvas: Canvas, title: str, below: str = "") -> None:
 
 
 def new_chart(
-    heading: str, below: str, titles: Sequence[str], *, height: float = 200, left: float = 40
+    heading: str, below: str, *, height: float = 200, left: float = 40
 ) -> tuple[Canvas, Axes]:
-    """A panel with one pair of axes under a heading, and room for a legend with these titles."""
-    canvas = new_canvas(44 + height + 42 + legend_height(titles))
+    """A panel with one pair of axes under a heading."""
+    canvas = new_canvas(44 + height + 42)
     put_heading(canvas, heading, below)
     return canvas, put_axes(canvas, left=left, top=44, width=WIDTH - left - 12, height=height)
 
 
-def put_legend(canvas: Canvas, entries: Iterable[tuple[str, Line2D | Any]]) -> None:
-    """A legend at the lower edge."""
-    titles, handles = zip(*entries, strict=True)
-    canvas.legend(
-        handles,
-        [shorten(title) for title in titles],
-        loc="lower left",
-        bbox_to_anchor=(0.005, 0.0),
-        ncols=_legend_columns(titles),
-        columnspacing=1.2,
-        labelspacing=0.35,
-        borderaxespad=0.1,
-        handletextpad=0.6,
-    )
-
-
-def put_arm_legend(canvas: Canvas, names: Iterable[str], styles: Mapping[str, Style]) -> None:
-    """A legend of arms."""
-    put_legend(canvas, [(name, sample_line(styles[name])) for name in names])
-
-
-def legend_height(titles: Sequence[str]) -> int:
-    """The px that a legend takes."""
-    return 16 * math.ceil(len(titles) / _legend_columns(titles)) + 6
-
-
-def _legend_columns(titles: Sequence[str]) -> int:
-    widest = max(map(len, map(shorten, titles)), default=0)
-    return 3 if widest <= 8 else 2 if widest <= 17 else 1
-
-
-def sample_line(style: Style) -> Line2D:
-    """An arm in a legend."""
-    return Line2D([], [], color=style.color, linestyle=style.dashes, marker=style.marker)
-
-
-def line_chart(
-    heading: str,
-    below: str,
-    curves: Mapping[str, tuple[Any, Any]],
-    styles: Mapping[str, Style],
-    along: str,
-) -> tuple[Canvas, Axes]:
-    """A chart with a line for each arm: x and `(seeds, points)`, see `put_line`."""
-    canvas, axes = new_chart(heading, below, list(curves))
-    for name, (x, lines) in curves.items():
-        put_line(axes, x, lines, styles[name])
-    axes.set_xlabel(along)
-    put_arm_legend(canvas, curves, styles)
-    return canvas, axes
-
-
-def put_line(axes: Axes, x: Any, lines: Any, style: Style, *, every: int | None = None) -> None:
+def put_line(
+    axes: Axes, x: Any, lines: Any, style: Style, label: str, *, every: int | None = None
+) -> None:
     """The mean of `lines`, `(seeds, points)`, and a band from their minimum to their maximum.
 
     A marker is drawn at `every` so many points, by default at ten of them.
     """
-    axes.plot(
-        x,
-        lines.mean(0),
-        color=style.color,
-        linestyle=style.dashes,
-        marker=style.marker,
-        markevery=every or max(1, len(x) // 10),
-        markersize=4.5,
-    )
+    every = every or max(1, len(x) // 10)
+    axes.plot(x, lines.mean(0), label=label, markevery=every, markersize=4.5, **style.line)
     if len(lines) > 1:
         low, high = lines.min(0), lines.max(0)
         axes.fill_between(x, low, high, color=style.color, alpha=0.16, linewidth=0)
@@ -257,9 +205,14 @@ def _clean(text: str) -> str:
 
 
 def finish(canvas: Canvas, name: str, title: str, description: str) -> Panel:
-    """The drawing as a panel."""
+    """The drawing as a panel, with a legend of all that has a label below it."""
+    width, height = (round(72 * float(inches)) for inches in canvas.get_size_inches())
+    legend = _put_legend(canvas)
+    box = Bbox([[0, -legend / 72], [width / 72, height / 72]])
     file = io.StringIO()
-    canvas.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    canvas.savefig(
+        file, format="svg", metadata={"Date": None, "Creator": None}, bbox_inches=box, pad_inches=0
+    )
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
@@ -271,13 +224,36 @@ def finish(canvas: Canvas, name: str, title: str, description: str) -> Panel:
         f'<title id="{name}-title">{escape(title)}</title>'
         f'<desc id="{name}-desc">{escape(description)}</desc>'
     )
-    width, height = (round(72 * float(inches)) for inches in canvas.get_size_inches())
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-        f' viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
-        f' aria-labelledby="{name}-title {name}-desc">'
+        f' viewBox="0 0 {width} {height + legend}" width="{width}" height="{height + legend}"'
+        f' role="img" aria-labelledby="{name}-title {name}-desc">'
     )
     return Panel(name, title, opening + words + svg[svg.index(">") + 1 :])
+
+
+def _put_legend(canvas: Canvas) -> int:
+    """Hang a legend below the canvas; its height in px."""
+    found: dict[str, Any] = {}
+    for axes in canvas.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(shorten(label), handle)
+    if not found:
+        return 0
+    widest = max(map(len, found))
+    columns = 3 if widest <= 8 else 2 if widest <= 17 else 1
+    canvas.legend(
+        list(found.values()),
+        list(found),
+        loc="upper left",
+        bbox_to_anchor=(0.005, 0.0),
+        ncols=columns,
+        columnspacing=1.2,
+        labelspacing=0.35,
+        borderaxespad=0.1,
+        handletextpad=0.6,
+    )
+    return 16 * math.ceil(len(found) / columns) + 6
 
 
 def _tidy_attribute(found: re.Match[str]) -> str:

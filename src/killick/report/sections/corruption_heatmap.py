@@ -25,7 +25,7 @@ _ROW = 19  # px
 _NAMES = 134  # px of the names at the left
 _ARMS = 4  # in a panel
 _WIDEST_CELL = 62.0
-_LONGEST_HEAD = 18  # letters
+_LONGEST_NAME = 19  # letters, also of heads
 _STRONGEST = 0.92  # opacity of the largest value
 
 
@@ -109,7 +109,7 @@ def _draw_panel(
     cells: _Cells,
     arms: Sequence[str],
 ) -> Panel:
-    heads = [figures.shorten(arm, _LONGEST_HEAD) for arm in arms]
+    heads = [figures.shorten(arm, _LONGEST_NAME) for arm in arms]
     rows = [row for kind, names in kinds.items() for row in (kind, *names)]
     top, height = 58 + 5 * max(map(len, heads)), _ROW * len(rows)
     canvas = figures.new_canvas(top + height + 8)
@@ -124,7 +124,8 @@ def _draw_panel(
         ha="left",
         rotation_mode="anchor",
     )
-    axes.set_yticks([place + 0.5 for place in range(len(rows))], map(spell_corruption, rows))
+    names = [figures.shorten(spell_corruption(row), _LONGEST_NAME) for row in rows]
+    axes.set_yticks([place + 0.5 for place in range(len(rows))], names)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     axes.spines[:].set_visible(False)
     axes.grid(visible=False)

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,17 +62,15 @@ def _draw_histogram(
     margin = (high - low) / _BINS or 1.0
     edges = np.linspace(low - margin, high + margin, _BINS + 1)
     below = "images by energy, each set scaled to the same height"
-    canvas, axes = figures.new_chart(figures.shorten(arm), below, list(pooled), height=150, left=16)
-    entries = []
+    canvas, axes = figures.new_chart(figures.shorten(arm), below, height=150, left=16)
     for place, (name, values) in enumerate(pooled.items()):
         shares = np.histogram(np.clip(values, low, high), edges)[0] / len(values)
         heights = shares / shares.max()
+        look: dict[str, Any] = {"fill": True, "color": MUTED, "alpha": 0.4, "linewidth": 0}
         if place:
             dashes = _DASHES[(place - 1) % len(_DASHES)]
-            line = axes.stairs(heights, edges, color=style.color, linestyle=dashes, linewidth=1.8)
-        else:
-            line = axes.stairs(heights, edges, fill=True, color=MUTED, alpha=0.4, linewidth=0)
-        entries.append((name, line))
+            look = {"color": style.color, "linestyle": dashes, "linewidth": 1.8}
+        axes.stairs(heights, edges, label=name, **look)
         records += [
             (arm, name, float(first), float(last), float(share))
             for first, last, share in zip(edges[:-1], edges[1:], shares, strict=True)
@@ -82,40 +81,29 @@ def _draw_histogram(
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("energy")
     axes.margins(x=0)
-    figures.put_legend(canvas, entries)
     return figures.finish(canvas, file, f"Energies of {arm}", below)
 
 
 def _draw_roc(
     data: ReportData, name: str, file: str, found: dict[str, Energies], records: Records
 ) -> Panel:
-    rates: dict[str, Array] = {}
-    areas: dict[str, float] = {}
+    below = "% of OOD images found; in the legend: AUROC, %"
+    canvas, axes = figures.new_chart(figures.shorten(name), below)
+    figures.put_diagonal(axes)
     for arm, mine in found.items():
         pairs = [
-            (torch.from_numpy(mine[seed][""]), torch.from_numpy(mine[seed][name]))
-            for seed in sorted(mine)
-            if name in mine[seed]
+            (torch.from_numpy(sets[""]), torch.from_numpy(sets[name]))
+            for _, sets in sorted(mine.items())
+            if name in sets
         ]
         if pairs:
-            rates[arm] = np.stack([_true_rates(*pair) for pair in pairs])
-            areas[arm] = statistics.fmean(auroc(*pair) for pair in pairs)
-            ends = rates[arm].mean(0), rates[arm].min(0), rates[arm].max(0)
-            columns = zip(_RATES, *ends, strict=True)
-            records += [(name, arm, *map(float, values), areas[arm]) for values in columns]
-    titles = {arm: f"{arm} {100 * area:.1f}" for arm, area in areas.items()}
-    below = "% of OOD images found; in the legend: AUROC, %"
-    canvas, axes = figures.new_chart(
-        figures.shorten(name), below, list(titles.values()), height=210
-    )
-    figures.put_diagonal(axes)
-    for arm, lines in rates.items():
-        figures.put_line(axes, 100 * _RATES, 100 * lines, data.styles[arm])
-    axes.set(xlim=(0, 100), ylim=(0, 101))
-    axes.set_xlabel("false positives, % of the test set")
-    figures.put_legend(
-        canvas, [(title, figures.sample_line(data.styles[arm])) for arm, title in titles.items()]
-    )
+            rates = np.stack([_true_rates(*pair) for pair in pairs])
+            area = statistics.fmean(auroc(*pair) for pair in pairs)
+            title = f"{arm} {100 * area:.1f}"
+            figures.put_line(axes, 100 * _RATES, 100 * rates, data.styles[arm], title)
+            columns = zip(_RATES, rates.mean(0), rates.min(0), rates.max(0), strict=True)
+            records += [(name, arm, *map(float, values), area) for values in columns]
+    axes.set(xlim=(0, 100), ylim=(0, 101), xlabel="false positives, % of the test set")
     return figures.finish(canvas, file, f"ROC curves of {name}", below)
 
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -97,22 +97,24 @@ def _trace(runs: list[LabeledPredictions]) -> _Curve:
 def _draw(
     name: str, arm: str, style: Style, curves: dict[str, _Curve], titles: dict[str, str]
 ) -> Panel:
-    canvas = figures.new_canvas(44 + _SIDE + 12 + 46 + 40 + 40)
+    canvas = figures.new_canvas(44 + _SIDE + 12 + 46 + 42)
     figures.put_heading(canvas, figures.shorten(arm), "accuracy, %, against confidence, %")
     axes = figures.put_axes(canvas, left=40, top=44, width=WIDTH - 52, height=_SIDE)
     below = figures.put_axes(canvas, left=40, top=44 + _SIDE + 12, width=WIDTH - 52, height=46)
     figures.put_diagonal(axes)
-    looks = {"clean": (MUTED, (0, (4, 2)), 1.5), "corrupted": (style.color, "-", 2.2)}
-    entries = []
+    looks: dict[str, tuple[str, Any, float]] = {
+        "clean": (MUTED, (0, (4, 2)), 1.5),
+        "corrupted": (style.color, "-", 2.2),
+    }
     for kind, curve in curves.items():
         color, dashes, width = looks[kind]
         shown = curve.nearby >= _ENOUGH
         x, y = 100 * curve.confidence, np.where(shown, 100 * curve.accuracy, np.nan)
-        (line,) = axes.plot(x, y, color=color, linestyle=dashes, linewidth=width)
+        title = titles[kind]
+        axes.plot(x, y, label=title, color=color, linestyle=dashes, linewidth=width)
         least, most = 100 * curve.least, 100 * curve.most
         axes.fill_between(x, least, most, where=shown, color=color, alpha=0.18, linewidth=0)
         below.plot(x, curve.density, color=color, linestyle=dashes, linewidth=width * 0.8)
-        entries.append((titles[kind], line))
     axes.set(xlim=(0, 100), ylim=(0, 100))
     axes.set_xticks(range(0, 101, 20), [])
     below.set(xlim=(0, 100), yscale="log")
@@ -121,7 +123,6 @@ def _draw(
     below.yaxis.set_visible(False)
     below.grid(visible=False)
     below.set_xlabel("confidence; below: images there, log scale")
-    figures.put_legend(canvas, entries)
     return figures.finish(canvas, name, f"Reliability of {arm}", "; ".join(titles.values()))
 
 

@@ -37,11 +37,10 @@ def make(data: ReportData) -> Content:
 
 
 def _draw(data: ReportData, name: str, title: str, below: str, lines: dict[str, _Points]) -> Panel:
-    canvas, axes = figures.new_chart(title, below, list(lines))
+    canvas, axes = figures.new_chart(title, below)
     if name != KEY:
         axes.axhline(0, color=figures.COLORS["arm-0"][0], linewidth=1.4)
     for place, (arm, points) in enumerate(lines.items()):
-        style = data.styles[arm]
         # Arms are shifted a little so that bars do not overlap.
         shift = (place - (len(lines) - 1) / 2) * min(0.07, 0.4 / len(lines))
         severities, values, low, high = zip(*points, strict=True)
@@ -49,18 +48,16 @@ def _draw(data: ReportData, name: str, title: str, below: str, lines: dict[str, 
             [severity + shift for severity in severities],
             [100 * value for value in values],
             yerr=[[100 * reach for reach in low], [100 * reach for reach in high]],
-            color=style.color,
-            linestyle=style.dashes,
-            marker=style.marker,
+            label=arm,
             elinewidth=1.1,
             capsize=2,
+            **data.styles[arm].line,
         )
     shown = sorted({point[0] for points in lines.values() for point in points})
     axes.set_xticks(shown, ["clean" if severity == 0 else str(severity) for severity in shown])
     axes.set_xlabel("severity of the corruptions")
     axes.margins(x=0.04, y=0.08)
     axes.grid(visible=False, axis="x")
-    figures.put_arm_legend(canvas, lines, data.styles)
     return figures.finish(canvas, name, title, f"{below}, by severity.")
 
 

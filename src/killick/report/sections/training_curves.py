@@ -30,7 +30,10 @@ def make(data: ReportData) -> Content:
         found = {arm.name: _trace(arm, kind, what) for arm in data.comparison.arms}
         curves = {name: (x, factor * values) for name, (x, values) in found.items() if len(x)}
         if curves:
-            canvas, axes = figures.line_chart(title, below, curves, data.styles, "epoch")
+            canvas, axes = figures.new_chart(title, below)
+            for name, (epochs, values) in curves.items():
+                figures.put_line(axes, epochs, values, data.styles[name], name)
+            axes.set_xlabel("epoch")
             axes.margins(x=0.03)
             if what == "loss":
                 axes.set_ylim(bottom=0)

@@ -77,23 +77,23 @@ def _found(wrong: Array) -> Array:
 
 def _draw_errors(data: ReportData, ranked: dict[str, _Ranked]) -> Panel:
     title, below = "Errors against spread", "% wrong in each tenth of the images"
+    canvas, axes = figures.new_chart(title, below)
     middles = 100 * (np.arange(_BINS) + 0.5) / _BINS
-    curves = {name: (middles, 100 * each.error) for name, each in ranked.items()}
-    along = "images in order of spread, %"
-    canvas, axes = figures.line_chart(title, below, curves, data.styles, along)
-    axes.set_xlim(0, 100)
+    for name, each in ranked.items():
+        figures.put_line(axes, middles, 100 * each.error, data.styles[name], name)
+    axes.set(xlim=(0, 100), xlabel="images in order of spread, %")
     axes.set_ylim(bottom=0)
     return figures.finish(canvas, KEY, title, below)
 
 
 def _draw_found(data: ReportData, ranked: dict[str, _Ranked]) -> Panel:
     title, below = "Errors among the most uncertain images", "% of all errors; dotted: by chance"
+    canvas, axes = figures.new_chart(title, below)
     shares = 100 * np.arange(_BINS + 1) / _BINS
-    curves = {name: (shares, 100 * each.found) for name, each in ranked.items()}
-    along = "images, most uncertain first, %"
-    canvas, axes = figures.line_chart(title, below, curves, data.styles, along)
+    for name, each in ranked.items():
+        figures.put_line(axes, shares, 100 * each.found, data.styles[name], name)
     figures.put_diagonal(axes)
-    axes.set(xlim=(0, 100), ylim=(0, 101))
+    axes.set(xlim=(0, 100), ylim=(0, 101), xlabel="images, most uncertain first, %")
     return figures.finish(canvas, f"{KEY}-errors", title, below)
 
 
