@@ -1,16 +1,6 @@
 """Numbers and names as they are shown."""
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """A share in percent.
-
-    Example:
-        >>> percent(0.8312)
-        '83.1 %'
-    """
-    return f"{signless(100 * share, digits)} %"
-
-
 def signed(value: float, digits: int) -> str:
     """A number with its sign; what rounds to zero has none.
 

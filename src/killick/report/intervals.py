@@ -47,8 +47,7 @@ def t_interval(differences: Sequence[float]) -> Interval:
     value = statistics.fmean(differences)
     error = statistics.stdev(differences) / math.sqrt(count)
     reach = float(stats.t.ppf(0.975, count - 1)) * error
-    method = f"paired t over {count} seeds"
-    return Interval(value, value - reach, value + reach, method)
+    return Interval(value, value - reach, value + reach, f"paired t over {count} seeds")
 
 
 def bootstrap_interval(differences: Sequence[float], resampled: Tensor, images: int) -> Interval:

@@ -82,17 +82,13 @@ def read_predictions(path: Path) -> Predictions:
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        about = json.loads(str(arrays["about"]))
         ends, data = arrays["thumbnail_ends"], arrays["thumbnail_bytes"].tobytes()
-        numbers = arrays["thumbnail_numbers"].tolist()
+        parts = [data[first:last] for first, last in zip(ends[:-1], ends[1:], strict=True)]
         return Predictions(
-            about=about,
+            about=json.loads(str(arrays["about"])),
             single=_named(arrays, "single_"),
             marginal=_named(arrays, "marginal_"),
-            thumbnails={
-                number: data[first:last]
-                for number, first, last in zip(numbers, ends[:-1], ends[1:], strict=True)
-            },
+            thumbnails=dict(zip(arrays["thumbnail_numbers"].tolist(), parts, strict=True)),
             class_names=tuple(str(name) for name in arrays["class_names"]),
         )
     except _DAMAGED as problem:
@@ -106,10 +102,9 @@ def read_about(path: Path) -> dict[str, Any]:
     """`Predictions.about` of a file; empty if it cannot be read."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            about = json.loads(str(file["about"]))
+            return dict(json.loads(str(file["about"])))
     except _DAMAGED:
         return {}
-    return about if isinstance(about, dict) else {}
 
 
 def prediction_files(folder: Path) -> list[Path]:
