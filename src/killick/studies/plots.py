@@ -51,11 +51,11 @@ def draw_lines(plot: Plot, name: str) -> "Panel":
     """A line for each protocol over equally spaced levels."""
     import numpy as np
 
-    from killick.report.figures import finish, new_chart, put_arm_legend, put_line
+    from killick.report.figures import finish, new_chart, put_line
 
-    levels, protocols = plot.levels, list(plot.curves)
+    levels = plot.levels
     seeds = {seed for line in plot.curves.values() for values in line.values() for seed in values}
-    canvas, axes = new_chart(plot.title, f"{plot.unit}; bands: all seeds", protocols)
+    canvas, axes = new_chart(plot.title, f"{plot.unit}; bands: all seeds")
     every = -(-len(levels) // _MOST_TICKS)
     for protocol, line in plot.curves.items():
         there = [level for level in levels if line.get(level)]
@@ -64,34 +64,32 @@ def draw_lines(plot: Plot, name: str) -> "Panel":
             values = np.array([[line[level][seed] for level in there] for seed in common])
             places = [levels.index(level) for level in there]
             values = plot.factor * values
-            put_line(axes, places, values, plot.styles[protocol], every=every)
+            put_line(axes, places, values, plot.styles[protocol], protocol, every=every)
     axes.set_xticks(range(0, len(levels), every), [format_level(each) for each in levels[::every]])
     axes.set_xlim(-0.3, len(levels) - 0.7)
     axes.set_xlabel(plot.along)
-    put_arm_legend(canvas, protocols, plot.styles)
     return finish(canvas, name, plot.title, f"{plot.unit}, by {plot.along}; a line per protocol.")
 
 
 def draw_points(plot: Plot, name: str) -> "Panel":
     """A row for each level: the mean of each protocol, and a bar over its seeds."""
-    from killick.report.figures import finish, new_chart, put_arm_legend, shorten
+    from killick.report.figures import finish, new_chart, shorten
 
     levels, protocols = plot.levels, list(plot.curves)
     rows = [[p for p in protocols if plot.curves[p].get(level)] for level in levels]
     height = len(levels) * (17 * max(map(len, rows)) + 8)
     below = f"{plot.unit}; bars: all seeds"
-    canvas, axes = new_chart(plot.title, below, protocols, height=height, left=150)
+    canvas, axes = new_chart(plot.title, below, height=height, left=150)
     for place, (level, row) in enumerate(zip(levels, rows, strict=True)):
         for number, protocol in enumerate(row):
             values = [plot.factor * value for value in plot.curves[protocol][level].values()]
             style, y = plot.styles[protocol], place + 0.75 * (number + 0.5) / len(row) - 0.375
             axes.plot([min(values), max(values)], [y, y], color=style.color, linewidth=1.4)
-            axes.plot([statistics.fmean(values)], [y], color=style.color, marker=style.marker)
+            axes.plot([statistics.fmean(values)], [y], label=protocol, **style.line)
     axes.set_yticks(range(len(levels)), [shorten(format_level(level), 21) for level in levels])
     axes.set_ylim(len(levels) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.08)
-    put_arm_legend(canvas, protocols, plot.styles)
     return finish(canvas, name, plot.title, f"{plot.unit}; a row per {plot.along or 'test'}.")
 
 
