@@ -53,7 +53,11 @@ def load_pack(where: str, options: LoadOptions | None = None) -> Sets:
             names = ("train", "test") if split is None else (split,)
             present = [name for name in names if f"{name}_bytes" in pack]
             if not present:
-                raise _no_split(file, pack, " or ".join(map(repr, names)))
+                splits = [key.removesuffix("_bytes") for key in pack if key.endswith("_bytes")]
+                raise DataError(
+                    f"{file} has no split {' or '.join(map(repr, names))}, found"
+                    f" {', '.join(map(repr, splits)) or 'none'}. Name one: pack:FILE.npz#SPLIT."
+                )
             if options is not None and options.test_only and "test" in present:
                 present = ["test"]
             found = {name: _open_split(file, pack, name) for name in present}
@@ -110,14 +114,6 @@ def _array(file: Path, pack: np.lib.npyio.NpzFile, key: str, kinds: str) -> npt.
             f" {array.shape}."
         )
     return array
-
-
-def _no_split(file: Path, pack: np.lib.npyio.NpzFile, wanted: str) -> DataError:
-    splits = [key.removesuffix("_bytes") for key in pack.files if key.endswith("_bytes")]
-    hint = f" Name one of them: pack:{file}#{splits[0]}." if splits else " It is not a pack."
-    return DataError(
-        f"{file} has no split {wanted}, found {', '.join(map(repr, splits)) or 'none'}.{hint}"
-    )
 
 
 _HELP = "encoded images in one file; pack:FILE.npz#SPLIT for one of its splits"

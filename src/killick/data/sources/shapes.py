@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -202,8 +201,14 @@ def load_shapes(argument: str, options: LoadOptions) -> Sets:
             )
     except Exception:  # it is not there, or damaged, and can be made again
         parts = make_shapes(TRAIN_COUNT, TEST_COUNT, SEED)
-        _write_cache(file, parts)
         images, labels, test_images, test_labels = parts
+        arrays = {key: part.numpy() for key, part in zip(_ARRAYS, parts, strict=True)}
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(file) as cache:
+                np.savez(cache, allow_pickle=False, **arrays)
+        except OSError as error:
+            logger.info("%s is not kept: %s. KILLICK_CACHE names another folder.", file, error)
     return Sets(
         ImageSet.of("shapes", images, labels, CLASS_NAMES),
         ImageSet.of("shapes", test_images, test_labels, CLASS_NAMES),
@@ -214,16 +219,6 @@ def cache_folder() -> Path:
     """`$KILLICK_CACHE`, else `$XDG_CACHE_HOME/killick`, else `~/.cache/killick`."""
     common = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.environ.get("KILLICK_CACHE") or f"{common}/killick").expanduser()
-
-
-def _write_cache(file: Path, parts: tuple[Tensor, ...]) -> None:
-    arrays: dict[str, Any] = {key: part.numpy() for key, part in zip(_ARRAYS, parts, strict=True)}
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(file) as stream:
-            np.savez(stream, **arrays)
-    except OSError as error:
-        logger.info("%s is not kept: %s. KILLICK_CACHE names another folder.", file, error)
 
 
 DATA_SOURCES.register(
