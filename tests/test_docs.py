@@ -87,7 +87,9 @@ def test_generated_tables_are_up_to_date(page):
 
 @pytest.mark.parametrize("page", pages_with("sh"), ids=name)
 def test_every_command_is_understood(page, capsys, monkeypatch):
-    monkeypatch.setattr("killick.training.source_run.find_start", Path)  # the hub is not called
+    monkeypatch.setattr(
+        "killick.training.initial_weights.find_start", Path
+    )  # the hub is not called
     for words in commands(page):
         if "killick" not in words or words[0] == "pip":
             continue

@@ -199,8 +199,8 @@ def test_the_whole_loop_waits_at_looks_alone(tmp_path, monkeypatch):
         look(run, *arguments)
         torch.cuda.set_sync_debug_mode(2 if run.done % 8 and run.done > 4 else 0)
 
-    look = loop._look
-    monkeypatch.setattr(loop, "_look", looked)
+    look = loop._log_training
+    monkeypatch.setattr(loop, "_log_training", looked)
     recipe = small_run(log_every=5, **{"data.validation": 0})  # of 8 steps an epoch
     try:
         assert train(recipe, tmp_path / "run", quiet=True).finished
@@ -223,4 +223,4 @@ def test_the_loop_never_waits_between_two_looks(execution):
             run.take_step()
     finally:
         torch.cuda.set_sync_debug_mode(0)
-    assert len(run.look().losses) == 8
+    assert len(run.read_statistics()[0]) == 8

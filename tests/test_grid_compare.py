@@ -1,22 +1,25 @@
 """`killick compare` and `killick.grid.compare`: reports, resuming, parts, mistakes."""
 
+import argparse
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from grids import EVALUATION, HereJobs, jobs_of, results_of, wait_for, write_recipe
 from rich.console import Console
 
 from killick.cli import main
-from killick.cli.job_options import print_failures
+from killick.cli.job_options import print_outcome
 from killick.errors import OptionError
 from killick.experiments import experiment, scheduler
+from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS
-from killick.experiments.scheduler import Execution, Failure, JobsDisplay, run_jobs
+from killick.experiments.scheduler import Failure, JobsDisplay, run_jobs
 from killick.grid import compare
 
 
@@ -115,7 +118,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path)
         ({"gpus": 0.5}, "--gpus requires --engine ray"),
         ({"address": "auto"}, "--address requires --engine ray"),
         ({"baseline": "other"}, "the baseline"),
-        ({"seeds": ()}, "at least one seed"),
+        ({"seeds": ()}, "one at least"),
         ({"part": (0, 2)}, "--part"),
         ({"part": (3, 2)}, "--part"),
     ):
@@ -138,7 +141,9 @@ def test_without_any_finished_job_there_is_no_report(pictures, tmp_path, monkeyp
 
 
 def test_failures_with_one_problem_are_one_line(capsys):
-    print_failures([*(Failure(f"a, seed {n}", "no: luck.") for n in range(5)), Failure("b", "x")])
+    failed = [*(Failure(f"a, seed {n}", "no: luck.") for n in range(5)), Failure("b", "x")]
+    options = argparse.Namespace(quiet=True, part=None)
+    assert print_outcome(experiment.ComparisonResult(None, [], failed), Path(), options) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert "a, seed 2 and 2 more: no: luck." in lines[0]

@@ -129,7 +129,7 @@ def test_another_network_at_the_same_path_is_another_job(recipe, tmp_path):
 def test_what_cannot_be_compared_is_refused_before_anything_runs(recipe, tmp_path):
     with pytest.raises(OptionError, match="no trained network at"):
         jobs_of(recipe, tmp_path, f"tuned:from={tmp_path / 'nothing'}")
-    with pytest.raises(OptionError, match="at least 2 epochs"):
+    with pytest.raises(OptionError, match="at least 2"):
         jobs_of(recipe, tmp_path, "finetuned", epochs=1)
     with pytest.raises(OptionError, match="whole schedule"):
         jobs_of(recipe, tmp_path, "finetuned", **{"schedule.end": 0.5})
@@ -137,6 +137,8 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(recipe, tmp_pat
         make_jobs(recipe, {}, parse_arms(["standard"]), (1, 1), tmp_path, {})
     with pytest.raises(RecipeError, match="alpha"):
         jobs_of(recipe, tmp_path, "x:alpha=2")
+    with pytest.raises(RecipeError, match="alpa: no such setting"):
+        jobs_of(recipe, tmp_path, "x:alpa=0.5")
     with pytest.raises(OptionError, match="standard and twin"):
         jobs_of(recipe, tmp_path, "standard", "twin:protocol=standard")
 
@@ -228,7 +230,7 @@ def test_an_interrupted_job_ends_as_one_that_was_not(recipe, tmp_path, monkeypat
     ("raised", "problem"),
     [
         (KillickError("expected this, found that."), "expected this, found that."),
-        (MemoryError(), "MemoryError: "),
+        (MemoryError(), "MemoryError: MemoryError"),
         (ZeroDivisionError("by\nzero"), "ZeroDivisionError: by"),
         (OSError(28, "No space left on device", "x.pt"), "x.pt: No space left on device."),
     ],

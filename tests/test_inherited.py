@@ -10,8 +10,8 @@ import yaml
 import killick
 from killick.cli import main
 from killick.errors import InstallError, OptionError
+from killick.training.initial_weights import find_start, inherit, warn_of_seen
 from killick.training.recipe_files import load_recipe, make_recipe, read_yaml, to_yaml
-from killick.training.source_run import find_start, inherit, warn_of_seen
 from killick.training.training_data import sets_of
 
 
@@ -54,21 +54,20 @@ def test_what_was_asked_for_holds(source):
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "warned"),
     [
-        ({"data.validation": 0.1}, "(data.validation 0.2)"),
-        ({"seed": 4}, "(seed 3)"),
-        ({"data.limit": 100, "data.validation_from": "last"}, "data.validation_from random"),
-        ({"data.validation": 0}, None),
-        ({"data.name": "shapes"}, None),
-        ({"epochs": 7, "optimizer.lr": 0.5}, None),
+        ({"data.validation": 0.1}, True),
+        ({"seed": 4}, True),
+        ({"data.limit": 100, "data.validation_from": "last"}, True),
+        ({"data.validation": 0}, False),
+        ({"data.name": "shapes"}, False),
+        ({"epochs": 7, "optimizer.lr": 0.5}, False),
     ],
 )
-def test_pictures_that_the_source_may_have_seen_are_warned_of(source, changed, told):
+def test_pictures_that_the_source_may_have_seen_are_warned_of(source, changed, warned):
     settings = inherit(source, {}) | changed
     line = warn_of_seen(load_recipe("finetune", settings), source)
-    assert (line is None) == (told is None)
-    assert told is None or told in line
+    assert (line is not None) == warned
 
 
 def test_folders_without_a_recipe_give_nothing(tmp_path):
@@ -131,15 +130,13 @@ def test_a_saved_model_says_itself_what_it_is(tmp_path):
     assert inherit(tmp_path / "own", {"seed": 1}, data=False) == {"seed": 1}
 
 
-def test_what_is_recorded_is_the_network_of_the_run_also_beside_a_recipe(tmp_path, capsys):
+def test_what_is_recorded_is_the_network_of_the_run_also_beside_a_recipe(tmp_path):
     words = ["train", "--recipe", "shapes-small", "--epochs", "1", "--data.limit", "40"]
     words += ["--batch", "20", "--data.validation", "0"]
     plain, tuned = tmp_path / "plain", tmp_path / "tuned"
     small = ["--network.arguments", "{width: 8}", "--protocol", "standard"]
     assert main([*words, *small, "--output", str(plain)]) == 0
-    capsys.readouterr()
     assert main([*words, "--from", str(plain), "--output", str(tuned)]) == 0
-    assert f"the network is that of {plain}, killick:resnet_small with" in capsys.readouterr().out
     assert read_yaml(tuned / "recipe.yaml")["network"]["arguments"] == {"width": 8}
 
 

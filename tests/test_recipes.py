@@ -96,11 +96,11 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         ("{}", "protocol.target: expected label .* or uniform .*no default"),
         (
             "{protocol: {name: masked, target: label, every: 5, scope: sample}}",
-            "protocol.every: requires scope: batch",
+            "protocol.every: requires scope: batch, and no alpha_end",
         ),
         (
             "{protocol: {name: masked, target: label, every: 5, alpha_end: 0.0}}",
-            "has one mistake: protocol.alpha_end: has no effect with protocol.every",
+            "has one mistake: protocol.every: requires scope: batch, and no alpha_end",
         ),
         (
             "{protocol: {name: standard}, data: {mean: [0.5, 0.5, 0.5]}}",
@@ -130,7 +130,7 @@ def test_all_mistakes_of_a_file_are_told_at_once():
         ),
         (
             "{protocol: {name: standard}, data: {mean: [0.5], std: [0.5]}}",
-            "data.mean: expected a number for each of 3 channels",
+            "data.mean, data.std: expected both or neither, 3 numbers each",
         ),
     ],
 )
@@ -182,7 +182,7 @@ def test_what_is_no_number_is_refused(value):
 def test_overrides_replace_single_settings():
     recipe = load_recipe("cifar10-resnet18", {"optimizer.lr": 0.05, "epochs": 60})
     assert (recipe.optimizer.lr, recipe.epochs, recipe.optimizer.momentum) == (0.05, 60, 0.9)
-    with pytest.raises(RecipeError, match="1 setting changed.*optimizer.rl: no such setting"):
+    with pytest.raises(RecipeError, match="optimizer.rl: no such setting"):
         load_recipe("cifar10-resnet18", {"optimizer.rl": 0.05})
     with pytest.raises(RecipeError, match="no such setting: epochs.x"):
         load_recipe("cifar10-resnet18", {"epochs.x": 1})
@@ -199,10 +199,10 @@ def test_a_recipe_builds_on_another(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[1, 2]", "expected settings such as 'epochs: 10', found list"),
+        ("[1, 2]", "no settings such as 'epochs: 10'"),
         ("a: [", "not YAML"),
         ("base: mine.yaml", "its own base"),
-        ("base: 3", "expected a name for base"),
+        ("base: 3", "no base 3"),
         ("!!python/object/apply:os.system ['true']", "not YAML"),
     ],
 )
@@ -256,7 +256,7 @@ def test_other_networks_on_cifar10_differ_in_what_their_kind_needs_and_in_nothin
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ("data: {resize: 16}", "data.resize: expected at least data.size 32"),
+        ("data: {resize: 16}", "data.resize: expected at least data.size"),
         ("augment: {crop: resized}", "protocol.references: augmented"),
         ("augment: {policy: augmix}", "protocol.references: augmented"),
     ],

@@ -477,8 +477,8 @@ def test_an_interrupted_study_shows_what_there_is_and_goes_on(tmp_path, monkeypa
     worked = running.run_jobs
 
     def interrupted(cells, output, execution):
-        worked(cells[:1], output, execution)
-        return JobsOutcome([], ["x"], True)
+        outcome = worked(cells[:1], output, execution)
+        return JobsOutcome(outcome.finished, [], ["x"], True)
 
     output = tmp_path / "out"
     plan = make_plan(find_study("alpha"), "smoke")

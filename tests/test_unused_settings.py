@@ -10,8 +10,14 @@ from killick.experiments.arms import parse_arms
 from killick.experiments.jobs import make_jobs
 from killick.protocols.base import PROTOCOLS
 from killick.training.recipe import Recipe
-from killick.training.recipe_files import load_recipe, settings, shipped
-from killick.training.unused_settings import NEEDS, find_unused, refuse_unused
+from killick.training.recipe_files import (
+    NEEDS,
+    find_unused,
+    load_recipe,
+    refuse_unused,
+    settings,
+    shipped,
+)
 
 
 @pytest.mark.parametrize("dotted", NEEDS)
@@ -42,11 +48,6 @@ def test_settings_of_another_protocol_are_dropped_and_refused_where_given():
             assert bool(unused) == (each.name not in own)
 
 
-def test_alpha_beside_every_has_no_effect():
-    recipe = load_recipe("shapes-small", {"protocol.every": 2})
-    assert list(find_unused(recipe, ["protocol.alpha", "protocol.every"])) == ["protocol.alpha"]
-
-
 @pytest.mark.parametrize("name", shipped())
 def test_what_recipes_hold_is_never_refused(name, capsys):
     for protocol in ("standard", "anchored"):
@@ -60,7 +61,6 @@ def test_what_recipes_hold_is_never_refused(name, capsys):
     [
         ("train --protocol standard --alpha 0.5", "protocol.alpha"),
         ("train --protocol anchored --alpha_end 0", "protocol.alpha_end"),
-        ("train --protocol.every 2 --alpha 0.9", "protocol.alpha"),
         ("train --schedule.milestones 0.5 --schedule.name cosine", "found cosine"),
         ("train --network.new_head true", "--from"),
         ("compare --protocol standard --dry-run", "in any of the arms: protocol.name"),

@@ -165,9 +165,9 @@ class _Reader:
 
     def _unknown(self, name: str, prefix: str, known: list[str]) -> str:
         everywhere = list(settings_of(self.kind, self.prefix))
-        near = [prefix + each for each in difflib.get_close_matches(name, known, n=1)]
-        near = near or [dotted for dotted in everywhere if dotted.split(".")[-1] == name]
-        near = near or difflib.get_close_matches(prefix + name, everywhere, n=1)
+        near = [dotted for dotted in everywhere if dotted.split(".")[-1] == name]
+        near += [prefix + each for each in difflib.get_close_matches(name, known, n=1)]
+        near += difflib.get_close_matches(prefix + name, everywhere, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         return f"{prefix}{name}: no such setting{hint}"
 

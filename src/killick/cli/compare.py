@@ -1,8 +1,6 @@
 """`killick compare`."""
 
 import argparse
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ from killick.cli.arguments import read_names, read_numbers
 from killick.cli.job_options import (
     add_evaluation,
     add_execution,
-    print_failures,
+    print_outcome,
     read_evaluation,
     read_execution,
     show_jobs,
@@ -50,8 +48,6 @@ def add(commands: Any, name: str) -> None:
         help="train and evaluate protocols side by side, and write a report",
         description="Train protocols side by side, evaluate them, and write a page about it.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
         usage="killick compare [--recipe NAME_OR_FILE] [--data DATA] [--arm ARM ...] [--seeds 0,1]\n"
         "                     [--output FOLDER] [--SETTING VALUE ...] [options]",
     )
@@ -84,12 +80,10 @@ def add(commands: Any, name: str) -> None:
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Compare, and print a summary."""
     from killick.cli.train import parse_overrides
-    from killick.experiments.arms import parse_arms
-    from killick.experiments.experiment import RECIPE, compare
+    from killick.experiments.experiment import RECIPE, compare, plan_comparison
     from killick.training.recipe_files import load_recipe
-    from killick.training.unused_settings import refuse_unused_in_all, refuse_unused_in_arms
 
-    settings = given = parse_overrides(rest)
+    settings = parse_overrides(rest)
     recipe = options.recipe or RECIPE
     if "seed" in settings:
         raise OptionError("a comparison takes --seeds 0,1,..., not --seed.")
@@ -98,59 +92,34 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         settings = {"data.limit": None, "data.validation": 0.1, **settings}
     if options.recipe is None and "network.name" in settings:
         settings = {"network.arguments": {}, **settings}  # the recipe's own are for its network
-    arms, seeds = parse_arms(options.arm), read_numbers("--seeds", options.seeds) or (0, 1)
-    recipes = {arm.name: load_recipe(recipe, {**settings, **arm.settings}) for arm in arms}
-    own = {arm.name: list(arm.settings) for arm in arms}
-    refuse_unused_in_arms(recipes, own)
-    refuse_unused_in_all(recipes, own, given)
-    evaluation = _evaluation(options, recipe, settings)
+    evaluation = {"references": 5, **read_evaluation(options)}
+    any_arm = {**settings, "protocol.name": "standard"}
+    if "limit" not in evaluation and load_recipe(recipe, any_arm).data.name == "shapes":
+        evaluation["limit"] = 400
     output = options.output or Path("comparisons") / _name(recipe, settings)
+    seeds = read_numbers("--seeds", options.seeds) or (0, 1)
     if options.dry_run:
-        from killick.experiments.experiment import check_baseline, check_jobs
-        from killick.experiments.jobs import make_jobs
-
-        check_baseline(options.baseline, arms)
-        jobs = make_jobs(recipe, settings, arms, seeds, output, evaluation)
-        check_jobs(jobs)
-        show_jobs(jobs, output / "report.html", options)
+        jobs = plan_comparison(
+            recipe, settings, options.arm, seeds, output, evaluation, options.baseline
+        )
+        show_jobs(jobs, output, options)
         return 0
-    command = ["killick", *options.words]
     found = compare(
         recipe,
         settings=settings,
-        arms=arms,
+        arms=options.arm,
         seeds=seeds,
         output=output,
         evaluation=evaluation,
         baseline=options.baseline,
         title=options.title,
-        command=command,
         **read_execution(options),
     )
-    print_failures(found.failed)
     if found.report is not None and not options.quiet:
         from killick.cli.summaries import show_comparison
 
         show_comparison(found.report.parent)
-        print(f"The report is in {found.report}")
-    elif options.part and not options.quiet:
-        print(f"The part that finishes last writes the report in {output}")
-    if found.interrupted:
-        print(f"killick: interrupted. Resume with: {shlex.join(command)}", file=sys.stderr)
-        return 130
-    return 1 if found.failed else 0
-
-
-def _evaluation(
-    options: argparse.Namespace, recipe: str, settings: dict[str, Any]
-) -> dict[str, Any]:
-    from killick.training.recipe_files import load_recipe
-
-    found = {"references": 5, **read_evaluation(options)}
-    any_arm = {**settings, "protocol.name": "standard"}
-    if "limit" not in found and load_recipe(recipe, any_arm).data.name == "shapes":
-        found["limit"] = 400
-    return found
+    return print_outcome(found, output, options)
 
 
 def _name(recipe: str, settings: dict[str, Any]) -> str:

@@ -1,16 +1,18 @@
 """Options shared by the commands that train and evaluate many models."""
 
 import argparse
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from killick.cli.arguments import read_names, read_numbers, read_pair
+from killick.cli.arguments import add_shared, read_names, read_numbers, read_pair
 
 if TYPE_CHECKING:
+    from killick.experiments.experiment import ComparisonResult
     from killick.experiments.jobs import Job
-    from killick.experiments.scheduler import Failure
+    from killick.studies.study_runner import StudyRun
 
 _MOST_TITLES = 3  # of jobs that failed for the same reason
 _EXECUTION = ("jobs", "engine", "cpus", "gpus", "address", "device", "part", "quiet")
@@ -81,41 +83,54 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
     add_argument(
         "--address", metavar="ADDRESS", help="with ray: of the cluster; default: the one found"
     )
-    add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:1")
     add_argument("--dry-run", action="store_true", help="list the jobs and stop")
-    add_argument("--quiet", action="store_true", help="show nothing but errors")
+    add_shared(parser, "--device", "--quiet")
 
 
 def read_execution(options: argparse.Namespace) -> dict[str, Any]:
     """These options, as arguments of `compare` and `run_study`."""
-    return {name: getattr(options, name) for name in _EXECUTION}
+    return {
+        "command": ["killick", *options.words],
+        **{name: getattr(options, name) for name in _EXECUTION},
+    }
 
 
-def show_jobs(jobs: "Sequence[Job]", report: Path, options: argparse.Namespace) -> None:
+def show_jobs(jobs: "Sequence[Job]", output: Path, options: argparse.Namespace) -> None:
     """Print the jobs that would run."""
-    from killick.experiments.scheduler import Execution
+    from killick.experiments.execution import Execution
     from killick.results.run_folder import read_job
 
     execution = Execution(**read_execution(options))
-    execution.check(report.parent)
+    execution.check(output)
     jobs = execution.select(jobs)
     for job in jobs:
         state = "finished" if job.finished else "begun" if read_job(job.folder) else "new"
         epochs = " + ".join(str(phase.recipe.epochs) for phase in job.phases)
         print(f"{state:9} {job.title:28} {epochs} epochs  {job.folder}")
     left = sum(not job.finished for job in jobs)
-    print(f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'}, {left} to run; report: {report}")
+    print(f"{len(jobs)} jobs, {left} to run; report: {output / 'report.html'}")
 
 
-def print_failures(failures: "Iterable[Failure]") -> None:
-    """Print what failed to stderr, jobs with the same problem in one line."""
+def print_outcome(
+    found: "ComparisonResult | StudyRun", output: Path, options: argparse.Namespace
+) -> int:
+    """Print where the report is, what failed, and how to resume; return the exit code."""
+    if found.report is not None and not options.quiet:
+        print(f"The report is in {found.report}")
+    elif options.part and not options.quiet:
+        print(f"The part that finishes last writes the report in {output}")
     titles: dict[str, list[str]] = {}
-    for title, problem in failures:
+    for title, problem in found.failed:
         titles.setdefault(problem, []).append(title)
-    for problem, found in titles.items():
-        shown = "; ".join(found[:_MOST_TITLES])
-        more = f" and {len(found) - _MOST_TITLES} more" if len(found) > _MOST_TITLES else ""
+    for problem, jobs in titles.items():  # those with the same problem in one line
+        more = f" and {len(jobs) - _MOST_TITLES} more" if len(jobs) > _MOST_TITLES else ""
+        shown = "; ".join(jobs[:_MOST_TITLES])
         print(f"killick: failed: {shown}{more}: {problem}", file=sys.stderr)
+    if found.interrupted:
+        command = shlex.join(["killick", *options.words])
+        print(f"killick: interrupted. Resume with: {command}", file=sys.stderr)
+        return 130
+    return 1 if found.failed else 0
 
 
 def _read_part(text: str) -> tuple[int, int]:

@@ -2,8 +2,6 @@
 
 import argparse
 import hashlib
-import shlex
-import sys
 import textwrap
 from dataclasses import fields
 from functools import partial
@@ -14,7 +12,7 @@ from killick.cli.arguments import read_names, read_numbers
 from killick.cli.job_options import (
     add_evaluation,
     add_execution,
-    print_failures,
+    print_outcome,
     read_evaluation,
     read_execution,
     show_jobs,
@@ -117,8 +115,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         print(_list_studies())
         return 0
     from killick.cli.train import parse_overrides
-    from killick.training.recipe_files import load_recipe, settings
-    from killick.training.unused_settings import refuse_unused_in_all
+    from killick.experiments.jobs import refuse_idle
+    from killick.training.recipe_files import settings
 
     study = find_study(options.study)
     given, chosen = parse_overrides(rest), _read_options(study, options)
@@ -140,31 +138,20 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         seeds=read_numbers("--seeds", options.seeds),
         evaluation=read_evaluation(options),
     )
-    refuse_unused_in_all(
-        {a.name: load_recipe(plan.recipe, {**plan.settings, **a.settings}) for a in plan.arms},
-        {arm.name: list(arm.settings) for arm in plan.arms},
-        given,
-    )
     from killick.studies.study_runner import plan_jobs, run_study
 
     output = options.output or Path("studies") / _folder_name(plan, options.recipe)
+    jobs = plan_jobs(plan, output)
+    refuse_idle(given, plan.arms, jobs)
     if options.dry_run:
-        show_jobs(plan_jobs(plan, output), output / "report.html", options)
+        show_jobs(jobs, output, options)
         return 0
-    command = ["killick", *options.words]
-    found = run_study(plan, output, command=command, **read_execution(options))
-    print_failures(found.failed)
+    found = run_study(plan, output, **read_execution(options))
     if found.findings is not None and not options.quiet:
         from killick.cli.summaries import show_study
 
         show_study(study, found.findings)
-        print(f"The report is in {found.report}")
-    elif options.part and not options.quiet:
-        print(f"The part that finishes last writes the report in {output}")
-    if found.interrupted:
-        print(f"killick: interrupted. Resume with: {shlex.join(command)}", file=sys.stderr)
-        return 130
-    return 1 if found.failed else 0
+    return print_outcome(found, output, options)
 
 
 def _read_options(study: Study, options: argparse.Namespace) -> dict[str, Any]:

@@ -1,28 +1,25 @@
 """`killick train`."""
 
 import argparse
-import difflib
-import textwrap
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from killick.cli.arguments import add_shared
-from killick.cli.parser import Parser
-from killick.errors import OptionError, show
+from killick.cli.parser import Parser, describe
+from killick.errors import OptionError
 from killick.protocols.base import COMPONENTS
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import (
     SHORT,
     find_setting,
     load_recipe,
-    make_recipe,
     read_setting,
+    refuse_unused,
     settings,
     shipped,
     to_yaml,
 )
-from killick.training.unused_settings import refuse_unused
 
 EXAMPLES = """\
 examples:
@@ -70,17 +67,16 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Train, or print the recipe."""
     given = overrides = parse_overrides(rest)
     if options.resume is not None:
-        return _resume(options, overrides)
+        return _resume(options, given)
     name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
-    needs_start = "the recipe finetune" if name == "finetune" else ""
-    needs_start = needs_start or ("network.new_head" if given.get("network.new_head") else "")
-    if needs_start and options.start is None and not options.print_recipe:
-        raise OptionError(f"{needs_start} requires --from, a trained network: --from runs/plain.")
     if options.start is not None:
-        from killick.training.source_run import find_start, inherit
+        from killick.training.initial_weights import find_start, inherit
 
         options.start = find_start(options.start)
         overrides = inherit(options.start, given, data=options.recipe is None)
+    elif (name == "finetune" or given.get("network.new_head")) and not options.print_recipe:
+        needs = name if name == "finetune" else "network.new_head"
+        raise OptionError(f"{needs} requires --from, a trained network: --from runs/plain.")
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)
@@ -88,10 +84,6 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0
-    named = options.recipe is not None
-    if named and not options.quiet and load_recipe(name, given).network != recipe.network:
-        own = f"{recipe.network.name} with {show(recipe.network.arguments)}"
-        print(f"the network is that of {options.start}, {own}, not the recipe's")
     from killick.training.loop import train
 
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
@@ -113,24 +105,15 @@ def _check_own(folder: Path) -> None:
 
 
 def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from killick.training.checkpoint import load_checkpoint
     from killick.training.loop import train
 
-    for name, given in (
-        ("--recipe", options.recipe),
-        ("--output", options.output),
-        ("--from", options.start),
-        *((f"--{setting}", True) for setting in overrides),
-    ):
-        if given is not None:
+    given = {"recipe": options.recipe, "output": options.output, "from": options.start, **overrides}
+    for name, value in given.items():
+        if value is not None:
             raise OptionError(
-                f"--resume continues with the settings of the run and takes no {name}. To train"
+                f"--resume continues with the settings of the run and takes no --{name}. To train"
                 f" longer, start a new run from it: --from {options.resume}."
             )
-    if options.print_recipe:
-        state, _ = load_checkpoint(options.resume)
-        print(to_yaml(make_recipe(state["recipe"])), end="")
-        return 0
     outcome = train(None, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 
@@ -151,21 +134,13 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
         name, equals, value = word[2:].partition("=")
         if not equals:
             if not waiting or waiting[0].startswith("--"):
-                raise OptionError(_missing_value(name))
+                if find_setting(name) in settings():
+                    raise OptionError(f"--{name} needs a value.")
+                raise OptionError(f"no such option: --{name}. See killick train --help.")
             value = waiting.pop(0)
         dotted = find_setting(name)
         found[dotted] = read_setting(dotted, value)
     return found
-
-
-def _missing_value(name: str) -> str:
-    known = [*SHORT, *settings(), "print-recipe", "quiet", "resume", "from", "recipe", "output"]
-    near = difflib.get_close_matches(name, known, n=1)
-    if name.replace("-", "_") not in known and near:
-        return f"no such option: --{name} (did you mean --{near[0]}?)."
-    if find_setting(name) not in known:
-        return f"no such option: --{name}. killick train --help lists all settings of a recipe."
-    return f"--{name} needs a value."
 
 
 def _name(recipe_name: str, recipe: Recipe) -> str:
@@ -179,27 +154,25 @@ def _name(recipe_name: str, recipe: Recipe) -> str:
 
 
 def _add_epilog(parser: Parser) -> None:
-    """Examples, recipes and every setting of a recipe: name, meaning, default."""
-    width = {"width": 96, "initial_indent": "  ", "subsequent_indent": "  "}
-    short = ", ".join(f"--{short} for --{name}" for short, name in SHORT.items())
-    lines = [EXAMPLES, "recipes (see killick list recipes):"]
-    lines += textwrap.wrap(", ".join(shipped()), break_on_hyphens=False, **width)  # type: ignore[arg-type]
-    lines += ["", "settings of a recipe, each also an option (--NAME VALUE) [default]:"]
-    lines += textwrap.wrap("short names: " + short, break_on_hyphens=False, **width)  # type: ignore[arg-type]
+    """Examples, and every setting of a recipe: name, meaning, default."""
+    short = {name: f", short: --{each}" for each, name in SHORT.items()}
+    about = {}
     for name, field in settings().items():
-        if name == "about":
-            continue
         default = field.default if not callable(field.default_factory) else field.default_factory()
         among = field.metadata["among"]
         choices = f" ({' | '.join(among)})" if among else ""
-        shown = "none" if default is None else str(default)
-        shown = shown.lower() if isinstance(default, bool) else shown
-        wrapped = textwrap.wrap(f"{field.metadata['about']}{choices}  [{shown}]", 66)
-        lines += [f"  {name:28}{wrapped[0]}", *(" " * 30 + line for line in wrapped[1:])]
-    lines += ["", "components, for --components '[{name: NAME, SETTING: VALUE}]':"]
+        shown = f"[{str(default).lower()}{short.get(name, '')}]"
+        about[name] = f"{field.metadata['about']}{choices}  {shown}"
+    components = {}
     for name, kind in COMPONENTS.items():
         options = ", ".join(each.name for each in fields(kind) if each.name != "name")
-        about = (kind.__doc__ or "").partition("\n")[0].rstrip(".")
-        wrapped = textwrap.wrap(f"{about} ({options})", 66)
-        lines += [f"  {name:28}{wrapped[0]}", *(" " * 30 + line for line in wrapped[1:])]
-    parser.epilog = "\n".join(lines) + "\n"
+        components[name] = f"{(kind.__doc__ or '').partition('.')[0]} ({options})"
+    parser.epilog = "\n".join(
+        [
+            EXAMPLES,
+            "settings of a recipe, each also an option: --NAME VALUE [default]",
+            describe(about, 30, 96),
+            "\ncomponents, for --components '[{name: NAME, SETTING: VALUE}]':",
+            describe(components, 30, 96),
+        ]
+    )

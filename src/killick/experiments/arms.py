@@ -1,13 +1,12 @@
 """Arms of a comparison: what is trained differently."""
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from killick.errors import OptionError
-from killick.training.recipe_files import SHORT, find_setting, read_setting, settings
+from killick.errors import OptionError, check_option
+from killick.training.recipe_files import find_setting, read_setting
 
 
 @dataclass(frozen=True)
@@ -62,22 +61,20 @@ def parse_arm(text: str) -> Arm:
         raise OptionError(
             f"an arm's name has letters, digits, - and _, found {name!r} in {text!r}."
         )
-    if not colon and name not in ARMS:
-        raise OptionError(
-            f"no arm {name!r}{_suggest(name, ARMS)}; there are {', '.join(ARMS)}, or"
-            " NAME:key=value,... for a new one."
-        )
+    if not colon:
+        check_option("an arm without NAME:key=value,...", name, ARMS)
     base = ARMS.get(name, Arm(name))
     found: dict[str, Any] = dict(base.settings)
     first, start = base.first, base.start
     for key, value in _pairs(rest, text) if colon else ():
+        dotted = find_setting(key)
         if key == "first":
             first = _share(value, text)
         elif key == "from":
             start = value
+        elif dotted == "seed":
+            raise OptionError(f"no seed is allowed in --arm {text}: --seeds are for all arms.")
         else:
-            dotted = find_setting(key)
-            _check_setting(key, dotted, text)
             found[dotted] = read_setting(dotted, value)
     if first and start is not None:
         raise OptionError(f"--arm {text} has both first and from; choose one.")
@@ -104,14 +101,13 @@ def _pairs(rest: str, text: str) -> list[tuple[str, str]]:
             parts.append("")
         else:
             parts[-1] += letter
-    pairs = [tuple(word.strip() for word in part.partition("=")) for part in parts]
-    for key, equals, value in pairs:
-        if not (key and equals and value):
-            raise OptionError(
-                f"--arm needs NAME:key=value,..., as in strong:protocol=masked,target=label,"
-                f"alpha=0.5; found {key + equals + value!r} in {text!r}."
-            )
-    return [(key, value) for key, _, value in pairs]
+    pairs = []
+    for part in parts:
+        key, _, value = (word.strip() for word in part.partition("="))
+        if not (key and value):
+            raise OptionError(f"--arm needs NAME:key=value,..., found {part!r} in {text!r}.")
+        pairs.append((key, value))
+    return pairs
 
 
 def _share(value: str, text: str) -> float:
@@ -122,20 +118,3 @@ def _share(value: str, text: str) -> float:
     if not 0 < share < 1:
         raise OptionError(f"first must be between 0 and 1 in --arm {text}, found {value!r}.")
     return share
-
-
-def _check_setting(key: str, dotted: str, text: str) -> None:
-    known = settings()
-    if dotted == "seed":
-        raise OptionError(f"no seed is allowed in --arm {text}: --seeds are for all arms.")
-    if dotted not in known:
-        same = [name for name in known if name.endswith(f".{key}")]
-        near = _suggest(key, same or [*SHORT, *known, "first", "from"])
-        raise OptionError(
-            f"no such setting in --arm {text}: {key}{near}. See killick train --help."
-        )
-
-
-def _suggest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]}?)" if near else ""

@@ -9,10 +9,11 @@ from typing import Any
 from killick.errors import DataError, check_option
 from killick.evaluation.evaluation_settings import make_settings
 from killick.experiments.arms import Arm, parse_arms
-from killick.experiments.job_runner import rename_job
-from killick.experiments.jobs import Job, make_jobs
-from killick.experiments.scheduler import Execution, Failure, run_jobs
+from killick.experiments.execution import Execution
+from killick.experiments.jobs import Job, make_jobs, refuse_idle
+from killick.experiments.scheduler import Failure, run_jobs
 from killick.results.run_folder import read_run
+from killick.training.recipe_files import refuse_unused
 
 RECIPE = "shapes-compare"
 
@@ -43,16 +44,8 @@ def compare(
     output: str | Path = "comparison",
     evaluation: Mapping[str, Any] | None = None,
     baseline: str | None = None,
-    jobs: int | None = None,
-    engine: str = "local",
-    cpus: int | None = None,
-    gpus: float | None = None,
-    address: str | None = None,
-    device: str = "auto",
-    part: tuple[int, int] | None = None,
     title: str | None = None,
-    command: Sequence[str] = (),
-    quiet: bool = False,
+    **execution: Any,
 ) -> ComparisonResult:
     """Train and evaluate arms with several seeds, and write a report.
 
@@ -67,48 +60,50 @@ def compare(
         output: A folder.
         evaluation: Options of `killick.evaluate`.
         baseline: The arm that others are compared with; by default the standard one.
-        jobs: How many run at once on this machine; by default one for each core, or for each GPU.
-        engine: "local", or "ray": on a Ray cluster, over a folder that all its machines share.
-        cpus: With Ray: cores for each job; by default 1.
-        gpus: With Ray: GPUs for each job, also a share of one; by default 1 where there are some.
-        address: With Ray: of the cluster; by default the one that is found, else this machine.
-        device: "auto", "cpu", "cuda" or "cuda:1".
-        part: `(i, n)` runs every n-th job, beginning with the i-th, as a task of a Slurm array does;
-            the part that finishes last writes the report.
         title: Of the report.
-        command: Recorded, to repeat it.
-        quiet: Show nothing.
+        execution: Where and how jobs run, as `jobs=4`: the fields of
+            `killick.experiments.execution.Execution`.
     """
-    output = Path(output)
-    execution = Execution(jobs, engine, cpus, gpus, address, device, part, command, quiet)
-    execution.check(output)
-    chosen = parse_arms(arms)
-    check_baseline(baseline, chosen)
-    planned = make_jobs(recipe, settings or {}, chosen, seeds, output, evaluation or {})
-    check_jobs(planned)
-    outcome = run_jobs(planned, output, execution)
-    finished = [job for job in planned if job.finished]
-    if not finished or (part is not None and len(finished) < len(planned)):
-        return ComparisonResult(None, planned, outcome.failed, outcome.interrupted)
-    from killick.report.writer import write_report  # imports matplotlib
-
-    for job in finished:
-        rename_job(job)
-    report = write_report(
-        [read_run(job.folder) for job in finished],
-        output,
-        baseline=baseline,
-        title=title,
-        command=shlex.join(command) or None,
-        failed=outcome.missing,
+    output, how = Path(output), Execution(**execution)
+    how.check(output)
+    planned = plan_comparison(
+        recipe, settings or {}, arms, seeds, output, evaluation or {}, baseline
     )
+    outcome = run_jobs(planned, output, how)
+    report = None
+    if outcome.finished:
+        from killick.report.writer import write_report  # imports matplotlib
+
+        report = write_report(
+            [read_run(job.folder) for job in outcome.finished],
+            output,
+            baseline=baseline,
+            title=title,
+            command=shlex.join(how.command) or None,
+            failed=outcome.missing,
+        )
     return ComparisonResult(report, planned, outcome.failed, outcome.interrupted)
 
 
-def check_baseline(baseline: str | None, arms: Sequence[Arm]) -> None:
-    """Refuse a baseline that is none of the arms."""
+def plan_comparison(
+    recipe: str | Path,
+    settings: Mapping[str, Any],
+    arms: Sequence[str | Arm],
+    seeds: Sequence[int],
+    output: Path,
+    evaluation: Mapping[str, Any],
+    baseline: str | None = None,
+) -> list[Job]:
+    """The jobs of a comparison, checked before anything is trained; the arguments of `compare`."""
+    chosen = parse_arms(arms)
     if baseline is not None:
-        check_option("the baseline", baseline, [arm.name for arm in arms])
+        check_option("the baseline", baseline, [arm.name for arm in chosen])
+    jobs = make_jobs(recipe, settings, chosen, seeds, output, evaluation)
+    for arm, job in zip(chosen, jobs, strict=False):
+        refuse_unused(job.phases[-1].recipe, arm.settings, f"the arm {arm.name}")
+    refuse_idle(settings, chosen, jobs)
+    check_jobs(jobs)
+    return jobs
 
 
 def check_jobs(jobs: Sequence[Job]) -> None:
@@ -125,5 +120,5 @@ def check_places(names: Sequence[str]) -> None:
     for data in names:
         kind, _, place = data.partition(":")
         path = Path(place.partition("#")[0])
-        if kind in ("imagefolder", "imagenet", "pictures", "pack") and not path.exists():
+        if kind in ("imagefolder", "imagenet", "images", "pictures", "pack") and not path.exists():
             raise DataError(f"no data at {path} for {data}.")

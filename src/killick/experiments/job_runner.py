@@ -6,14 +6,13 @@ import os
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from killick.data.sources import read_once
-from killick.errors import KillickError
+from killick.errors import KillickError, find_reason
 from killick.evaluation.evaluator import evaluate
 from killick.experiments.jobs import Job, JobResult, Phase
 from killick.results.measurements import Measured
@@ -34,11 +33,7 @@ def run_job(
 ) -> JobResult:
     """Train, evaluate and measure a job; errors are returned, not raised.
 
-    Args:
-        job: What to do.
-        threads: Of torch, on a CPU.
-        device: As for `train`.
-        command: Recorded in the run folder, to repeat it.
+    `threads` are those of torch on a CPU; `command` is recorded in the run folder, to repeat it.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -56,8 +51,8 @@ def run_job(
     except OSError as problem:
         return _failed(job, f"{problem.filename or job.folder}: {problem.strerror or problem}.")
     except Exception as problem:  # a bug, or no memory: other jobs go on
-        first_line = next(iter(str(problem).strip().splitlines()), "")
-        return _failed(job, f"{type(problem).__name__}: {first_line}", traceback.format_exc())
+        line = f"{type(problem).__name__}: {find_reason(problem)}"
+        return _failed(job, line, traceback.format_exc())
 
 
 @read_once()
@@ -69,8 +64,17 @@ def _run(job: Job, device: str, command: Sequence[str]) -> bool:
     progress = _ProgressFile(job.folder, len(job.phases) + 1 + (job.measure is not None))
 
     def save(finished: bool) -> None:
-        if finished or not before.get("finished"):  # earlier results stay valid
-            _write_job(job, command, seconds, finished)
+        if not finished and before.get("finished"):  # earlier results stay valid
+            return
+        values = {
+            "arm": job.arm,
+            "seed": job.seed,
+            "finished": finished,
+            "evaluation_digest": job.evaluation_digest,
+            "seconds": {name: round(value, 1) for name, value in seconds.items()},
+            "command": list(command),
+        }
+        write_atomic(job.folder / JOB, json.dumps(values, indent=2) + "\n")
 
     @contextmanager
     def timed(name: str) -> Iterator[None]:
@@ -122,32 +126,14 @@ def _measure(job: Job, device: str, show: DisplayFactory) -> None:
 def _train(job: Job, phase: Phase, show: DisplayFactory, device: str) -> bool:
     """Train a phase, resume it, or use it as it is; False if it was interrupted."""
     folder = phase.folder
-    if folder == job.folder or job.folder in folder.parents:
-        return _train_or_resume(phase, show, device)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, ".running"):  # several jobs start from it
-        return _train_or_resume(phase, show, device)
-
-
-def _train_or_resume(phase: Phase, show: DisplayFactory, device: str) -> bool:
-    folder = phase.folder
-    if (folder / "model" / "config.json").exists():
-        return True
-    if (folder / LAST).exists() or (folder / BEFORE).exists():
-        return train(None, folder, resume=True, device=device, show=show).finished
-    return train(phase.recipe, folder, start=phase.start, device=device, show=show).finished
-
-
-def _write_job(job: Job, command: Sequence[str], seconds: dict[str, float], finished: bool) -> None:
-    values = {
-        "arm": job.arm,
-        "seed": job.seed,
-        "finished": finished,
-        "evaluation_digest": job.evaluation_digest,
-        "seconds": {name: round(value, 1) for name, value in seconds.items()},
-        "command": list(command),
-    }
-    write_atomic(job.folder / JOB, json.dumps(values, indent=2) + "\n")
+    # Several jobs may start from it; the job's own folder is locked already.
+    with nullcontext() if folder == job.folder else locked(folder, ".running"):
+        if (folder / "model" / "config.json").exists():
+            return True
+        if (folder / LAST).exists() or (folder / BEFORE).exists():
+            return train(None, folder, resume=True, device=device, show=show).finished
+        return train(phase.recipe, folder, start=phase.start, device=device, show=show).finished
 
 
 def _failed(job: Job, problem: str, trace: str | None = None) -> JobResult:
@@ -172,29 +158,21 @@ class _ProgressFile(Display):
 
     @contextmanager
     def _begin(self, title: str, total: int, done: int, unit: str) -> Iterator[Display]:
-        self._total, self._text, self._written = max(1, total), "", 0.0
-        self._write(done)
+        self._total, self._written = max(1, total), 0.0
+        self.update(done, "")
         yield self
 
     def advance(self, done: int) -> None:
         """Set how much is done."""
-        self._write(done)
+        self.update(done, self._text)
 
     def update(self, done: int, text: str, *, line: bool = False) -> None:
         """Set how much is done, and a short status."""
-        self._text = text
-        self._write(done)
-
-    def _write(self, done: int) -> None:
-        now = time.monotonic()
+        self._text, now = text, time.monotonic()
         if now - self._written < _SECONDS_BETWEEN_WRITES:
             return
         self._written = now
-        values: dict[str, Any] = {
-            "stage": self._stage,
-            "fraction": (self._number + done / self._total) / self._stages,
-            "text": self._text,
-            "process": os.getpid(),
-        }
+        fraction = (self._number + done / self._total) / self._stages
+        values = {"stage": self._stage, "fraction": fraction, "text": text, "process": os.getpid()}
         with suppress(KillickError):  # a full disk is reported by what matters
             write_atomic(self._path, json.dumps(values))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -12,8 +12,7 @@ from killick.experiments.arms import Arm
 from killick.protocols.base import PROTOCOLS
 from killick.results.run_folder import read_job
 from killick.training.recipe import Recipe
-from killick.training.recipe_files import load_recipe, make_recipe
-from killick.training.unused_settings import find_unused
+from killick.training.recipe_files import find_unused, load_recipe, make_recipe
 
 # Settings that change what is logged and saved, not the trained weights.
 _NOT_IN_DIGEST = ("about", "log_every", "loggers", "checkpoint_minutes", "execution")
@@ -35,7 +34,6 @@ class Job:
     Attributes:
         arm: Its name.
         seed: Of all its training runs.
-        folder: The run folder of its last phase, which holds the results.
         phases: Its training runs, in order.
         evaluation: Options of `killick.evaluate`, as plain values.
         measure: `module:function` that `run_job` calls after the evaluation.
@@ -44,11 +42,15 @@ class Job:
 
     arm: str
     seed: int
-    folder: Path
     phases: tuple[Phase, ...]
     evaluation: Mapping[str, Any]
     measure: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """The run folder of its last phase, which holds the results."""
+        return self.phases[-1].folder
 
     @property
     def title(self) -> str:
@@ -78,7 +80,7 @@ class Job:
             Phase(make_recipe(each["recipe"]), Path(each["folder"]), each["start"])
             for each in values["phases"]
         )
-        return Job(**{**values, "folder": Path(values["folder"]), "phases": phases})
+        return Job(**{**values, "phases": phases})
 
 
 class JobResult(TypedDict, total=False):
@@ -102,43 +104,40 @@ def make_jobs(
 ) -> list[Job]:
     """The jobs of a comparison, seed by seed, so that early results cover all arms.
 
-    A job's folder is named after a digest of all that decides its weights: other settings are
-    another folder, and a folder that fits is used again.
-
-    Args:
-        source: A recipe's name or file.
-        settings: Shared by all arms, by dotted name.
-        arms: What differs.
-        seeds: Of each arm.
-        output: The parent of the run folders.
-        evaluation: Options of `killick.evaluate`.
-        measure: See `Job`.
-        options: See `Job`.
+    `source` is a recipe's name or file, `settings` are shared by all arms, `output` is the parent of
+    the run folders. A job's folder is named after a digest of all that decides its weights: other
+    settings are another folder, and a folder that fits is used again.
     """
-    if not seeds:
-        raise OptionError("at least one seed is needed: --seeds 0.")
-    if len(set(seeds)) < len(seeds):
-        raise OptionError(f"seeds must differ, found {', '.join(map(str, seeds))}.")
-    jobs = []
-    same: dict[tuple[int, str], str] = {}
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise OptionError(
+            f"seeds must differ, and there must be one at least, found {', '.join(map(str, seeds))}."
+        )
+    jobs, known = [], dict[tuple[int, str], str]()
     for seed in seeds:
         for arm in arms:
-            job = _make_job(source, settings, arm, seed, output.absolute(), evaluation)
-            jobs.append(replace(job, measure=measure, options=options or {}))
-            other = same.setdefault((seed, job.folder.name.rpartition("-")[2]), arm.name)
+            phases = _make_phases(source, settings, arm, seed, output.absolute())
+            jobs.append(Job(arm.name, seed, phases, evaluation, measure, options or {}))
+            digest = phases[-1].folder.name.rpartition("-")[2]
+            other = known.setdefault((seed, digest), arm.name)
             if other != arm.name:
                 raise OptionError(f"the arms {other} and {arm.name} have the same settings.")
     return jobs
 
 
-def _make_job(
-    source: str | Path,
-    settings: Mapping[str, Any],
-    arm: Arm,
-    seed: int,
-    output: Path,
-    evaluation: Mapping[str, Any],
-) -> Job:
+def refuse_idle(settings: Iterable[str], arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
+    """Raise an `OptionError` for a setting for all arms that has no effect in any of them."""
+    for name in settings:
+        if all(
+            name in arm.settings or find_unused(job.phases[-1].recipe, [name])
+            for arm, job in zip(arms, jobs, strict=False)  # jobs of the first seed
+        ):
+            raise OptionError(f"no effect in any of the arms: {name}. Leave it out.")
+
+
+def _make_phases(
+    source: str | Path, settings: Mapping[str, Any], arm: Arm, seed: int, output: Path
+) -> tuple[Phase, ...]:
+    """The training runs of an arm with a seed; the last one's folder is the job's."""
     recipe = load_recipe(source, {**settings, **arm.settings, "seed": seed})
     unused = find_unused(recipe, settings)
     if unused:  # so that --alpha for all arms does not train the standard one again
@@ -147,51 +146,35 @@ def _make_job(
     start = None if arm.start is None else _find_start(arm.start)
     earlier: tuple[Phase, ...] = ()
     if arm.after is not None:
-        assert not arm.first, "`after` and `first` exclude each other"
-        assert start is None, "`after` and `start` exclude each other"
-        earlier = _make_job(source, settings, arm.after, seed, output, evaluation).phases
+        earlier = _make_phases(source, settings, arm.after, seed, output)
     recipes = list(_split(recipe, arm)) if arm.first else [recipe]
-    digest = _digest(
-        [
-            *(_deciding(each) for each in (*(phase.recipe for phase in earlier), *recipes)),
-            _fingerprint(start),
-        ]
-    )[:6]
+    deciding = [_deciding(each) for each in (*(phase.recipe for phase in earlier), *recipes)]
+    digest = _digest([*deciding, _fingerprint(start)])[:6]
     folder = next(
         (path for path in sorted(output.glob(f"*-seed{seed}-{digest}")) if path.is_dir()),
         output / f"{arm.name}-seed{seed}-{digest}",
     )
     if arm.first:
         earlier = (Phase(recipes[0], folder / "first", None),)
-    before = str(earlier[-1].folder) if earlier else start
-    phases = (*earlier, Phase(recipes[-1], folder, before))
-    return Job(arm.name, seed, folder, phases, evaluation)
+    if earlier:
+        start = str(earlier[-1].folder)
+    return (*earlier, Phase(recipes[-1], folder, start))
 
 
 def _split(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
     """A standard run and its continuation, with one budget and one schedule."""
-    if recipe.epochs < 2:
+    whole = (recipe.schedule.begin, recipe.schedule.end) == (0.0, 1.0)
+    if recipe.epochs < 2 or not whole:
         raise OptionError(
-            f"the arm {arm.name} needs at least 2 epochs, found {recipe.epochs}: it trains a share"
-            " of them first."
-        )
-    if (recipe.schedule.begin, recipe.schedule.end) != (0.0, 1.0):
-        raise OptionError(
-            f"the arm {arm.name} needs a whole schedule: leave out schedule.begin and schedule.end."
+            f"the arm {arm.name} trains a share of the epochs first: it needs at least 2, and a"
+            " whole schedule (no schedule.begin or schedule.end)."
         )
     epochs = min(max(round(arm.first * recipe.epochs), 1), recipe.epochs - 1)
     share = epochs / recipe.epochs
-    first = replace(
-        recipe,
-        epochs=epochs,
-        protocol=PROTOCOLS.find("standard")(),
-        schedule=replace(recipe.schedule, end=share),
-    )
-    second = replace(
-        recipe,
-        epochs=recipe.epochs - epochs,
-        schedule=replace(recipe.schedule, begin=share),
-    )
+    schedules = [replace(recipe.schedule, end=share), replace(recipe.schedule, begin=share)]
+    standard = PROTOCOLS.find("standard")()
+    first = replace(recipe, epochs=epochs, protocol=standard, schedule=schedules[0])
+    second = replace(recipe, epochs=recipe.epochs - epochs, schedule=schedules[1])
     return first, second
 
 
@@ -200,7 +183,7 @@ def _deciding(recipe: Recipe) -> dict[str, Any]:
 
 
 def _find_start(given: str) -> str:
-    from killick.training.source_run import find_start  # imports torch, which takes seconds
+    from killick.training.initial_weights import find_start  # imports torch, which takes seconds
 
     return str(find_start(given))
 

@@ -18,14 +18,9 @@ SECONDS_TO_SAVE = 60  # after an interrupt, before a process is killed
 
 
 class LocalJobs:
-    """Runs jobs in subprocesses, some at a time.
+    """Runs jobs in subprocesses, `at_once` at a time, on `devices` in turn.
 
-    Args:
-        jobs: To run.
-        at_once: Subprocesses at a time.
-        threads: Of torch in each, on a CPU.
-        devices: Used in turn.
-        command: For the jobs' records.
+    `threads` are those of torch in each, on a CPU; `command` is for the jobs' records.
     """
 
     def __init__(
@@ -49,13 +44,14 @@ class LocalJobs:
         while True:
             ended = [self._end(each) for each in list(self._running) if each.poll() is not None]
             while self._waiting and self._free:
+                job = self._waiting.popleft()
                 try:
-                    self._start(self._waiting[0], self._free[0])
+                    self._start(job, self._free[0])
                 except OSError as problem:
                     line = f"cannot start a process: {problem.filename}: {problem.strerror}."
-                    ended.append((self._waiting.popleft(), {"status": "failed", "problem": line}))
+                    ended.append((job, {"status": "failed", "problem": line}))
                 else:
-                    self._waiting.popleft(), self._free.popleft()
+                    self._free.popleft()
             if ended or time.monotonic() >= until:
                 return ended
             time.sleep(0.05)

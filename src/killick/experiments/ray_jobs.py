@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from killick import __version__
-from killick.errors import InstallError, OptionError, check_option
+from killick.errors import InstallError, OptionError, check_option, find_reason
+from killick.experiments.execution import Execution
 from killick.experiments.jobs import Job, JobResult
 from killick.experiments.local_jobs import SECONDS_TO_SAVE
 
@@ -23,54 +24,31 @@ class RayJobs:
 
     Uses the cluster that this process has joined; else joins that of `address`, of RAY_ADDRESS or
     of this machine; else starts one here. All machines need this version of Killick, and the jobs'
-    folder at the same path.
-
-    Args:
-        jobs: To run.
-        at_once: At most so many tasks at a time; None leaves it to Ray.
-        cpus: Cores for each job.
-        gpus: GPUs for each job, also a share of one; None is 1 where the cluster has some.
-        address: Of a cluster, as for `ray.init`.
-        command: For the jobs' records.
-        device: "auto", "cpu" or "cuda"; Ray chooses which GPU.
+    folder at the same path. Ray chooses which GPU.
     """
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        *,
-        at_once: int | None,
-        cpus: int,
-        gpus: float | None,
-        address: str | None,
-        command: Sequence[str],
-        device: str = "auto",
-    ) -> None:
+    def __init__(self, jobs: Sequence[Job], execution: Execution) -> None:
+        cpus, gpus, device = execution.cpus or 1, execution.gpus, execution.device
         check_option("the device, which Ray numbers itself,", device, ("auto", "cpu", "cuda"))
-        if cpus < 1:
-            raise OptionError(f"--cpus must be at least 1, found {cpus}.")
-        if gpus is not None and not 0 <= gpus <= 1:
-            raise OptionError(f"--gpus must be from 0 to 1, found {gpus}: a job uses one GPU.")
-        if gpus is not None and device != "auto" and (gpus > 0) != (device == "cuda"):
-            raise OptionError(f"--gpus {gpus} contradicts --device {device}.")
+        if cpus < 1 or not 0 <= (gpus or 0) <= 1:
+            raise OptionError("a job uses at least 1 of --cpus, and from 0 to 1 of --gpus.")
         self._ray = import_ray()
         self._waiting, self._running = deque(jobs), dict[Any, Job]()
-        self._at_once = at_once or len(jobs)
+        self._at_once = execution.jobs or len(jobs)
         self._stopping = False
-        self._joined = _join(self._ray, address)
+        self._joined = _join(self._ray, execution.address)
         if gpus is None:
             some = device == "auto" and self._ray.cluster_resources().get("GPU", 0)
             gpus = 1.0 if some or device == "cuda" else 0.0
-        _warn_if_too_large(self._ray, cpus, gpus)
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not any(each.get("CPU", 0) >= cpus and each.get("GPU", 0) >= gpus for each in nodes):
+            _log.warning("no machine has %d cores and %g GPUs; jobs wait for one.", cpus, gpus)
+        device = "cuda" if gpus else "cpu"
         self._arguments = {
             "version": __version__,
             "working_folder": os.getcwd(),
             "seconds": _SECONDS_TO_SEE_FOLDER,
-            "options": {
-                "threads": cpus,
-                "device": "cuda" if gpus else "cpu",
-                "command": list(command),
-            },
+            "options": {"threads": cpus, "device": device, "command": list(execution.command)},
         }
         self._task = _make_task(self._ray, cpus, gpus)
 
@@ -112,12 +90,10 @@ class RayJobs:
         except self._ray.exceptions.RayError as problem:
             if self._stopping:
                 return {"status": "interrupted"}
-            kind, line = type(problem).__name__, _first_line(problem)
-            cause = getattr(problem, "cause", None)
-            if isinstance(cause, BaseException):  # raised by the task
-                kind, line = type(cause).__name__, _first_line(cause)
+            cause = getattr(problem, "cause", None) or problem  # raised by the task
             hint = f"tried {RETRIES + 1} times; out of memory? Raise --cpus or --gpus"
-            return {"status": "failed", "problem": f"Ray lost it: {kind}: {line} ({hint})."}
+            line = f"Ray lost it: {type(cause).__name__}: {find_reason(cause)} ({hint})."
+            return {"status": "failed", "problem": line}
 
 
 def import_ray() -> Any:
@@ -166,9 +142,7 @@ def _make_task(ray: Any, cpus: int, gpus: float) -> Any:
         if os.path.isdir(arguments["working_folder"]):
             os.chdir(arguments["working_folder"])  # data may be given by a relative path
         result = run_job(job, **arguments["options"])
-        if (
-            result["status"] == "interrupted"
-        ):  # by `stop`, or as its machine goes away: then retried
+        if result["status"] == "interrupted":  # its machine goes away: retried, unless stopped
             raise InterruptedError("it was interrupted")
         return dict(result)
 
@@ -186,18 +160,7 @@ def _join(ray: Any, address: str | None) -> bool:
     except Exception as problem:  # of many kinds
         where = "on this machine" if address is None else f"at {address}"
         raise OptionError(
-            f"no Ray cluster {where} ({_first_line(problem)}). Start one with ray start --head, or"
+            f"no Ray cluster {where} ({find_reason(problem)}). Start one with ray start --head, or"
             " use --address local for one of this machine alone."
         ) from problem
     return True
-
-
-def _warn_if_too_large(ray: Any, cpus: int, gpus: float) -> None:
-    """Ray waits silently for a machine that is large enough."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(each.get("CPU", 0) >= cpus and each.get("GPU", 0) >= gpus for each in nodes):
-        _log.warning("no machine has %d cores and %g GPUs; jobs wait for one.", cpus, gpus)
-
-
-def _first_line(problem: BaseException) -> str:
-    return next(iter(str(problem).strip().splitlines()), type(problem).__name__).rstrip(".")

@@ -4,37 +4,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
 
-from killick.errors import OptionError, check_option
-from killick.experiments.job_runner import PROGRESS
+from killick.errors import OptionError
+from killick.experiments.execution import Execution
+from killick.experiments.job_runner import PROGRESS, rename_job
 from killick.experiments.jobs import Job, JobResult
 from killick.experiments.local_jobs import LocalJobs
+from killick.experiments.ray_jobs import RayJobs
 from killick.results.rows import read_rows
 from killick.runtime.processes import count_cores
 from killick.runtime.progress import TerminalDisplay
 from killick.runtime.signals import Interrupts
-
-ENGINES = ("local", "ray")
-
-
-class JobEngine(Protocol):
-    """Runs jobs, in any order."""
-
-    def collect(self, seconds: float) -> list[tuple[Job, JobResult]]:
-        """Return jobs that ended; wait for one at most so long."""
-        ...
-
-    def stop(self) -> None:
-        """Interrupt what runs and wait until it has saved; start nothing more."""
-        ...
-
-    def close(self) -> None:
-        """End what still runs."""
-        ...
 
 
 class Failure(NamedTuple):
@@ -52,11 +36,13 @@ class JobsOutcome:
     """What became of some jobs.
 
     Attributes:
+        finished: Those with all results; none while those of other parts are not.
         failed: Those that failed.
         unfinished: Titles of those that neither failed nor finished.
         interrupted: Whether the user interrupted them.
     """
 
+    finished: list[Job] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -65,41 +51,6 @@ class JobsOutcome:
     def missing(self) -> list[str]:
         """A line for each job that the report lacks."""
         return [*map(str, self.failed), *(f"{title}: not finished" for title in self.unfinished)]
-
-
-@dataclass(frozen=True)
-class Execution:
-    """Where and how jobs run; see the arguments of `compare`."""
-
-    jobs: int | None = None
-    engine: str = "local"
-    cpus: int | None = None
-    gpus: float | None = None
-    address: str | None = None
-    device: str = "auto"
-    part: tuple[int, int] | None = None
-    command: Sequence[str] = ()
-    quiet: bool = False
-
-    def check(self, output: Path) -> None:
-        """Refuse what cannot work before anything is written."""
-        check_option("the engine", self.engine, ENGINES)
-        if self.engine == "local":
-            for name in ("cpus", "gpus", "address"):
-                if getattr(self, name) is not None:
-                    raise OptionError(f"--{name} requires --engine ray. Without it, use --jobs.")
-        if self.jobs is not None and self.jobs < 1:
-            raise OptionError(f"--jobs must be at least 1, found {self.jobs}.")
-        if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
-            number, count = self.part
-            raise OptionError(f"--part must be from 1/{count} to {count}/{count}, found {number}.")
-        if output.exists() and not output.is_dir():
-            raise OptionError(f"the output must be a folder, found a file at {output}.")
-
-    def select(self, jobs: Sequence[Job]) -> list[Job]:
-        """The jobs of this part: every N-th."""
-        number, count = self.part or (1, 1)
-        return list(jobs[number - 1 :: count])
 
 
 class JobsDisplay(TerminalDisplay):
@@ -145,58 +96,43 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
         for job in todo:
             (job.folder / PROGRESS).unlink(missing_ok=True)
         with JobsDisplay(todo, Console(highlight=False, quiet=execution.quiet)) as display:
-            if len(todo) < len(mine):
-                display.message(f"{len(mine) - len(todo)} of {len(mine)} jobs are finished already")
-            display.message(f"running {_count(len(todo))} in {output}")
+            display.message(f"running {len(todo)} of {len(mine)} jobs in {output}")
             engine = _make_engine(todo, len(jobs), execution)
             interrupted = _follow(engine, todo, display, results)
+    finished = [job for job in jobs if job.finished]
     failed = [
-        Failure(job.title, results[job.folder]["problem"])
+        Failure(job.title, result["problem"])
         for job in todo
-        if results.get(job.folder, {}).get("status") == "failed"
+        if (result := results.get(job.folder, {})).get("status") == "failed"
     ]
-    known = {failure.title for failure in failed}
-    unfinished = [job.title for job in jobs if job.title not in known and not job.finished]
-    return JobsOutcome(failed, unfinished, interrupted)
+    known = {*(failure.title for failure in failed), *(job.title for job in finished)}
+    unfinished = [job.title for job in jobs if job.title not in known]
+    if execution.part is not None and len(finished) < len(jobs):
+        finished = []
+    for job in finished:
+        rename_job(job)
+    return JobsOutcome(finished, failed, unfinished, interrupted)
 
 
-def find_devices(device: str) -> list[str]:
-    """The devices that jobs use in turn."""
-    if device != "auto" or not torch.cuda.is_available():
-        return [device]
-    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-
-
-def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> JobEngine:
+def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> LocalJobs | RayJobs:
     if execution.engine == "ray":
-        from killick.experiments.ray_jobs import RayJobs
-
-        return RayJobs(
-            todo,
-            at_once=execution.jobs,
-            cpus=1 if execution.cpus is None else execution.cpus,
-            gpus=execution.gpus,
-            address=execution.address,
-            command=execution.command,
-            device=execution.device,
-        )
-    devices = find_devices(execution.device)
-    # By default one job for each GPU or, as small networks waste cores, for each core.
-    usual = len(devices) if devices[0].startswith("cuda") else count_cores()
+        return RayJobs(todo, execution)
+    devices, usual = [execution.device], count_cores()
+    if execution.device == "auto" and torch.cuda.is_available():
+        devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    if devices[0].startswith("cuda"):
+        usual = len(devices)
     # Rounding depends on the number of threads, so it is that of all jobs, also when some are
     # finished or in another part: a job gives the same numbers alone and beside the others.
     at_once = min(execution.jobs or usual, planned)
+    threads = max(1, count_cores() // at_once)
     return LocalJobs(
-        todo,
-        at_once=at_once,
-        threads=max(1, count_cores() // at_once),
-        devices=devices,
-        command=execution.command,
+        todo, at_once=at_once, threads=threads, devices=devices, command=execution.command
     )
 
 
 def _follow(
-    engine: JobEngine,
+    engine: LocalJobs | RayJobs,
     todo: Sequence[Job],
     display: JobsDisplay,
     results: dict[Path, JobResult],
@@ -233,7 +169,3 @@ def _read_progress(folder: Path) -> dict[str, Any]:
         return dict(json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
-
-
-def _count(jobs: int) -> str:
-    return "1 job" if jobs == 1 else f"{jobs} jobs"

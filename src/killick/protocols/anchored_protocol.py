@@ -51,10 +51,8 @@ class AnchoredProtocol(TrainingProtocol):
         problems = []
         if self.reference_set is not None and self.references == "batch":
             problems.append("protocol.reference_set: has no effect with references: batch")
-        augment = recipe.augment
-        if self.references == "augmented" and (
-            augment.crop == "resized" or augment.policy != "none"
-        ):
+        by_image = recipe.augment.crop == "resized" or recipe.augment.policy != "none"
+        if self.references == "augmented" and by_image:
             problems.append(
                 "protocol.references: augmented references are only padded and flipped; use clean"
                 " or batch with crop: resized or a policy"
@@ -64,13 +62,6 @@ class AnchoredProtocol(TrainingProtocol):
     def facts(self) -> dict[str, Any]:
         """The column `references`."""
         return {"references": self.references}
-
-    def describe(self) -> str | None:
-        """Where references come from."""
-        if self.references == "batch":
-            return "anchored on images of the batch"
-        count = "all" if self.reference_set is None else f"{self.reference_set:,}"
-        return f"anchored on {count} {self.references} training images"
 
     def network(self, model: "Model", *, fresh: bool) -> "Model":
         """`model`, anchored unless it is already."""

@@ -47,39 +47,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What hooks may know about the run.
+    """What hooks may know about the run."""
 
-    Attributes:
-        device: Of the model and the batches.
-        classes: Number of classes.
-        seed: Of the run.
-        steps: Of the whole run.
-        steps_per_epoch: Of one pass over the training set.
-        pass_size: Samples of one forward pass of this process.
-        parts: Forward passes of all processes in one step.
-        rank: Of this process.
-        train: The training set.
-        view: Preprocessing of evaluation.
-        pixels: All training images on the device, `(n, size, size, 3)`; None if they stream.
-        keeps_set: Whether the training set is small enough to be kept on the device.
-        shift: Cropping and flipping of training images.
-        workers: Processes that read images.
-    """
-
-    device: "torch.device"
+    device: "torch.device"  # of the model and the batches
     classes: int
     seed: int
-    steps: int
+    steps: int  # of the whole run
     steps_per_epoch: int
-    pass_size: int
-    parts: int
-    rank: int
+    pass_size: int  # samples of one forward pass of this process
+    parts: int  # forward passes of all processes in one step
+    rank: int  # of this process
     train: "ImageSet"
-    view: "PlainView"
-    pixels: "Tensor | None"
-    keeps_set: bool
-    shift: "Shift"
-    workers: int
+    view: "PlainView"  # preprocessing of evaluation
+    pixels: "Tensor | None"  # all training images, (n, size, size, 3); None if they stream
+    keeps_set: bool  # whether the training set is small enough to be kept on the device
+    shift: "Shift"  # cropping and flipping of training images
+    workers: int  # processes that read images
 
 
 @dataclass
@@ -97,10 +80,6 @@ class TrainingProtocol:
     def facts(self) -> dict[str, Any]:
         """What rows say about training: columns of rows, or other names."""
         return {}
-
-    def describe(self) -> str | None:
-        """One line for the user."""
-        return None
 
     def network(self, model: "Model", *, fresh: bool) -> "Model":
         """The network that is trained, made from a standard or trained one."""

@@ -58,10 +58,8 @@ class MaskedProtocol(AnchoredProtocol):
                 "protocol.target: expected label (the authors' code) or uniform (the paper's text),"
                 " found neither; they are opposite mechanisms, so there is no default"
             )
-        if self.every is not None and self.scope == "sample":
-            problems.append("protocol.every: requires scope: batch")
-        if self.every is not None and self.alpha_end is not None:
-            problems.append("protocol.alpha_end: has no effect with protocol.every")
+        if self.every is not None and (self.scope == "sample" or self.alpha_end is not None):
+            problems.append("protocol.every: requires scope: batch, and no alpha_end")
         return problems
 
     def facts(self) -> dict[str, Any]:
@@ -73,15 +71,6 @@ class MaskedProtocol(AnchoredProtocol):
             "scope": self.scope,
             "batchnorm": self.batchnorm,
         }
-
-    def describe(self) -> str | None:
-        """Where references come from, and how often they are masked."""
-        often = f"alpha {self.alpha:g}"
-        if self.every is not None:
-            often = f"every {self.every} steps"
-        elif self.alpha_end is not None:
-            often = f"alpha {self.alpha:g} to {self.alpha_end:g}"
-        return f"{super().describe()}, masked by {self.scope} ({often}, target {self.target})"
 
     def setup(self, model: "Model", run: RunContext) -> None:
         """As anchored; with `batchnorm: running` no pairs are kept to update statistics from."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from killick.errors import KillickError
+from killick.experiments.execution import Execution
 from killick.experiments.experiment import check_jobs, check_places
-from killick.experiments.job_runner import rename_job
 from killick.experiments.jobs import Job, make_jobs
-from killick.experiments.scheduler import Execution, Failure, run_jobs
+from killick.experiments.scheduler import Failure, run_jobs
 from killick.report.sections import Content, Section
 from killick.report.tables import to_csv
 from killick.report.writer import write_report
@@ -83,11 +83,9 @@ def run_study(plan: Plan, output: Path, **execution: Any) -> StudyRun:
     planned = plan_jobs(plan, output)
     outcome = run_jobs(planned, output, how)
     failed, interrupted = list(outcome.failed), outcome.interrupted
-    finished = [job for job in planned if job.finished]
-    if not finished or (how.part is not None and len(finished) < len(planned)):
+    finished = outcome.finished
+    if not finished:
         return StudyRun(None, None, failed, interrupted)
-    for job in finished:
-        rename_job(job)
     folders = [job.folder for job in finished]
     if plan.study.finish is not None and not interrupted:
         try:

@@ -11,23 +11,19 @@ from typing import TYPE_CHECKING, Any
 from killick.training.recipe import Recipe as Recipe
 from killick.training.recipe_files import load_recipe as load_recipe
 from killick.training.recipe_files import make_recipe as make_recipe
+from killick.training.recipe_files import recipe_of as recipe_of
 from killick.training.recipe_files import shipped as shipped
 from killick.training.recipe_files import to_yaml as to_yaml
 
 if TYPE_CHECKING:
     from killick.training.loop import Outcome as Outcome
     from killick.training.loop import train as train
-    from killick.training.output_folder import recipe_of as recipe_of
 
 
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is used, since that takes seconds."""
-    if name in ("Outcome", "train"):
-        from killick.training import loop
+    if name not in ("Outcome", "train"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from killick.training import loop
 
-        return getattr(loop, name)
-    if name == "recipe_of":
-        from killick.training.output_folder import recipe_of
-
-        return recipe_of
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(loop, name)

@@ -22,11 +22,7 @@ LAST, BEFORE = "checkpoint.pt", "checkpoint-before.pt"
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
-    """Write `state` as the last checkpoint of a run, and keep the previous one.
-
-    Raises:
-        CheckpointError: If it cannot be written; the old checkpoints stay.
-    """
+    """Write `state` as the last checkpoint of a run, and keep the previous one."""
     last, before = folder / LAST, folder / BEFORE
     aside = folder / f".{BEFORE}.part"
     try:
@@ -46,14 +42,12 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
         ) from problem
 
 
-def _reason(problem: BaseException) -> str:
+def _reason(problem: BaseException | None) -> str:
     """The system's error, which torch's writer hides behind one of its own."""
-    cause: BaseException | None = problem
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return " ".join(str(problem).split())[:200]
+    first = problem
+    while problem is not None and not isinstance(problem, OSError):
+        problem = problem.__context__
+    return str(problem or first)[:200]
 
 
 def _link(source: Path, target: Path) -> None:
@@ -87,22 +81,16 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             damaged = archive.testzip()
         if damaged is not None:
             raise CheckpointError(f"{damaged[:100]!r} has changed")
-        state = load_plain(path)
+        state: dict[str, Any] = load_plain(path)
+        kind, version, step = str(state["format"]), state["version"], state["step"]
     except Exception as problem:  # whatever a damaged file makes its readers raise
         reason = " ".join(str(problem).split())[:150].rstrip(".")
         raise CheckpointError(f"{path.name} is damaged: {reason}.") from None
-    # Anything may stand there, a tensor too, which cannot be compared.
-    if not isinstance(state, dict) or not _is(state.get("format"), FORMAT):
+    if kind != FORMAT or type(version) is not int or type(step) is not int:
         raise CheckpointError(f"{path.name} is not a checkpoint of Killick.")
-    if not _is(state.get("version"), VERSION):
+    if version != VERSION:
         raise CheckpointError(
-            f"{path.name} has version {str(state.get('version'))[:50]!r}, expected {VERSION}. Use"
-            " the version of Killick that wrote it."
+            f"{path.name} has version {version}, expected {VERSION}. Use the version of Killick that"
+            " wrote it."
         )
-    if type(state.get("step")) is not int:
-        raise CheckpointError(f"{path.name} is damaged: it has no step.")
     return state
-
-
-def _is(value: object, expected: object) -> bool:
-    return type(value) is type(expected) and value == expected

@@ -13,8 +13,7 @@ folder/
 
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +30,12 @@ from killick.runtime.signals import Interrupts
 from killick.storage.loading import load
 from killick.storage.saving import note_on_references
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
-from killick.training.loggers import LOGGERS, RunLoggers, open_loggers
+from killick.training.initial_weights import find_start, warn_of_seen
+from killick.training.loggers import LOGGERS, RunLoggers
 from killick.training.output_folder import check_free, open_folder, save_results
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import make_recipe
 from killick.training.run_state import TrainingRun
-from killick.training.source_run import find_start, warn_of_seen
 from killick.training.training_data import load_training_data
 from killick.training.validation import validate
 
@@ -86,7 +85,9 @@ def train(
         DivergedError: If the loss becomes NaN or infinite; the last checkpoint stays.
     """
     folder = Path(folder)
-    with joined(device) as processes, _own_randomness(processes.device):
+    with joined(device) as processes, ExitStack() as stack:
+        cuda = [processes.device.index] if processes.device.type == "cuda" else []
+        stack.enter_context(torch.random.fork_rng(devices=cuda))  # dropout uses the global state
         state, note = None, None
         show = choose_display(show, quiet or not processes.first)
         if resume:
@@ -98,31 +99,31 @@ def train(
                     )
                 return outcome
             state, note = load_checkpoint(folder)
-            recipe = _rebuilding(make_recipe(state["recipe"], f"the recipe of {folder}"), state)
-            start = state["start"]
+            recipe, start = _recipe_of_checkpoint(folder, state), state["start"]
+        else:
+            check_free(folder)
         assert recipe is not None
         start = None if start is None else find_start(start)
-        if not resume:
-            check_free(folder, recipe)
         for name in recipe.loggers:
             LOGGERS.find(name)  # an unknown one is refused before anything is written
         data = load_training_data(recipe, processes)
         run = TrainingRun(recipe, data, processes, start, restoring=resume)
+        facts = "".join(f", {name} {value}" for name, value in recipe.protocol.facts().items())
+        plan = f"{recipe.epochs} epochs of {run.steps_per_epoch:,} steps, into {folder}"
+        lines: list[str | None] = [data.description, f"{recipe.protocol.name}{facts}: {plan}"]
         if state is not None:
             run.restore(state)
-            note = f"{note or ''} resuming from step {run.done} of {run.steps}".strip()
-        elif processes.first:  # a failed start leaves nothing
-            open_folder(folder, run.recipe, processes.device)
-            save_checkpoint(folder, run.state())  # from here on it can be killed
+            lines += [note, f"resuming from step {run.done} of {run.steps}"]
+        else:
+            lines += [run.description, None if start is None else warn_of_seen(recipe, start)]
+            if processes.first:  # a failed start leaves nothing
+                open_folder(folder, run.recipe, processes.device)
+                save_checkpoint(folder, run.state())  # from here on it can be killed
         processes.wait()
         title = f"{recipe.protocol.name}, seed {recipe.seed}"
         with show(title, run.steps, run.done, "step") as display:
-            seen = None if start is None or resume else warn_of_seen(recipe, start)
-            plan = _describe_plan(run, folder)
-            lines = (data.description, run.described, recipe.protocol.describe(), plan, seen, note)
-            for line in lines:
-                if line is not None:
-                    display.message(line)
+            for line in filter(None, lines):
+                display.message(line)
             if not _train(run, folder, display):
                 return Outcome(folder, False, None, [])
             if processes.first:  # testing may fail too
@@ -145,8 +146,9 @@ def _find_finished(folder: Path, processes: Processes) -> Outcome | None:
     return Outcome(folder, True, model, rows)
 
 
-def _rebuilding(recipe: Recipe, state: dict[str, Any]) -> Recipe:
+def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
     """The recipe that makes the network of a checkpoint again, whatever it was started from."""
+    recipe = make_recipe(state["recipe"], f"the recipe of {folder}")
     if state["network"] is None:
         return recipe
     name, arguments = state["network"]
@@ -157,12 +159,12 @@ def _rebuilding(recipe: Recipe, state: dict[str, Any]) -> Recipe:
 def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
     """All steps that are left; False if interrupted."""
     recipe, processes = run.recipe, run.processes
-    saved, cpu = time.monotonic(), processes.device.type == "cpu"
-    open_log = open_loggers(folder, recipe, run.done or None, first=processes.first)
-    with Interrupts() as interrupts, open_log as loggers:
+    cpu = processes.device.type == "cpu"
+    open_loggers = closing(RunLoggers(folder, recipe, run.done or None, first=processes.first))
+    with Interrupts() as interrupts, open_loggers as loggers:
         if run.done == 0 and run.source is not None:
             _report_day_zero(run, display, loggers)
-        clock = _Clock()
+        saved = since = time.monotonic()
         while run.done < run.steps:
             epoch, within = divmod(run.done, run.steps_per_epoch)
             run.data.batches.begin(run.first_epoch + epoch, within)
@@ -171,51 +173,33 @@ def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
                 display.advance(run.done)
                 epoch_ends = run.done % run.steps_per_epoch == 0
                 if run.done % recipe.log_every == 0 or epoch_ends:
-                    _log_training(run, clock, display, loggers)
-                if epoch_ends:
-                    _validate(run, clock, display, loggers)
+                    _log_training(run, time.monotonic() - since, display, loggers)
+                    if epoch_ends:
+                        _validate(run, display, loggers)
+                    since = time.monotonic()
                 # Processes stop together, so they exchange it; on GPUs only now and then.
                 due = cpu or processes.count == 1 or run.done % recipe.log_every == 0
                 if due and _any_process(interrupts.asked, processes):
-                    return _stop(run, folder, display)
+                    _stop(run, folder, display)
+                    return False
                 due = time.monotonic() - saved >= 60 * recipe.checkpoint_minutes
                 if due and run.done < run.steps and processes.first:
-                    before = time.monotonic()
                     _save_if_possible(run, folder, display)
                     saved = time.monotonic()
-                    clock.leave_out(saved - before)
     return True
 
 
-class _Clock:
-    """Steps per second, leaving out what is not training."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-
-    def leave_out(self, seconds: float) -> None:
-        self._since += seconds
-
-    def lap(self, steps: int) -> float:
-        """Steps per second since the last lap."""
-        now = time.monotonic()
-        seconds, self._since = now - self._since, now
-        return steps / max(seconds, 1e-9)
-
-
-def _log_training(run: TrainingRun, clock: _Clock, display: Display, loggers: RunLoggers) -> None:
+def _log_training(run: TrainingRun, seconds: float, display: Display, loggers: RunLoggers) -> None:
     """Read what the steps left on the device; stop if the loss was bad."""
-    found, device = run.read_statistics(), run.processes.device
-    bad = run.processes.highest(
-        torch.tensor(-1 if found.bad_step is None else found.bad_step, device=device)
-    )
+    processes, (losses, correct) = run.processes, run.read_statistics()
+    bad = processes.highest(torch.tensor(run.bad_step(), device=processes.device))
     if bad >= 0:
         raise _diverged(run, int(bad))
-    counts = torch.tensor([*found.losses, found.correct], dtype=torch.float64, device=device)
-    *losses, correct = run.processes.total(counts).tolist()
-    losses = [loss / run.processes.count for loss in losses]
+    counts = torch.tensor([*losses, correct], dtype=torch.float64, device=processes.device)
+    *losses, correct = processes.total(counts).tolist()
+    losses = [loss / processes.count for loss in losses]
     batch = run.data.batches.cut.batch
-    speed = batch * clock.lap(len(losses))
+    speed = batch * len(losses) / max(seconds, 1e-9)
     loss, accuracy = sum(losses) / len(losses), correct / (batch * len(losses))
     loggers.log(
         "train",
@@ -235,27 +219,15 @@ def _log_training(run: TrainingRun, clock: _Clock, display: Display, loggers: Ru
     )
 
 
-def _validate(run: TrainingRun, clock: _Clock, display: Display, loggers: RunLoggers) -> None:
+def _validate(run: TrainingRun, display: Display, loggers: RunLoggers) -> None:
     epoch = run.done // run.steps_per_epoch
     images = run.data.validation
     if images is None or (epoch % run.recipe.validate_every and run.done < run.steps):
         return
-    before = time.monotonic()
     score = validate(run.inference_model, images, run.processes, precision=run.precision)
     loggers.log("validation", run.done, epoch=epoch, **asdict(score))
     display.message(
         f"epoch {epoch}: validation accuracy {100 * score.accuracy:.2f} %, loss {score.loss:.4f}"
-    )
-    clock.leave_out(time.monotonic() - before)
-
-
-def _describe_plan(run: TrainingRun, folder: Path) -> str:
-    recipe = run.recipe
-    components = "".join(f", {each.name}" for each in run.components)
-    return (
-        f"{recipe.epochs} epochs of {run.steps_per_epoch:,} steps, batch {recipe.batch},"
-        f" {recipe.optimizer.name} at {recipe.optimizer.lr:g}, {recipe.schedule.name}{components},"
-        f" into {folder}"
     )
 
 
@@ -285,11 +257,9 @@ def _diverged(run: TrainingRun, step: int) -> DivergedError:
 
 
 def _check_finite(run: TrainingRun) -> None:
-    """Refuse to go on with a loss or weights that are not finite (waits for the device)."""
-    if (bad := run.bad_step()) is not None:
-        raise _diverged(run, bad)
-    if not run.finite():
-        raise _diverged(run, run.done - 1)
+    """Refuse to save a loss or weights that are not finite (waits for the device)."""
+    if (bad := run.bad_step()) >= 0 or not run.finite():
+        raise _diverged(run, bad if bad >= 0 else run.done - 1)
 
 
 def _any_process(interrupted: bool, processes: Processes) -> bool:
@@ -299,7 +269,7 @@ def _any_process(interrupted: bool, processes: Processes) -> bool:
     return bool(processes.highest(torch.tensor(int(interrupted), device=processes.device)) > 0)
 
 
-def _stop(run: TrainingRun, folder: Path, display: Display) -> bool:
+def _stop(run: TrainingRun, folder: Path, display: Display) -> None:
     _check_finite(run)
     if run.processes.first:
         save_checkpoint(folder, run.state())
@@ -307,11 +277,10 @@ def _stop(run: TrainingRun, folder: Path, display: Display) -> bool:
         f"interrupted after step {run.done} of {run.steps}; saved. Resume with:"
         f" killick train --resume {shlex.quote(str(folder))}"
     )
-    return False
 
 
 def _save_if_possible(run: TrainingRun, folder: Path, display: Display) -> None:
-    """Save a checkpoint; if it cannot be written, say so and go on. Bad weights are not saved."""
+    """Save a checkpoint; if it cannot be written, say so and go on."""
     _check_finite(run)
     try:
         save_checkpoint(folder, run.state())
@@ -331,11 +300,3 @@ def _finish(run: TrainingRun, folder: Path, display: Display) -> list[dict[str, 
         display.message(note_on_references(run.inference_model))
     run.processes.wait()
     return rows
-
-
-@contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
-    """The global state of torch, which dropout uses, is put back at the end."""
-    cuda = [device.index] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        yield

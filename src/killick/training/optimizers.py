@@ -22,18 +22,13 @@ def make_optimizer(
     groups = weight_groups(modules, settings)
     cuda = device.type == "cuda"
     rate = torch.tensor(settings.lr, device=device) if cuda else settings.lr
+    fused = True if cuda else None
     if settings.name == "sgd":
         return torch.optim.SGD(
-            groups,
-            lr=rate,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            fused=True if cuda else None,
+            groups, lr=rate, momentum=settings.momentum, nesterov=settings.nesterov, fused=fused
         )
     first, second = settings.betas
-    return torch.optim.AdamW(
-        groups, lr=rate, betas=(first, second), fused=True if cuda else None, capturable=cuda
-    )
+    return torch.optim.AdamW(groups, lr=rate, betas=(first, second), fused=fused, capturable=cuda)
 
 
 def weight_groups(modules: Sequence[nn.Module], settings: Optimizer) -> list[dict[str, object]]:
@@ -45,18 +40,15 @@ def weight_groups(modules: Sequence[nn.Module], settings: Optimizer) -> list[dic
             if weight.requires_grad:
                 matrix = weight.ndim > 1 and not any(part in name for part in _EMBEDDINGS)
                 (decaying if settings.decay == "all" or matrix else exempt).append(weight)
-    groups: list[dict[str, object]] = [
-        {"params": decaying, "weight_decay": settings.weight_decay},
-        {"params": exempt, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    decays = ((decaying, settings.weight_decay), (exempt, 0.0))
+    return [{"params": weights, "weight_decay": decay} for weights, decay in decays if weights]
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: Tensor | float) -> None:
     """Use `rate` from now on, without waiting for the device."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
-            group["lr"].copy_(rate) if isinstance(rate, Tensor) else group["lr"].fill_(rate)
+            group["lr"].fill_(rate)
         else:
             group["lr"] = float(rate)
 
@@ -87,17 +79,14 @@ def learning_rate(step: int, steps: int, lr: float, schedule: Schedule) -> float
         [0.1, 0.1, 0.02, 0.004, 0.0008]
     """
     whole = steps / (schedule.end - schedule.begin)
-    return _rate(step + schedule.begin * whole, whole, lr, schedule)
-
-
-def _rate(step: float, steps: float, lr: float, schedule: Schedule) -> float:
-    warm = round(schedule.warmup * steps)
-    if step < warm:
-        return lr * (schedule.warmup_start + (1 - schedule.warmup_start) * step / warm)
+    place = step + schedule.begin * whole
+    warm = round(schedule.warmup * whole)
+    if place < warm:
+        return lr * (schedule.warmup_start + (1 - schedule.warmup_start) * place / warm)
     if schedule.name == "constant":
         return lr
     if schedule.name == "multistep":
-        passed = sum(step >= round(share * steps) for share in schedule.milestones)
+        passed = sum(place >= round(share * whole) for share in schedule.milestones)
         return lr * schedule.gamma**passed
-    along = (step - warm) / max(1, steps - warm)
+    along = (place - warm) / max(1, whole - warm)
     return lr * (schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * along)))

@@ -5,14 +5,15 @@ import os
 import platform
 import shlex
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from killick import __version__
 from killick.data.preprocessing import PlainView
 from killick.errors import CheckpointError
 from killick.nets import remembered
@@ -23,35 +24,22 @@ from killick.storage.saving import save
 from killick.storage.weights import digest_weights
 from killick.training.checkpoint import LAST
 from killick.training.recipe import Recipe
-from killick.training.recipe_files import make_recipe, read_yaml, to_yaml
+from killick.training.recipe_files import to_yaml
 from killick.training.run_state import TrainingRun
 from killick.training.validation import ValidationScore
 
+_LIBRARIES = ("torch", "torchvision", "timm", "numpy")
 
-def check_free(folder: Path, recipe: Recipe) -> None:
+
+def check_free(folder: Path) -> None:
     """Refuse a folder that holds a run already."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"cannot train into {folder}: it is a file.")
-    finished = (folder / "model" / "config.json").exists()
-    if not (folder / LAST).exists() and not finished:
-        return
-    if finished:
-        there = "a finished run"
-    elif _same(recipe, recipe_of(folder)):
-        there = f"this run, unfinished: resume it with killick train --resume {shlex.quote(str(folder))}"
-    else:
-        there = "a run with other settings"
-    raise CheckpointError(
-        f"cannot train into {folder}: it holds {there}. Choose another folder (--output), or remove"
-        " it."
-    )
-
-
-def _same(new: Recipe, old: Recipe) -> bool:
-    """Whether two recipes are equal; the older one has its normalization filled in."""
-    if new.data.mean is None:
-        old = replace(old, data=replace(old.data, mean=None, std=None))
-    return new == old
+    if (folder / LAST).exists() or (folder / "model" / "config.json").exists():
+        raise CheckpointError(
+            f"cannot train into {folder}: it holds a run. Resume it (killick train --resume"
+            f" {shlex.quote(str(folder))}), or choose another folder (--output)."
+        )
 
 
 def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
@@ -61,20 +49,16 @@ def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
     except OSError as problem:
         raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
     write_atomic(folder / "recipe.yaml", to_yaml(recipe))
-    write_atomic(folder / "environment.json", json.dumps(environment(device), indent=2) + "\n")
+    write_atomic(folder / "environment.json", json.dumps(_environment(device), indent=2) + "\n")
     source = read_source(recipe.network.name.partition(":")[0])
     if source is not None and not (folder / "network.py").exists():
         write_atomic(folder / "network.py", source)  # as it was when the run began
 
 
-def recipe_of(folder: Path) -> Recipe:
-    """The recipe of a run folder."""
-    return make_recipe(read_yaml(folder / "recipe.yaml"), f"the recipe of {folder}")
-
-
 def save_results(run: TrainingRun, folder: Path, score: ValidationScore | None) -> list[Row]:
     """Write the model and the rows of its test score."""
-    rows = [] if score is None else _make_rows(run, score, folder.name)
+    facts = training_facts(run)
+    rows = [] if score is None else _make_rows(run, facts, score, folder.name)
     if run.processes.first:
         save(
             run.inference_model,
@@ -82,7 +66,7 @@ def save_results(run: TrainingRun, folder: Path, score: ValidationScore | None) 
             class_names=run.data.class_names,
             provenance={
                 "recipe": asdict(run.recipe),
-                "facts": training_facts(run),
+                "facts": facts,
                 "steps": run.done,
                 "trained_on": run.data.fingerprint,
                 "rows": rows,
@@ -93,11 +77,13 @@ def save_results(run: TrainingRun, folder: Path, score: ValidationScore | None) 
     return rows
 
 
-def _make_rows(run: TrainingRun, score: ValidationScore, name: str) -> list[Row]:
+def _make_rows(
+    run: TrainingRun, facts: dict[str, Any], score: ValidationScore, name: str
+) -> list[Row]:
     data = run.recipe.data
     common = {
         "model": name,
-        **training_facts(run),
+        **facts,
         "suite": "clean",
         "set": data.name,
         "view": PlainView(data.size, data.resize, data.interpolation).described,
@@ -137,25 +123,16 @@ def training_facts(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def _environment(device: torch.device) -> dict[str, Any]:
     """Versions, machine and command, so that a run can be understood later."""
-    names = ("killick", "torch", "torchvision", "timm", "numpy")
-    cuda = device.type == "cuda"
     started = Path(sys.argv[0]).name
     return {
-        "versions": {name: version for name in names if (version := _version(name))},
+        "versions": {"killick": __version__, **{name: version(name) for name in _LIBRARIES}},
         "python": platform.python_version(),
         "system": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "command": ["killick" if started == "__main__.py" else started, *sys.argv[1:]],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

@@ -1,7 +1,7 @@
 """Recipes from YAML files, names and dotted overrides; all mistakes are reported at once."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -63,78 +63,58 @@ def load_recipe(source: str | Path, overrides: Mapping[str, Any] | None = None) 
     values = read_yaml(find_recipe(source))
     for dotted, value in (overrides or {}).items():
         _replace(values, dotted, value)
-    changed = f"{len(overrides)} setting{'s' * (len(overrides) > 1)}" if overrides else ""
-    where = f"{source} with {changed} changed" if overrides else str(source)
-    return make_recipe(values, where)
+    return make_recipe(values, str(source))
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe of a run folder."""
+    return make_recipe(read_yaml(folder / "recipe.yaml"), f"the recipe of {folder}")
 
 
 def find_recipe(source: str | Path) -> Path:
     """The file of a recipe: a shipped name, or the path of a YAML file."""
-    known = shipped()
-    if str(source) in known:
-        return known[str(source)]
-    path = Path(source)
-    if path.suffix in (".yaml", ".yml") or path.exists():
+    known, path = shipped(), Path(source)
+    if str(source) not in known and (path.suffix in (".yaml", ".yml") or path.exists()):
         return path
-    begin = [name for name in known if name.startswith(str(source))]
-    if begin:
-        raise OptionError(
-            f"expected the recipe to be one of {', '.join(known)}, found {source!r} (did you mean"
-            f" {begin[0]!r}?)."
-        )
     check_option("the recipe", str(source), known)
-    raise AssertionError
+    return known[str(source)]
 
 
 def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The settings of a file, on top of those of its `base`, if it has one."""
     try:
-        values = yaml.safe_load(_text_of(path))
-    except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise RecipeError(f"cannot read the recipe {path}: {reason}.") from None
+        values = yaml.safe_load(_read_text(path))
     except RecipeError:
         raise
+    except OSError as problem:
+        raise RecipeError(f"cannot read the recipe {path}: {problem.strerror}.") from None
     except Exception as problem:  # beside its own errors, YAML raises what dates and numbers do
         reason = " ".join(str(problem).split())[:300]
         raise RecipeError(f"cannot read the recipe {path}: not YAML ({reason}).") from None
-    values = {} if values is None else values
-    if not isinstance(values, dict):
-        raise RecipeError(
-            f"cannot read the recipe {path}: expected settings such as 'epochs: 10', found"
-            f" {type(values).__name__}."
-        )
+    if not isinstance(values, dict | None):
+        raise RecipeError(f"the recipe {path} has no settings such as 'epochs: 10'.")
+    values = dict(values or {})
     base = values.pop("base", None)
     if base is None:
         return values
-    if not isinstance(base, str):
-        raise RecipeError(
-            f"cannot read the recipe {path}: expected a name for base, found {show(base)}."
-        )
     above = (*above, path.resolve())
     try:
         beside = path.parent / base
         under = find_recipe(beside if beside.is_file() else base)
-        if under.resolve() in above:
-            raise RecipeError(f"cannot read the recipe {path}: it is its own base.")
-        return _merged(read_yaml(under, above), values)
-    except (OSError, ValueError) as problem:  # among them those of Killick
-        reason = getattr(problem, "strerror", None) or str(problem)
-        if str(path) in reason:
-            raise
-        raise RecipeError(
-            f"cannot read the recipe {path}: its base is {show(base)}, and {reason[:300]}"
-        ) from None
+    except (OSError, TypeError, ValueError) as problem:
+        raise RecipeError(f"the recipe {path} has no base {show(base)}: {problem}") from None
+    if under.resolve() in above:
+        raise RecipeError(f"the recipe {path} is its own base.")
+    return _merged(read_yaml(under, above), values)
 
 
-def _text_of(path: Path) -> str:
-    """What is written in a plain file; a device or a pipe may never end."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise RecipeError(f"cannot read the recipe {path}: it is no plain file.")
+def _read_text(path: Path) -> str:
+    if path.exists() and not path.is_file():  # a device or a pipe may never end
+        raise RecipeError(f"the recipe {path} is not a plain file.")
     with open(path, encoding="utf-8") as file:
         text = file.read(LARGEST + 1)
     if len(text) > LARGEST:
-        raise RecipeError(f"cannot read the recipe {path}: it is longer than {LARGEST} characters.")
+        raise RecipeError(f"the recipe {path} is longer than {LARGEST} characters.")
     return text
 
 
@@ -143,13 +123,10 @@ def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:
     problems: list[str] = []
     recipe = read_settings(Recipe, values, "", problems)
     if not problems:
-        assert isinstance(recipe, Recipe)
-        problems += _contradictions(recipe)
+        problems = _contradictions(recipe)
     if problems:
         count = "one mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-        if len(problems) > _MOST_SHOWN:
-            problems[_MOST_SHOWN:] = [f"and {len(problems) - _MOST_SHOWN} more"]
-        raise RecipeError(f"{where} has {count}: " + "; ".join(problems) + ".")
+        raise RecipeError(f"{where} has {count}: {'; '.join(problems[:_MOST_SHOWN])}.")
     assert isinstance(recipe, Recipe)
     return recipe
 
@@ -199,40 +176,74 @@ def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
 
 def _contradictions(recipe: Recipe) -> list[str]:
     """Settings that are fine alone and not together."""
-    data, augment = recipe.data, recipe.augment
-    problems = check_protocol(recipe)
-    if (data.mean is None) != (data.std is None):
-        problems.append("data.mean, data.std: expected both or neither, found one")
-    for name, values in (("mean", data.mean), ("std", data.std)):
-        if values is not None and len(values) != 3:
-            problems.append(
-                f"data.{name}: expected a number for each of 3 channels, found {show(values)}"
-            )
-    milestones = recipe.schedule.milestones
-    if any(not 0 < share < 1 for share in milestones):
-        problems.append(
-            f"schedule.milestones: expected shares between 0 and 1, found {show(milestones)}"
-        )
-    if recipe.schedule.begin >= recipe.schedule.end:
-        problems.append(
-            f"schedule.begin: expected less than schedule.end {recipe.schedule.end:g}, found"
-            f" {recipe.schedule.begin:g}"
-        )
-    betas = recipe.optimizer.betas
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        problems.append(f"optimizer.betas: expected two from 0 to below 1, found {show(betas)}")
-    if recipe.optimizer.nesterov and recipe.optimizer.momentum == 0:
-        problems.append("optimizer.nesterov: requires optimizer.momentum")
-    if augment.mixing_set is not None and augment.policy != "pixmix":
-        problems.append(f"augment.mixing_set: requires policy: pixmix, found {augment.policy}")
-    if data.validation >= 1 and data.validation != int(data.validation):
-        problems.append(
-            f"data.validation: expected a share below 1 or a whole number, found {data.validation}"
-        )
-    if data.resize is not None and data.resize < data.size:
-        problems.append(
-            f"data.resize: expected at least data.size {data.size}, found {data.resize}"
-        )
-    if "num_classes" in recipe.network.arguments or "in_chans" in recipe.network.arguments:
-        problems.append("network.arguments: num_classes and in_chans come from the data")
-    return problems
+    data, augment, optimizer = recipe.data, recipe.augment, recipe.optimizer
+    schedule, arguments = recipe.schedule, recipe.network.arguments
+    channels = [len(values) for values in (data.mean, data.std) if values is not None]
+    share = data.validation < 1 or data.validation == int(data.validation)
+    betas = len(optimizer.betas) == 2 and all(0 <= beta < 1 for beta in optimizer.betas)
+    milestones = all(0 < share < 1 for share in schedule.milestones)
+    requirements = [
+        (channels in ([], [3, 3]), "data.mean, data.std: expected both or neither, 3 numbers each"),
+        (share, "data.validation: expected a share below 1 or a whole number"),
+        ((data.resize or data.size) >= data.size, "data.resize: expected at least data.size"),
+        (
+            augment.mixing_set is None or augment.policy == "pixmix",
+            "augment.mixing_set: requires policy: pixmix",
+        ),
+        (betas, "optimizer.betas: expected two from 0 to below 1"),
+        (
+            optimizer.momentum or not optimizer.nesterov,
+            "optimizer.nesterov: requires optimizer.momentum",
+        ),
+        (milestones, "schedule.milestones: expected shares between 0 and 1"),
+        (schedule.begin < schedule.end, "schedule.begin: expected less than schedule.end"),
+        (
+            arguments.keys().isdisjoint({"num_classes", "in_chans"}),
+            "network.arguments: num_classes and in_chans come from the data",
+        ),
+    ]
+    return check_protocol(recipe) + [problem for holds, problem in requirements if not holds]
+
+
+# Settings that act only with some values of another one.
+NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "optimizer.momentum": ("optimizer.name", ("sgd",)),
+    "optimizer.nesterov": ("optimizer.name", ("sgd",)),
+    "optimizer.betas": ("optimizer.name", ("adamw",)),
+    "schedule.milestones": ("schedule.name", ("multistep",)),
+    "schedule.gamma": ("schedule.name", ("multistep",)),
+    "schedule.final": ("schedule.name", ("cosine",)),
+    "augment.padding": ("augment.crop", ("pad",)),
+    "data.root": ("data.name", ("cifar10", "cifar100")),
+    "data.download": ("data.name", ("cifar10", "cifar100")),
+}
+
+
+def find_unused(recipe: Recipe, given: Iterable[str]) -> dict[str, str]:
+    """The settings among `given` that have no effect, with the reason.
+
+    A recipe may hold them, since it serves several protocols; on the command line they are a
+    mistake.
+
+    Example:
+        >>> find_unused(make_recipe({"protocol": "standard"}), ["protocol.alpha", "epochs"])
+        {'protocol.alpha': 'not a setting of the protocol standard'}
+    """
+    values, found = dataclasses.asdict(recipe), {}
+    for dotted in given:
+        group, _, name = dotted.partition(".")
+        if group == "protocol" and name and name not in values["protocol"]:
+            found[dotted] = f"not a setting of the protocol {recipe.protocol.name}"
+        elif dotted in NEEDS:
+            other, wanted = NEEDS[dotted]
+            value = values[group][other.partition(".")[2]]
+            if value not in wanted:
+                found[dotted] = f"requires {other} {' or '.join(wanted)}, found {value}"
+    return found
+
+
+def refuse_unused(recipe: Recipe, given: Iterable[str], where: str = "this run") -> None:
+    """Raise an `OptionError` if a setting has no effect in this run."""
+    unused = [f"{dotted}: {reason}" for dotted, reason in find_unused(recipe, given).items()]
+    if unused:
+        raise OptionError(f"no effect in {where}: {'; '.join(unused)}. Leave it out.")

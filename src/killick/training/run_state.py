@@ -1,7 +1,5 @@
 """The state of a run: model, optimizer, components, and how far it is."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,7 @@ from killick.nets import remembered
 from killick.protocols.base import components_of
 from killick.runtime.processes import Processes
 from killick.training.initial_weights import make_model
-from killick.training.optimizers import (
-    learning_rate,
-    make_optimizer,
-    restore_optimizer,
-    set_rate,
-)
+from killick.training.optimizers import learning_rate, make_optimizer, restore_optimizer, set_rate
 from killick.training.recipe import Recipe
 from killick.training.step import TrainingStep
 from killick.training.training_data import TrainingData
@@ -32,12 +25,8 @@ from killick.training.training_data import TrainingData
 class TrainingRun:
     """Everything that changes while training, and how to save and restore it.
 
-    Args:
-        recipe: All settings.
-        data: What it trains on.
-        processes: This process and the others.
-        start: A trained network to start from.
-        restoring: Weights will come from a checkpoint, so `start` is not read.
+    `start` is a trained network to start from; it is not read if `restoring`, since weights will
+    come from a checkpoint.
     """
 
     def __init__(
@@ -50,16 +39,20 @@ class TrainingRun:
     ) -> None:
         device, cuda = processes.device, processes.device.type == "cuda"
         self.data, self.processes, self.start = data, processes, start
+        self.steps, self.steps_per_epoch = data.context.steps, data.context.steps_per_epoch
+        self.done = 0
         seed = key(recipe.seed, 0x5EED) % 2**63  # of the first weights: equal in all processes
-        begun = make_model(
+        self.model, self.source, self.description = make_model(
             recipe, data.normalize, data.class_names, seed, None if restoring else start
         )
-        self.model, self.source = begun.model, begun.source
-        self.described = "weights of the checkpoint" if restoring else begun.described
-        self.recipe = recipe = _resolved(recipe, self.model)
+        if self.model.normalize is not None:  # a trained model has its own
+            mean, std = list(self.model.normalize.mean), list(self.model.normalize.std)
+            recipe = replace(recipe, data=replace(recipe.data, mean=mean, std=std))
+        self.recipe = recipe
         self.protocol = replace(recipe.protocol)
         self.components = [replace(each) for each in components_of(recipe)]
-        with _seeded(seed):
+        with torch.random.fork_rng(devices=[]):  # what hooks draw depends on the seed alone
+            torch.manual_seed(seed)
             for each in self.components:
                 self.model = each.network(self.model)
             self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -71,16 +64,18 @@ class TrainingRun:
                 each.setup(self.model, data.context)
         modules = [each.module.to(device) for each in self.components if each.module is not None]
         self.optimizer = make_optimizer([self.model, *modules], recipe.optimizer, device)
-        self.steps, self.steps_per_epoch = data.context.steps, data.context.steps_per_epoch
+        self._rates = torch.tensor([self.rate(s) for s in range(self.steps)], device=device)
         part = recipe.schedule
         # A run that takes a later part of a schedule sees the samples in another order.
         self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
-        self.done = 0
-        self.precision = recipe.precision
-        if self.precision == "auto":
-            self.precision = "bfloat16" if cuda else "float32"
+        usual = "bfloat16" if cuda else "float32"
+        self.precision = usual if recipe.precision == "auto" else recipe.precision
+        wrapped: nn.Module = self.model
+        if processes.count > 1:
+            ids = [device.index] if cuda else None
+            wrapped = DistributedDataParallel(self.model, device_ids=ids)
         self._step = TrainingStep(
-            self._wrapped(),
+            wrapped,
             data.batches,
             self.protocol,
             self.components,
@@ -92,22 +87,13 @@ class TrainingRun:
             precision=self.precision,
         )
         self.read_statistics, self.bad_step = self._step.read, self._step.bad_step
-        self._rates = torch.tensor([self.rate(s) for s in range(self.steps)], device=device)
-
-    def _wrapped(self) -> nn.Module:
-        if self.processes.count == 1:
-            return self.model
-        cuda = self.processes.device.type == "cuda"
-        return DistributedDataParallel(
-            self.model, device_ids=[self.processes.device.index] if cuda else None
-        )
 
     def _execution(self) -> str:
-        cuda, alone = self.processes.device.type == "cuda", self.processes.count == 1
-        execution = self.recipe.execution
-        if execution == "auto":
-            execution = "captured" if cuda else "eager"
-        return "compiled" if execution == "captured" and not (cuda and alone) else execution
+        cuda, chosen = self.processes.device.type == "cuda", self.recipe.execution
+        if chosen == "auto":
+            chosen = "captured" if cuda else "eager"
+        alone = cuda and self.processes.count == 1  # a graph is captured on one GPU only
+        return "compiled" if chosen == "captured" and not alone else chosen
 
     @property
     def inference_model(self) -> Anchored | Standard:
@@ -174,33 +160,13 @@ class TrainingRun:
         self.model.load_state_dict(state["model"])
         restore_optimizer(self.optimizer, state["optimizer"])
         if isinstance(self.model, Anchored) and self.model.recent is not None:
-            self.model.recent.load_state_dict(_moved(state["recent"], self.processes.device))
+            device, recent = self.processes.device, state["recent"]
+            self.model.recent.load_state_dict(
+                {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in recent.items()}
+            )
             self.model.mark_unsettled()
         self.protocol.load_state_dict(state["protocol"])
         for each in self.components:
             each.load_state_dict(state["components"][each.name])
         self.done = state["step"]
         self._step.begin(self.done)
-
-
-def _resolved(recipe: Recipe, model: Anchored | Standard) -> Recipe:
-    """The recipe with the normalization that the model has."""
-    if model.normalize is None:
-        return recipe
-    mean, std = list(model.normalize.mean), list(model.normalize.std)
-    return replace(recipe, data=replace(recipe.data, mean=mean, std=std))
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """What hooks draw while the run is made depends on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
-def _moved(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    return {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value
-        for name, value in state.items()
-    }

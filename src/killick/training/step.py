@@ -8,7 +8,6 @@ predictions, the first step with a bad loss) stays on the device until `read`.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,35 +27,11 @@ EAGER_STEPS = 3  # before capture: they compile, and allocate what the graph wil
 VARIANTS = 64  # of a compiled function that torch keeps in a process
 
 
-@dataclass
-class StepStatistics:
-    """What was kept on the device since the last reading.
-
-    Attributes:
-        losses: One for each step.
-        correct: Predictions that agree with the label (the larger one, after mixing).
-        bad_step: The first step of the run whose loss was NaN or infinite, or None.
-    """
-
-    losses: list[float]
-    correct: int
-    bad_step: int | None
-
-
 class TrainingStep:
     """The step of a run; call it once for each.
 
-    Args:
-        model: What is trained; also inside DDP.
-        batches: Training samples.
-        protocol: After its `setup`.
-        components: After their `setup`.
-        optimizer: Over the weights of `model` and of the components.
-        recipe: The other settings.
-        device: Of all of it.
-        fill: Color of what is erased, 0 to 255.
-        execution: "eager", "compiled" or "captured".
-        precision: "float32" or "bfloat16".
+    `model` may be inside DDP; protocol and components are after their `setup`. `fill` is the color
+    of what is erased, 0 to 255; `execution` is "eager", "compiled" or "captured".
     """
 
     def __init__(
@@ -69,12 +44,12 @@ class TrainingStep:
         recipe: Recipe,
         *,
         device: torch.device,
-        fill: list[float],
+        fill: Sequence[float],
         execution: str,
         precision: str,
     ) -> None:
         self._model, self._batches, self._protocol = model, batches, protocol
-        self._optimizer, self._recipe, self._device = optimizer, recipe, device
+        self._optimizer, self._recipe = optimizer, recipe
         self._fill = torch.tensor(fill, device=device)
         hooks = ("batch", "targets", "criterion", "loss")
         self._hooks = {hook: [c for c in components if uses(c, hook)] for hook in hooks}
@@ -90,9 +65,9 @@ class TrainingStep:
         self._account: Any = self._keep_account
         if execution != "eager":
             _allow_variants()
-            self._forward = torch.compile(model, dynamic=False)
-            self._prepare = torch.compile(self._prepare_samples, dynamic=False)
-            self._account = torch.compile(self._keep_account, dynamic=False)
+            compiled = partial(torch.compile, dynamic=False)
+            self._forward, self._prepare = compiled(model), compiled(self._prepare_samples)
+            self._account = compiled(self._keep_account)
         self._captures = execution == "captured"
         self._graph: torch.cuda.CUDAGraph | None = None
         self._run = self._first = 0
@@ -120,22 +95,26 @@ class TrainingStep:
             with _side_stream():
                 self._work()
         else:
-            self._graph = self._capture()
+            self._optimizer.zero_grad(set_to_none=True)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):  # recorded: nothing is run meanwhile
+                self._work()
             self._graph.replay()
 
-    def read(self) -> StepStatistics:
-        """What happened since the last reading (waits for the device)."""
-        losses = self._losses.tolist()
+    def read(self) -> tuple[list[float], int]:
+        """Losses and correct predictions since the last reading (waits for the device).
+
+        After mixing, a prediction is correct if it is the label with the larger share.
+        """
+        losses, correct = self._losses.tolist(), int(self._correct)
         recent = [losses[step % len(losses)] for step in range(self._read, self._run)]
-        found = StepStatistics(recent, int(self._correct), self.bad_step())
         self._read = self._run
         self._correct.zero_()
-        return found
+        return recent, correct
 
-    def bad_step(self) -> int | None:
-        """The first step of the run whose loss was NaN or infinite (waits for the device)."""
-        bad = int(self._bad)
-        return None if bad < 0 else bad
+    def bad_step(self) -> int:
+        """The first step of the run with a NaN or infinite loss; -1 if none (waits for the device)."""
+        return int(self._bad)
 
     def _work(self) -> None:
         passes = self._batches.cut.passes
@@ -191,14 +170,6 @@ class TrainingStep:
             self._losses.index_copy_(0, place, self._loss.view(1))
             bad = (self._bad < 0) & ~self._loss.isfinite()
             self._bad.copy_(torch.where(bad, self.number, self._bad))
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """The step, recorded; nothing is run meanwhile."""
-        self._optimizer.zero_grad(set_to_none=True)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._work()
-        return graph
 
 
 def _allow_variants() -> None:

@@ -1,6 +1,5 @@
 """What a run trains, validates and tests on, made from its recipe."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,27 +27,16 @@ MIXING_IMAGES = 300
 
 @dataclass(frozen=True)
 class TrainingData:
-    """All data of a run.
-
-    Attributes:
-        batches: Training samples.
-        context: What hooks of protocols and components may know.
-        validation: Looked at while training.
-        test: Looked at once, at the end.
-        normalize: Mean and standard deviation of each channel.
-        class_names: Of the labels.
-        description: One line for the user.
-        fingerprint: Of the training set, to recognize it.
-    """
+    """All data of a run."""
 
     batches: Batches
     context: RunContext
-    validation: ValidationSet | None
-    test: ValidationSet | None
+    validation: ValidationSet | None  # looked at while training
+    test: ValidationSet | None  # looked at once, at the end
     normalize: tuple[tuple[float, ...], tuple[float, ...]]
     class_names: tuple[str, ...]
     description: str
-    fingerprint: str
+    fingerprint: str  # of the training set, to recognize it
 
 
 def sets_of(recipe: Recipe) -> Parts:
@@ -68,7 +56,6 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
     cut = _cut(recipe, len(train), processes)
     view = PlainView(settings.size, settings.resize, settings.interpolation)
     by_batch = augment.crop != "resized" and augment.policy == "none"
-    resident = _fits(recipe, train) and by_batch
     if settings.resident == "always" and not by_batch:
         raise OptionError(
             "data.resident: always is not possible with crop: resized or an augmentation policy,"
@@ -77,11 +64,13 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
     shift = Shift(
         augment.padding if augment.crop == "pad" else 0, augment.flip, augment.flip_vertically
     )
-    batches: Batches
+    keeps_set = _fits(recipe, train)
     pixels = None
-    if resident:
+    if keeps_set and by_batch:
         square = PlainView(settings.size, None, settings.interpolation)  # all of it, or the middle
         pixels = read_pixels(train, square, workers).to(device)
+    batches: Batches
+    if pixels is not None:
         labels = train.labels.to(device)
         batches = Resident(pixels, labels, shift, cut, seed=recipe.seed, repeats=settings.repeats)
     else:
@@ -108,7 +97,7 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
         train=train,
         view=view,
         pixels=pixels,
-        keeps_set=_fits(recipe, train),
+        keeps_set=keeps_set,
         shift=shift,
         workers=workers,
     )
@@ -126,7 +115,7 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
         held_out(parts.test),
         normalize=_normalization(recipe, pixels),
         class_names=train.class_names,
-        description=_describe(recipe, parts, resident),
+        description=_describe(parts, resident=pixels is not None),
         fingerprint=fingerprint(train),
     )
 
@@ -190,15 +179,11 @@ def _mixing_images(folder: str | None, size: int, seed: int) -> Tensor:
 def _normalization(
     recipe: Recipe, pixels: Tensor | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel: the recipe's, the set's, or ImageNet's."""
     if recipe.data.mean is not None and recipe.data.std is not None:
         return tuple(recipe.data.mean), tuple(recipe.data.std)
     if pixels is None:
         return IMAGENET_MEAN, IMAGENET_STD
-    return channel_moments(pixels)
-
-
-def channel_moments(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of `(n, height, width, 3)`, 0 to 1, rounded."""
     count = pixels[..., 0].numel()
     total = torch.zeros(3, dtype=torch.float64, device=pixels.device)
     squares = torch.zeros_like(total)
@@ -208,31 +193,17 @@ def channel_moments(pixels: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
         squares += values.square().sum(0)
     mean = total / count
     std = (squares / count - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)
-    return _rounded(mean.tolist()), _rounded(std.tolist())
+    return tuple(round(v, 4) for v in mean.tolist()), tuple(round(v, 4) for v in std.tolist())
 
 
-def _rounded(values: Sequence[float]) -> tuple[float, ...]:
-    return tuple(round(value, 4) for value in values)
-
-
-def _describe(recipe: Recipe, parts: Parts, resident: bool) -> str:
-    train = parts.train
-    found = f"{train.name}: {len(train):,} training images of {train.classes} classes"
-    if parts.flipped is not None:
-        found += f" ({int(parts.flipped.sum())} labels flipped)"
-    if recipe.batch > len(train):
-        found += f" (fewer than the batch of {recipe.batch})"
-    for images, use in ((parts.validation, "validation"), (parts.test, "test")):
-        found += f", {0 if images is None else len(images):,} for {use}"
-        found += "" if images is None else _describe_missing(images)
-    return found + (", kept on the device" if resident else ", streamed")
-
-
-def _describe_missing(images: ImageSet) -> str:
-    """The classes that a set has no image of; empty if it has of all."""
-    counts = images.labels.bincount(minlength=images.classes).tolist()
-    missing = [repr(kind) for kind, n in zip(images.class_names, counts, strict=True) if not n]
-    if not missing:
-        return ""
-    more = f" and {len(missing) - 3} more classes" if len(missing) > 3 else ""
-    return f" (none of {', '.join(missing[:3])}{more})"
+def _describe(parts: Parts, resident: bool) -> str:
+    train, (validation, test) = (
+        parts.train,
+        (0 if part is None else len(part) for part in (parts.validation, parts.test)),
+    )
+    noise = "" if parts.flipped is None else f" ({int(parts.flipped.sum())} labels flipped)"
+    return (
+        f"{train.name}: {len(train):,} training images of {train.classes} classes{noise},"
+        f" {validation:,} for validation, {test:,} for test,"
+        f" {'kept on the device' if resident else 'streamed'}"
+    )

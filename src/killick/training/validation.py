@@ -12,16 +12,12 @@ from killick.data.batches import View, read_all
 from killick.data.image_set import ImageSet
 from killick.runtime.processes import Processes
 
+BATCH = 500  # images of a forward pass
+
 
 @dataclass(frozen=True)
 class ValidationScore:
-    """How a model does on a set.
-
-    Attributes:
-        accuracy: Share of correct predictions.
-        loss: Mean cross-entropy.
-        count: Images.
-    """
+    """Share of correct predictions, mean cross-entropy, and the number of images."""
 
     accuracy: float
     loss: float
@@ -29,18 +25,7 @@ class ValidationScore:
 
 
 class ValidationSet:
-    """A set to validate or test on: kept on the device if it is small, else read each time.
-
-    Each process has its part of it.
-
-    Args:
-        images: The set.
-        view: Preprocessing of an image.
-        processes: This one and the others.
-        resident: Whether it is kept on the device.
-        workers: Processes that read it.
-        batch: Images of a forward pass.
-    """
+    """A process's part of a set to validate or test on; `resident` ones stay on the device."""
 
     def __init__(
         self,
@@ -50,26 +35,20 @@ class ValidationSet:
         *,
         resident: bool,
         workers: int = 0,
-        batch: int = 500,
     ) -> None:
         own = torch.arange(processes.rank, len(images), processes.count)
         self.name, self.count = images.name, len(images)
         self._images, self._labels = images.part(own), images.labels[own]
-        self._view, self._device = view, processes.device
-        self._workers, self._batch = workers, batch
-        self._kept: list[Tensor] | None = None
-        if resident:
-            self._kept = [part.to(self._device) for part in self._read()]
+        self._view, self._device, self._workers = view, processes.device, workers
+        self._kept = [part.to(self._device) for part in self._read()] if resident else None
 
     def _read(self) -> Iterator[Tensor]:
-        return read_all(self._images, self._view, self._workers, self._batch)
+        return read_all(self._images, self._view, self._workers, BATCH)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """This process's images in batches, with their labels, on the device."""
         done = 0
-        if len(self._images) == 0:
-            return
-        for part in self._kept if self._kept is not None else self._read():
+        for part in self._kept or self._read():
             images = part.to(self._device, memory_format=torch.channels_last)
             labels = self._labels[done : done + len(images)].to(self._device)
             done += len(images)

@@ -26,17 +26,11 @@ STATISTICS_IMAGES = 5000  # of a streamed set, from which its mean or its spectr
 
 @dataclass(frozen=True)
 class ReferenceSampler:
-    """Draws references and masks of a batch; a sample's reference depends on (seed, epoch, index).
+    """Draws references and masks of a batch; a sample's reference depends on (seed, epoch, index)."""
 
-    Attributes:
-        pool: Images to draw from, `(n, height, width, 3)`; None: the batch's own.
-        shift: How references are augmented, if they are.
-        mask: Draws what is masked; None: nothing is.
-    """
-
-    pool: Tensor | None
-    shift: Shift | None
-    mask: "MaskSampler | None" = None
+    pool: Tensor | None  # images to draw from, (n, height, width, 3); None: the batch's own
+    shift: Shift | None  # how references are augmented, if they are
+    mask: "MaskSampler | None" = None  # draws what is masked; None: nothing is
 
     def draw(self, batch: Batch, step: Tensor) -> Draw:
         """References and mask of a pass of step number `step`, on the device."""
@@ -51,19 +45,12 @@ class ReferenceSampler:
 
 @dataclass(frozen=True)
 class MaskSampler:
-    """Draws masks: of a batch from (seed, step, `process`), of a sample from its key.
-
-    Attributes:
-        protocol: How often, and whether batches or samples are masked.
-        seed: Of the run, on the device.
-        process: 0 where all processes mask the same steps, else the rank.
-        steps: Of the run, over which alpha changes.
-    """
+    """Draws masks: of a batch from (seed, step, `process`), of a sample from its key."""
 
     protocol: "MaskedProtocol"
     seed: Tensor | int
-    process: int
-    steps: int
+    process: int  # 0 where all processes mask the same steps, else the rank
+    steps: int  # of the run, over which alpha changes
 
     @classmethod
     def of(cls, protocol: "MaskedProtocol", run: "RunContext") -> "MaskSampler":
