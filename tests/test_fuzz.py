@@ -126,19 +126,19 @@ def test_mutations_change_something():
         ("epochs: " + "9" * 5000, "not YAML"),
         ("epochs: -0x" + "f" * 5000, "epochs: expected at least 1, found a number of very many"),
         ("optimizer: {lr: 1" + "0" * 400 + "}", "optimizer.lr: expected a number, found 1000"),
-        ("base: /dev/zero", "its base is '/dev/zero', and cannot read .* no plain file"),
-        ("base: .", "its base is '.', and .*Is a directory"),
-        ("base: " + "x" * 5000, "its base is 'xxx.*File name too long"),
-        ('base: "\\0.yaml"', "its base is .*null byte"),
-        ("base: digits", "its base is 'digits', and expected the recipe to be one of"),
+        ("base: /dev/zero", "no base '/dev/zero': .* not a plain file"),
+        ("base: .", "no base '.': .*not a plain file"),
+        ("base: " + "x" * 5000, "no base 'xxx.*File name too long"),
+        ('base: "\\0.yaml"', "no base .*null byte"),
+        ("base: digits", "no base 'digits': expected the recipe to be one of"),
         ("base: it.yaml", "it is its own base"),
         ("network: {arguments: &a {b: *a}}", "network.arguments: expected no more than names"),
         ("network: {arguments: {a: 2001-01-01}}", "network.arguments: expected no more than"),
         ('"a\\nb": 1', r"a\\nb: no such setting"),
         ("? " + "é" * 3000 + "\n: 1", "no such setting"),
         ("batch: [" + "a, " * 500 + "a]", "batch: expected a whole number, found .*\\.\\.\\."),
-        ("\n".join(f"a{i}: 1" for i in range(300)), "300 mistakes: .*; and 280 more"),
-        ("about: |\n  " + "x" * 2**17, "it is longer than 131072 characters"),
+        ("\n".join(f"a{i}: 1" for i in range(300)), "300 mistakes: "),
+        ("about: |\n  " + "x" * 2**17, "is longer than 131072 characters"),
         ("[" * 50_000, "not YAML"),
     ],
 )
@@ -249,20 +249,20 @@ def _written(folder, files):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    "changes",
     [
-        ({"version": torch.zeros(3)}, "has version"),
-        ({"version": "x" * 5000}, "has version 'x{50}'"),
-        ({"version": True}, "has version"),
-        ({"format": torch.zeros(3)}, "not a checkpoint of Killick"),
-        ({"step": "seven"}, "it has no step"),
-        ({"step": None}, "it has no step"),
+        {"version": torch.zeros(3)},
+        {"version": "x" * 5000},
+        {"version": True},
+        {"format": torch.zeros(3)},
+        {"step": "seven"},
+        {"step": None},
     ],
 )
-def test_states_that_broke_the_reader_are_refused(tmp_path, changes, told):
+def test_states_that_broke_the_reader_are_refused(tmp_path, changes):
     state = {"format": "killick-checkpoint", "version": 1, "step": 7, **changes}
     (tmp_path / "checkpoint.pt").write_bytes(fuzz._saved(state))
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match="not a checkpoint of Killick"):
         load_checkpoint(tmp_path)
     (tmp_path / "other").mkdir()
     save_checkpoint(tmp_path / "other", {"step": 3})

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from killick.errors import CheckpointError
+from killick.errors import CheckpointError, show
 from killick.runtime.atomic_files import atomic_file
 from killick.storage.weights import CHECKPOINT_FORMAT as FORMAT
 from killick.storage.weights import load_plain, refuse_bomb
@@ -90,7 +90,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path.name} is not a checkpoint of Killick.")
     if version != VERSION:
         raise CheckpointError(
-            f"{path.name} has version {version}, expected {VERSION}. Use the version of Killick that"
+            f"{path.name} has version {show(version)}, expected {VERSION}. Use the version of Killick that"
             " wrote it."
         )
     return state

@@ -101,11 +101,12 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         beside = path.parent / base
         under = find_recipe(beside if beside.is_file() else base)
-    except (OSError, TypeError, ValueError) as problem:
-        raise RecipeError(f"the recipe {path} has no base {show(base)}: {problem}") from None
-    if under.resolve() in above:
-        raise RecipeError(f"the recipe {path} is its own base.")
-    return _merged(read_yaml(under, above), values)
+        if under.resolve() in above:
+            raise RecipeError("it is its own base.")
+        return _merged(read_yaml(under, above), values)
+    except (OSError, TypeError, ValueError) as problem:  # among them those of Killick
+        reason = str(problem)[:300]
+        raise RecipeError(f"the recipe {path} has no base {show(base)}: {reason}") from None
 
 
 def _read_text(path: Path) -> str:
