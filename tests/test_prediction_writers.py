@@ -126,9 +126,9 @@ def test_a_path_that_is_no_utf8_comes_back_from_json_as_its_bytes():
     assert "ü" in JsonLines().lines([Record("ü")])
 
 
-def table_lines(model, records, width=90, top=0, **options) -> list[str]:
-    form = Table(model, top, width, **options)
-    text = form.head() + form.lines(records) + form.foot("3 pictures")
+def table_lines(model, records, top=0) -> list[str]:
+    form = Table(model, top)
+    text = form.head() + form.lines(records) + form.foot("3 images")
     assert text.endswith("\n")
     return text.splitlines()
 
@@ -137,51 +137,35 @@ def test_a_table_has_aligned_columns_in_words():
     model = classifier(references=3, threshold=JUDGING.threshold)
     head, first, second, broken, foot = table_lines(model, [GOOD, PLAIN, BROKEN])
     assert head.split() == [
-        *("image", "label", "confidence", "uncertainty", "std", "distribution"),
+        *("label", "confidence", "uncertainty", "std", "distribution", "image"),
     ]
-    assert first.split() == ["a/b.png", "dog,", "brown", "75.0", "%", "0.500", "0.125", "out"]
-    assert second.split() == ["c.png", "cat", "12.3", "%", "0.333", "in"]
+    assert first.split() == ["dog,", "brown", "75.0", "%", "0.500", "0.125", "out", "a/b.png"]
+    assert second.split() == ["cat", "12.3", "%", "0.333", "in", "c.png"]
     assert first.index("out") == second.index("in") == head.index("distribution")
-    assert first.index("dog") == second.index("cat") == head.index("label")
-    assert first.index(" %") == second.index(" %")
-    assert broken.split("  ")[0] == "x y.png"
-    assert broken.endswith("  it is empty. Replace it or leave it out.")
-    assert foot == "3 pictures"
+    assert first.index("a/b.png") == second.index("c.png") == head.index("image")
+    assert broken.index("cannot read x y.png") == head.index("image")
+    assert foot == "3 images"
 
 
 def test_a_table_leaves_out_columns_without_content_and_shows_the_most_likely():
     head, line, _ = table_lines(classifier(), [UNKNOWN])
-    assert head.split() == ["image", "label", "confidence", "uncertainty"]
-    assert line.split() == ["d.png", "cat", "100.0", "%", "0.000"]
-    head, line, _ = table_lines(classifier(), [GOOD], top=2)
-    assert head.endswith("most likely")
-    assert line.endswith("dog, brown 75.0 %, cat 20.0 %")
+    assert head.split() == ["label", "confidence", "uncertainty", "image"]
+    assert line.split() == ["cat", "100.0", "%", "0.000", "d.png"]
+    _, line, _ = table_lines(classifier(), [GOOD], top=2)
+    assert "dog, brown 75.0 %, cat 20.0 %" in line
 
 
-@given(st.text(st.characters(), min_size=1, max_size=120), st.integers(60, 140))
-def test_a_table_line_is_one_line_that_fits_whatever_the_path(path, width):
+@given(st.text(st.characters(), min_size=1, max_size=120))
+def test_a_table_line_is_one_printable_line_whatever_the_path(path):
     record = Record(path, "cat", 0, 0.5, 0.5, 0.0, None, True)
-    _, line, _ = table_lines(JUDGING, [record], width)
-    assert len(line) <= width
+    _, line, _ = table_lines(JUDGING, [record])
     assert line.isprintable()
-    assert line.endswith("in")
 
 
-def test_a_long_label_is_cut_and_a_long_path_loses_its_beginning():
+def test_a_long_label_is_cut():
     names = ("l" * 50, "b")
-    record = Record("p" * 300 + "/end.png", names[0], 0, 0.5, 0.5, 0.0)
-    _, line, _ = table_lines(classifier(names), [record], 80)
-    assert f" {'l' * 23}… " in line
-    assert line.startswith("…ppp")
-    assert "p/end.png  l" in line
-
-
-def test_colors_mark_what_is_out_or_broken_only_where_they_are_wanted():
-    for colored in (True, False):
-        lines = table_lines(JUDGING, [GOOD, PLAIN, BROKEN], color=colored)
-        assert ["\x1b[" in line for line in lines] == [
-            *(colored, colored, False, colored, colored),
-        ]
+    _, line, _ = table_lines(classifier(names), [Record("a.png", names[0], 0, 0.5, 0.5, 0.0)])
+    assert line.startswith(f"{'l' * 23}… ")
 
 
 def test_the_format_is_as_asked_or_by_extension_or_by_who_reads():

@@ -115,10 +115,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if form == "csv":
         writing = Csv(classifier, options.top, options.probabilities)
     elif form == "table":
-        out = Console()
-        color = on_terminal and out.color_system is not None and not out.no_color
-        width = out.width if on_terminal else 100
-        writing = Table(classifier, options.top, width, color=color)
+        writing = Table(classifier, options.top)
     counts = RecordCounts(classifier.threshold is not None)
     display = TerminalDisplay(
         "killick: predicting",

@@ -80,24 +80,21 @@ def make_card(card: CardContents) -> str:
     Raises:
         InstallError: Without `huggingface_hub`, which makes the front matter.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=False,  # it is Markdown: what comes from outside is escaped by this filter
+    template = jinja2.Template(
+        Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"),
         trim_blocks=True,
-        lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["text"] = text
     shown = shown_rows(card.rows)
     place = card.repo or "path/to/this/folder"
     made_by_name = card.config["architecture"] is not None
     recipe = card.recorded("recipe") or card.recorded()
     recipe = {key: value for key, value in recipe.items() if key != "rows"}
     trained = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=1000)
-    return environment.get_template("card.md.j2").render(
+    rendered: str = template.render(
         front=_front_matter(card, shown),
-        name=card.name,
+        name=text(card.name),
         network=code(card.network),
         classes=card.classes,
         anchored=isinstance(card.model, Anchored),
@@ -110,8 +107,9 @@ def make_card(card: CardContents) -> str:
         weights=card.weights,
         training=fenced(trained, "yaml") if recipe else "",
         mark=MARK,
-        made_with=", ".join(f"{key} {value}" for key, value in card.config["made_with"].items()),
+        made_with=text(", ".join(map(" ".join, card.config["made_with"].items()))),
     )
+    return rendered
 
 
 def _front_matter(card: CardContents, shown: Sequence[Row]) -> str:

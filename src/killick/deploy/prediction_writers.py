@@ -20,9 +20,7 @@ from killick.evaluation.classifier import Classifier
 from killick.runtime.atomic_files import atomic_file
 
 EXTENSIONS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "table"}
-_LONGEST_PATH = 60  # beyond which it is shortened, so that wide terminals have no wide gaps
 _LONGEST_LABEL = 24
-_STYLES = {"bold": "\x1b[1m", "red": "\x1b[31m", "yellow": "\x1b[33m"}
 
 
 class JsonLines:
@@ -66,15 +64,11 @@ class Csv(JsonLines):
 
 
 class Table(JsonLines):
-    """A line for each record, for people, within `width` characters."""
+    """A line for each record, for people: columns of fixed widths, and the path at the end."""
 
-    def __init__(
-        self, classifier: Classifier, top: int, width: int = 100, *, color: bool = False
-    ) -> None:
-        self._color = color
+    def __init__(self, classifier: Classifier, top: int) -> None:
         names = [printable(name) for name in classifier.class_names or ()]
         label = min(max(map(len, ["label", *names])), _LONGEST_LABEL)
-        # Widths of what comes after the path.
         self._columns = {"label": label, "confidence": 10, "uncertainty": 11}
         if (classifier.references or 1) > 1:
             self._columns["std"] = 6
@@ -82,50 +76,43 @@ class Table(JsonLines):
             self._columns["distribution"] = 12
         if top:
             self._columns["most likely"] = 16 * min(top, 3)
-        taken = sum(2 + wide for wide in self._columns.values())
-        self._path = min(max(12, width - taken), _LONGEST_PATH)
 
     def head(self) -> str:
         """The titles."""
-        return self._line("image", {title: title for title in self._columns}, "bold")
+        return self._line({title: title for title in (*self._columns, "image")})
 
     def lines(self, records: Sequence[Record]) -> str:
         """A line for each record; an unreadable image has the reason."""
-        return "".join(map(self._record, records))
+        return "".join(self._line(_cells(record)) for record in records)
 
     def foot(self, totals: str) -> str:
         """The totals."""
-        return self._styled(totals, "bold")
+        return f"{totals}\n"
 
-    def _record(self, record: Record) -> str:
-        image = printable(record.image)
-        if len(image) > self._path:  # the end of a path says more than its beginning
-            image = f"…{image[1 - self._path :]}"
-        if record.error is not None:
-            reason = record.error.removeprefix(f"cannot read {printable(record.image)}: ")
-            return self._styled(f"{image:{self._path}}  {reason}", "red")
-        likely = [f"{each.label} {100 * each.probability:.1f} %" for each in record.top]
-        cells = {
-            "label": record.label or "",
-            "confidence": f"{100 * (record.confidence or 0):.1f} %",
-            "uncertainty": f"{record.uncertainty:.3f}",
-            "std": "" if record.std is None else f"{record.std:.3f}",
-            "distribution": "in" if record.in_distribution else "out",
-            "most likely": ", ".join(likely),
-        }
-        return self._line(image, cells, "yellow" if record.in_distribution is False else "")
-
-    def _line(self, image: str, cells: dict[str, str], style: str) -> str:
-        line = f"{image:{self._path}}"
+    def _line(self, cells: dict[str, str]) -> str:
+        line = ""
         for title, wide in self._columns.items():
-            cell = printable(cells[title])
+            cell = printable(cells.get(title, ""))
             cell = cell if len(cell) <= wide else f"{cell[: wide - 1]}…"
             side = ">" if title in ("confidence", "uncertainty", "std") else "<"
-            line += f"  {cell:{side}{wide}}"
-        return self._styled(line.rstrip(), style)
+            line += f"{cell:{side}{wide}}  "
+        return f"{line}{printable(cells['image'])}\n"
 
-    def _styled(self, line: str, style: str) -> str:
-        return f"{_STYLES[style]}{line}\x1b[0m\n" if self._color and style else f"{line}\n"
+
+def _cells(record: Record) -> dict[str, str]:
+    """The columns of a table."""
+    if record.error is not None:
+        return {"label": "error", "image": record.error}
+    likely = [f"{each.label} {100 * each.probability:.1f} %" for each in record.top]
+    return {
+        "label": record.label or "",
+        "confidence": f"{100 * (record.confidence or 0):.1f} %",
+        "uncertainty": f"{record.uncertainty:.3f}",
+        "std": "" if record.std is None else f"{record.std:.3f}",
+        "distribution": "in" if record.in_distribution else "out",
+        "most likely": ", ".join(likely),
+        "image": record.image,
+    }
 
 
 def choose_format(given: str | None, output: Path | None, on_terminal: bool) -> str:
