@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from killick.data.image_set import digest
 from killick.data.sources import LoadOptions, load_whole
 from killick.data.sources.pack import load_pack
 from killick.errors import DataError, OptionError
@@ -133,6 +134,15 @@ def test_readers_survive_pickling(tmp_path):
     train = load_pack(write(tmp_path, good())).train
     copy = pickle.loads(pickle.dumps(train))
     assert torch.equal(copy.read(2), torch.tensor(draw(3)[2]).permute(2, 0, 1))
+
+
+def test_every_image_counts_for_the_digest(tmp_path):
+    images = draw(40)
+    files = [encode(image) for image in images]
+    before = digest(load_pack(write(tmp_path, {**good(), **split("test", files, [0] * 40)})).test)
+    files[7] = encode(255 - images[7])
+    after = digest(load_pack(write(tmp_path, {**good(), **split("test", files, [0] * 40)})).test)
+    assert before != after
 
 
 def test_a_damaged_image_is_named(tmp_path):

@@ -73,7 +73,7 @@ def make_references(
     made = pool.synthetic(1 if k is None else k, seed=seed)
     what = "the moments" if images.ndim == 2 else "the spectrum"
     count = "1 image" if len(made) == 1 else f"{len(made):,} images"
-    return made, f"synthetic, {count} with {what} of {len(pool):,} training images, seed {seed}"
+    return made, f"synthetic, {count} with {what} of {len(pool):,} training images"
 
 
 def forget_old_references(model: Anchored) -> None:

@@ -17,7 +17,8 @@ _LOOKED_AT = 16
 class Reader(Protocol):
     """Images that are read one by one; sent to worker processes as it is.
 
-    A reader of files also has `path(number)`, the file of an image.
+    A reader of files also has `path(number)`, the file of an image; one of encoded images in memory
+    `encoded(number)`, the bytes of an image.
     """
 
     def __len__(self) -> int: ...
@@ -107,7 +108,7 @@ def digest(images: ImageSet) -> str:
     """
     found = hashlib.sha256(images.labels.numpy().tobytes())
     found.update("\n".join(images.class_names).encode())
-    paths = images.paths()
+    paths, encoded = images.paths(), getattr(images.source, "encoded", None)
     if isinstance(images.source, Tensor):
         for rows in images.rows.split(1024):
             part = images.source[rows].cpu().contiguous()
@@ -117,6 +118,9 @@ def digest(images: ImageSet) -> str:
         for path in paths:
             state = os.stat(path)
             found.update(f"{path} {state.st_size} {state.st_mtime_ns}".encode())
+    elif encoded is not None:
+        for row in images.rows.tolist():
+            found.update(encoded(row))
     else:
         places = torch.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images))).long()
         for place in places.tolist():

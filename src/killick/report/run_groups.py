@@ -94,17 +94,13 @@ def _settings(run: Run) -> dict[str, Any]:
     row = _first(run)
     settings = {name: value for name, value in flatten(run.recipe).items() if name not in _IDLE}
     settings = settings or {name: row.get(name, "") for name in _COLUMNS}
-    settings["reference_policy"] = _policy(row)
+    settings["reference_policy"] = row.get("reference_policy") or ""
     # A trained network that it started from is another for each seed.
     start = re.split(r"[\\/]", str(row.get("start", "")).rstrip("\\/"))[-1]
     settings["start"] = re.sub(r"seed[-_]?\d+(-[0-9a-f]{6,})?$", "seed*", start)
     if not run.job and row.get("seed", "") == "":
         settings["model"] = row.get("model")  # without a seed two models are two arms
     return settings
-
-
-def _policy(row: Mapping[str, Any]) -> str:
-    return re.sub(r",? ?seed \d+", "", str(row.get("reference_policy") or ""))
 
 
 def _base_name(run: Run) -> str:
@@ -138,5 +134,4 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _about(run: Run) -> str:
     row = {**_first(run), "epochs before": run.epochs_before}
-    row["reference_policy"] = _policy(row)
     return ", ".join(f"{name.replace('_', ' ')} {row[name]}" for name in _ABOUT if row.get(name))

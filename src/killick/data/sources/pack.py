@@ -35,9 +35,12 @@ class PackReader:
         return len(self.offsets) - 1
 
     def __getitem__(self, number: int) -> Tensor:
+        return decode(self.encoded(number), f"image {number} of {self.name}")
+
+    def encoded(self, number: int) -> bytes:
+        """The bytes of one image."""
         start, stop = self.offsets[number : number + 2].tolist()
-        contents = self.contents[start:stop].numpy().tobytes()
-        return decode(contents, f"image {number} of {self.name}")
+        return self.contents[start:stop].numpy().tobytes()
 
 
 def load_pack(where: str, options: LoadOptions | None = None) -> Sets:

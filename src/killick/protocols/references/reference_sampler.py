@@ -117,7 +117,7 @@ def choose_stored(protocol: "AnchoredProtocol", run: "RunContext") -> tuple[Tens
     if protocol.stored_as == "images":
         chosen = _choose(train, min(protocol.stored, len(train)), seed)
         images = torch.stack([view(train.read(int(number))) for number in chosen])
-        return images, f"random by class, clean, seed {seed}"
+        return images, "random by class, clean"
     if run.pixels is not None and view.resize is None:  # resident images are not resized first
         images = run.pixels.permute(0, 3, 1, 2)
     else:

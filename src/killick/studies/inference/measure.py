@@ -101,7 +101,7 @@ def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDra
         generator = torch.Generator().manual_seed(key(recipe.seed, draw) % 2**63)
         order = torch.randperm(len(numbers), generator=generator)[: options["candidates"]]
         draws.append(job.load_images(train.part(numbers[order])))
-    many = limit_images(train, None if train.in_memory else STATISTICS_IMAGES, recipe.seed)
+    many = limit_images(train, STATISTICS_IMAGES if train.paths() else None, recipe.seed)
     mean = ReferencePool(job.load_images(many)).mean()
     searched = min(options["searched"], options["draws"])
     return ReferenceDraws(tuple(draws), mean, options["k"], searched, options["at_once"])
