@@ -69,7 +69,11 @@ def make_run(
         **make_row(model=name, network="killick:resnet_small", data="shapes", epochs=12),
         **dict(weights=f"weights of {name}", precision="float32", evaluation_seed=0),
         **dict(seed=seed, limit=limit, view="32 px", images=pictures),
-        **({"references": "clean", "reference_policy": "random by class, clean"} if anchored else {}),
+        **(
+            {"references": "clean", "reference_policy": "random by class, clean"}
+            if anchored
+            else {}
+        ),
         **facts,
         **columns,
     }

@@ -270,6 +270,15 @@ def test_views_that_would_surprise_are_refused(settings, told):
         make_recipe(values)
 
 
+def test_british_spellings_are_accepted(tmp_path):
+    (tmp_path / "mine.yaml").write_text("base: shapes-small\noptimiser: {lr: 0.5}\n")
+    recipe = load_recipe(tmp_path / "mine.yaml", {"optimiser.momentum": 0.8})
+    assert (recipe.optimizer.lr, recipe.optimizer.momentum) == (0.5, 0.8)
+    assert recipe.optimizer.nesterov  # of the base
+    assert "optimiser" not in to_yaml(recipe)
+    assert make_recipe({"protocol": "standard", "optimiser": {"lr": 1}}).optimizer.lr == 1
+
+
 def test_a_group_may_be_given_by_its_name_alone():
     recipe = make_recipe({"protocol": "standard", "schedule": "constant", "data": "digits"})
     assert (recipe.protocol.name, recipe.schedule.name, recipe.data.name) == (

@@ -37,7 +37,7 @@ def test_runs_become_arms_by_how_they_were_trained_with_the_standard_one_first(t
         ["s0", "s1"],
         ["l0", "l1"],
     ]
-    for fact in ("alpha 0.25", "target label", "reference policy random,", "epochs 12"):
+    for fact in ("alpha 0.25", "target label", "reference policy random", "epochs 12"):
         assert fact in found.arms[2].about
     assert found.arms[2].seeds == (0, 1)
 

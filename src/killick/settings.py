@@ -23,6 +23,7 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "most": ("at most", operator.le),
     "below": ("less than", operator.lt),
 }
+SPELLINGS = {"optimiser": "optimizer", "normalise": "normalize", "colour": "color"}  # accepted too
 _MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
 
 
@@ -105,6 +106,8 @@ class _Reader:
         hints = typing.get_type_hints(kind)
         taken: dict[str, Any] = {}
         for name, value in values.items():
+            if name in SPELLINGS:
+                name = SPELLINGS[name]
             if name not in fields:
                 self.problems.append(self._unknown(show(name).strip("'\""), prefix, list(fields)))
             elif "registry" in fields[name].metadata:

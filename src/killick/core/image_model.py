@@ -1,14 +1,30 @@
 """The base of anchored and standard models: image shape, normalization, classes, provenance."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from killick.core.references import check_tensor
 from killick.errors import DtypeError, OptionError, ShapeError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def either_spelling(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function take the keyword argument `normalize` also as `normalise`."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "normalise" in kwargs:
+            kwargs["normalize"] = kwargs.pop("normalise")
+        return function(*args, **kwargs)
+
+    return call
 
 
 class Normalize(nn.Module):

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored
-from killick.core.image_model import ImageModel, check_network, image_model_in, make_normalizer
+from killick.core.image_model import (
+    ImageModel,
+    check_network,
+    either_spelling,
+    image_model_in,
+    make_normalizer,
+)
 from killick.core.inspection import logits_of
 from killick.errors import OptionError, ShapeError
 
@@ -41,6 +47,7 @@ class Standard(ImageModel):
         return f"images {self.image_shape}, no references"
 
 
+@either_spelling
 def standard(
     net: nn.Module,
     normalize: tuple[Sequence[float], Sequence[float]] | None = None,

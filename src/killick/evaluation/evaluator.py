@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from killick.core.image_model import image_model_in
+from killick.core.image_model import either_spelling, image_model_in
 from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
 from killick.data.sources import Given, read_once
@@ -48,6 +48,7 @@ USUAL_REFERENCES = 5
 FEW = 100  # validation images: fewer do not fit a temperature
 
 
+@either_spelling
 def evaluate(
     model: "nn.Module | Callable[[Tensor], Tensor] | str | os.PathLike[str]",
     data: Data | None = None,

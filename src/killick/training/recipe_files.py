@@ -11,6 +11,7 @@ import yaml
 from killick.errors import OptionError, RecipeError, check_option, show
 from killick.protocols.base import check_protocol
 from killick.settings import (
+    SPELLINGS,
     read_settings,
     settings_of,
     value_from_text,
@@ -34,13 +35,14 @@ SHORT = {
 
 
 def find_setting(name: str) -> str:
-    """The dotted name of a setting: from its short name, or with dashes.
+    """The dotted name of a setting: from its short name, another spelling, or with dashes.
 
     Example:
-        >>> find_setting("lr"), find_setting("optimizer.weight-decay")
+        >>> find_setting("lr"), find_setting("optimiser.weight-decay")
         ('optimizer.lr', 'optimizer.weight_decay')
     """
-    name = name.replace("-", "_")
+    parts = name.replace("-", "_").split(".")
+    name = ".".join(SPELLINGS.get(part, part) for part in parts)
     return SHORT.get(name, name)
 
 
@@ -93,7 +95,7 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise RecipeError(f"cannot read the recipe {path}: not YAML ({reason}).") from None
     if not isinstance(values, dict | None):
         raise RecipeError(f"the recipe {path} has no settings such as 'epochs: 10'.")
-    values = dict(values or {})
+    values = {SPELLINGS.get(key, key): value for key, value in (values or {}).items()}
     base = values.pop("base", None)
     if base is None:
         return values
@@ -164,7 +166,7 @@ def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:
-    *groups, last = dotted.split(".")
+    *groups, last = find_setting(dotted).split(".")
     for group in groups:
         inner = values.setdefault(group, {})
         if isinstance(inner, str):
