@@ -250,6 +250,16 @@ def test_the_check_fails_when_any_output_is_another(exports, output, tmp_path):
     assert f"NOT THE SAME: {output}" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["model.onnx", "model.json", "examples.npz", "onnxruntime.py"])
+def test_what_the_check_cannot_read_or_import_is_one_line(exports, name, tmp_path):
+    folder = shutil.copytree(exports().path.parent, tmp_path / "elsewhere")
+    broken = "raise ImportError('not installed')" if name == "onnxruntime.py" else "no such thing"
+    (folder / name).write_text(broken)
+    done = run_check(folder)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("cannot check: ")
+
+
 def test_the_check_fails_for_another_network(exports, tmp_path):
     folder = shutil.copytree(exports().path.parent, tmp_path / "elsewhere")
     shutil.copy(exports("onnx", "int8").path, folder / "model.onnx")

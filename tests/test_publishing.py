@@ -10,6 +10,7 @@ from dataclasses import asdict
 import huggingface_hub
 import pytest
 import torch
+import yaml
 from conftest import small_cnn
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from killick.data.preprocessing import view_for
 from killick.data.sources import load_sets
 from killick.deploy import publisher
 from killick.deploy.export_sets import read_some
-from killick.deploy.model_card import code, fenced, table, text
+from killick.deploy.model_card import text
 from killick.deploy.publisher import without_folders
 from killick.errors import DataError, OptionError, StorageError
 from killick.metrics import Metric, register_metric
@@ -429,6 +430,26 @@ def test_hostile_names_stay_words(tmp_path):
     assert killick.load(folder).class_names == tuple(HOSTILE)
 
 
+def test_a_recipe_stays_one_block_of_code(tmp_path):
+    model = plain()
+    model.provenance = {"notes": "```\n\n# no title\n</details>", "é": ["a\r\nb\u2028c"]}
+    card = card_in(publish(model, tmp_path / "out").folder)
+    tokens = MARKDOWN.parse(card.split("## Training")[1])
+    (block,) = [token for token in tokens if token.type == "code_block"]
+    assert yaml.safe_load(block.content) == model.provenance
+
+
+@pytest.mark.parametrize("damage", [{"count": "many"}, {"std": "x"}, {"metric": []}])
+def test_damaged_rows_are_an_error_of_one_line(tmp_path, capsys, damage):
+    model = plain()
+    killick.save(model, tmp_path / "model")
+    rows = [json.dumps({**row, **damage}) for row in rows_for(model)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    words = ["publish", str(tmp_path / "model"), "--output", str(tmp_path / "out")]
+    assert main([*words, "--rows", str(tmp_path / "rows.jsonl"), "--quiet"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def rendered_words(markdown: str) -> str:
     """What a reader sees of one paragraph."""
     (inline,) = [token for token in MARKDOWN.parse(f"x {markdown} x") if token.type == "inline"]
@@ -440,23 +461,6 @@ def rendered_words(markdown: str) -> str:
 def test_any_text_is_shown_as_it_is(words):
     seen = re.sub(r"[\x00-\x20\x7f-\x9f\u2028\u2029]+", " ", words).strip()
     assert rendered_words(text(words)).split() == f"x {seen} x".split()
-
-
-@given(st.text(alphabet=st.sampled_from("ab`~\n ")))
-def test_a_block_of_code_ends_where_it_ends(words):
-    tokens = MARKDOWN.parse(f"{fenced(words, 'sh')}\n\nafter")
-    assert [token.type for token in tokens] == [
-        *("fence", "paragraph_open", "inline", "paragraph_close"),
-    ]
-    assert tokens[0].content.split() == words.split()
-
-
-def test_code_and_tables_hold_any_words():
-    assert rendered_words(code("a ` b")) == "x a ` b x"
-    cells = [["a|b", "c\\|d"], ["`x`", ""]]
-    lines = [[text(cell) for cell in line] for line in cells]
-    (found,) = tables_in(table([["first", "second"], *lines], words=1))
-    assert found[1:] == cells
 
 
 @pytest.mark.parametrize("data", ["hf:someone/pets", "hf:/home/me/saved", "cifar10", "shapes"])

@@ -16,7 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("cannot check: it needs numpy. Install it: pip install numpy")
 
 Network = Callable[[Any], list[Any]]
 
@@ -66,7 +69,7 @@ def open_onnx(here: Path, device: str) -> tuple[Network, str]:
     if kind != "cpu":
         wanted = f"{kind.upper()}ExecutionProvider"
         if wanted not in onnxruntime.get_available_providers():
-            sys.exit(f"expected onnxruntime with {wanted}, found {onnxruntime.__version__} without")
+            sys.exit(f"onnxruntime {onnxruntime.__version__} has no {wanted}")
         providers.insert(0, (wanted, {"device_id": int(number or 0)}))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -113,4 +116,7 @@ def difference(name: str, found: Any, expected: Any, kept: dict[str, Any], about
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception as problem:  # a runtime that is not installed, a missing or damaged file
+        sys.exit(f"cannot check: {type(problem).__name__}: {' '.join(str(problem).split())}")

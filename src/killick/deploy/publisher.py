@@ -22,7 +22,7 @@ from torch import nn
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard, model_in
-from killick.deploy.model_card import MARK, CardContents, make_card
+from killick.deploy.model_card import MARK, make_card
 from killick.errors import DataError, OptionError, StorageError
 from killick.results.rows import Row, make_row, read_rows, write_rows
 from killick.runtime.atomic_files import atomic_folder, check_replaceable
@@ -85,20 +85,10 @@ def publish(
     for key in ("provenance", "threshold"):
         contents.config[key] = without_folders(contents.config[key])
     weights = digest_weights(loaded)
-    kept = [make_row(**without_folders(row)) for row in found if row["weights"] == weights]
+    kept = [without_folders(row) for row in found if row["weights"] == weights]
     left_out = len(found) - len(kept)
-    card = make_card(
-        CardContents(
-            model=loaded,
-            config=contents.config,
-            classes=contents.examples["logits"].shape[-1],
-            repo=repo,
-            license=license and license.lower(),
-            weights=weights,
-            rows=kept,
-            left_out=left_out,
-        )
-    )
+    license = license and license.lower()
+    card = make_card(loaded, contents, kept, left_out, license=license, repo=repo)
     with atomic_folder(folder) as beside:
         write_files(beside, contents, plain=True)
         (beside / CARD).write_text(card, encoding="utf-8", newline="\n")
@@ -140,25 +130,23 @@ def find_rows(
     given: Iterable[Row] | str | os.PathLike[str] | None = None,
 ) -> list[Row]:
     """The rows that were given, else those at the model's `place`, else those stored in it."""
-    if isinstance(given, str | os.PathLike):
-        found = read_rows(Path(given))
-        if not found:
-            raise DataError(
-                f"no rows.jsonl or rows.csv with rows in {Path(given)}. Evaluate the model first:"
-                " killick evaluate."
-            )
-        return found
-    if given is not None:
+    if given is not None and not isinstance(given, str | os.PathLike):
         return [make_row(**row) for row in given]
-    folder = None if place is None else Path(place).absolute()
-    if folder is not None and folder.is_dir():
-        for each in [folder, folder.parent] if folder.name == "model" else [folder]:
-            if found := read_rows(each):
-                return found
-    kept = model.provenance.get("rows")
+    if given is not None:
+        if found := read_rows(Path(given)):
+            return found
+        raise DataError(
+            f"no rows.jsonl or rows.csv with rows in {Path(given)}. Evaluate the model first:"
+            " killick evaluate."
+        )
+    if place is not None and os.path.isdir(place):
+        folder = Path(place).absolute()
+        found = read_rows(folder) or (read_rows(folder.parent) if folder.name == "model" else [])
+        if found:
+            return found
     try:
-        return [make_row(**row) for row in kept] if isinstance(kept, list) else []
-    except (TypeError, AssertionError):  # provenance may hold anything
+        return [make_row(**row) for row in model.provenance["rows"]]
+    except (KeyError, TypeError, AssertionError):  # provenance may hold anything
         return []
 
 
@@ -177,10 +165,7 @@ def without_folders(value: Any) -> Any:
 
 
 def _published_files(folder: Path) -> set[str]:
-    """The files of a model that was published there, perhaps saved again since; else none.
-
-    A card that somebody wrote has no such last line, and is not replaced.
-    """
+    """The files of a model that was published there, perhaps saved again since; else none."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         card = (folder / CARD).read_text(encoding="utf-8")
