@@ -130,7 +130,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     with open_output(options.output) as write, display, contextlib.closing(batches):
         if advice and not options.quiet:
             display.message(f"killick: {advice}")
-        text = writing.head()
+        text = writing.head
         for records in batches:
             counts.add(records)
             for error in (record.error for record in records if record.error and not silent):
@@ -140,7 +140,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             text = ""
             if not (options.quiet or on_terminal):
                 display.update(counts.images, counts.speed)
-        write(writing.foot(counts.describe()))
+        if form == "table":
+            write(f"{counts.describe()}\n")
     if form != "table" and not options.quiet:
         display.message(f"killick: {counts.describe()}")
     return 1 if counts.broken else 0

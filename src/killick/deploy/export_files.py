@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from killick.deploy.parity import BATCH
 from killick.errors import OptionError, find_reason
 from killick.storage.export_metadata import KEY, ExportMetadata
 from killick.storage.exported_file import INPUT, require_onnx
-
-if TYPE_CHECKING:
-    import onnx
 
 OPSET = 18
 # The products, where the time goes; sums, softmax and normalization stay in float32.
@@ -115,7 +112,7 @@ def _explained(deployed: Deployed) -> Iterator[None]:
         ) from problem
 
 
-def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> "onnx.ModelProto":
+def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> Any:
     """The graph of `deployed`, for any number of images."""
     with _explained(deployed), _silent(), torch.no_grad():
         program = torch.onnx.export(
@@ -129,11 +126,10 @@ def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> "onnx.ModelPro
             verbose=False,
         )
     assert program is not None
-    graph: onnx.ModelProto = program.model_proto
-    return graph
+    return program.model_proto
 
 
-def _lead_back_to_blocks(graph: "onnx.ModelProto") -> None:
+def _lead_back_to_blocks(graph: Any) -> None:
     """Put a 1 x 1 max-pooling, which changes nothing, behind the first layer and its ReLU.
 
     On CPUs onnxruntime keeps images in blocks of channels. The constant map is not in blocks, so
@@ -151,7 +147,7 @@ def _lead_back_to_blocks(graph: "onnx.ModelProto") -> None:
         behind = readers(added)
         if [node.op_type for node in behind] != ["Relu"]:
             continue
-        (relu,) = behind
+        relu = behind[0]
         if any(reader.op_type == "MaxPool" for reader in readers(relu)):
             continue
         after, inside = relu.output[0], f"{relu.output[0]}.before"
@@ -162,7 +158,7 @@ def _lead_back_to_blocks(graph: "onnx.ModelProto") -> None:
     graph.graph.node.extend(nodes)
 
 
-def _quantize(graph: "onnx.ModelProto", images: Tensor) -> "onnx.ModelProto":
+def _quantize(graph: Any, images: Tensor) -> Any:
     """The graph with 8-bit products, and ranges of activations from calibration images.
 
     Weights have 7 bits for each output channel on its own: with 8, older processors (AVX2 without
@@ -198,7 +194,7 @@ def _quantize(graph: "onnx.ModelProto", images: Tensor) -> "onnx.ModelProto":
         return onnx.load(after)
 
 
-def _keep_in_bfloat16(graph: "onnx.ModelProto") -> None:
+def _keep_in_bfloat16(graph: Any) -> None:
     """Store weights as bfloat16; a session casts them to float32, as onnxruntime computes."""
     import onnx
 
@@ -224,7 +220,7 @@ def _keep_in_bfloat16(graph: "onnx.ModelProto") -> None:
     graph.graph.node.extend(nodes)
 
 
-def _forget_origin(graph: "onnx.ModelProto") -> None:
+def _forget_origin(graph: Any) -> None:
     """Remove stack traces, which hold paths of the machine, and other notes of the exporter."""
     graph.producer_name, graph.producer_version = "killick", ""
     graph.doc_string, graph.graph.name = "", "killick"

@@ -26,9 +26,9 @@ from killick.core.image_model import Threshold
 from killick.core.standard import Standard, model_in
 from killick.data.preprocessing import view_for
 from killick.deploy import check_export as check
-from killick.deploy.deployed_net import Deployed, deploy
+from killick.deploy.deployed_net import deploy
 from killick.deploy.export_files import OPSET, make_file
-from killick.deploy.export_sets import ExportData, ExportSets, find_export_sets, read_some, require
+from killick.deploy.export_sets import ExportData, find_export_sets, read_some, require
 from killick.deploy.parity import (
     BATCH,
     check_calibrated,
@@ -120,19 +120,44 @@ def export(
     if isinstance(original, Standard) and k != 1:
         raise OptionError(f"a standard model has no references, found k={k}. Leave it out.")
     sets = find_export_sets(original, data, validation, root, report)
+    if acceptance is not None and sets.validation is None:
+        raise OptionError(
+            f"no validation images are known to accept {acceptance:.0%} of. Name some:"
+            " --validation DATA."
+        )
     source, weights = original, digest_weights(given)
     if references != "stored":
         source = copy.deepcopy(original)
         replace_by_statistics(source, references, sets, k=k)  # type: ignore[arg-type]
         weights = digest_weights(source)
-    threshold, share = _plan_threshold(original, source, k, precision, acceptance, sets, report)
-    deployed = deploy(source, k, has_threshold=threshold is not None or share is not None)
-    about = replace(
-        _describe(source, deployed),
+    threshold = source.threshold  # none where references were replaced
+    threshold = threshold if threshold is not None and threshold.k == k else None
+    is_good = threshold is not None and acceptance is None and precision == "float32"
+    refit = sets.validation is not None and not is_good
+    if threshold is None and not refit:
+        report(
+            f"No threshold: none is stored for k={k}, and no validation images are known:"
+            " --validation DATA."
+        )
+    deployed = deploy(source, k, has_threshold=threshold is not None or refit)
+    view = view_for(source) if len(source.image_shape) == 3 else None
+    made_by = remembered(source.net)
+    about = ExportMetadata(
         name=name or name_of(folder if isinstance(model, torch.nn.Module) else model),
         file_format=format,
         precision=precision,
+        network=type(source.net).__name__ if made_by is None else made_by.name,
+        image_shape=tuple(source.image_shape),
+        takes="float32" if source.normalize is None else "uint8",
+        outputs=deployed.outputs,
+        k=deployed.k if isinstance(source, Anchored) else 0,
+        references=describe_references(source, deployed.k),
+        class_names=source.class_names,
+        resize=None if view is None else view.resize,
+        interpolation="bilinear" if view is None else view.interpolation,
+        threshold=None,
         weights=weights,
+        made_with={"killick": killick.__version__, "torch": torch.__version__.split("+")[0]},
     )
     calibrated = None
     if precision == "int8":
@@ -141,7 +166,9 @@ def export(
     made = make_file(deployed, about, calibrated, opset or OPSET)
     with atomic_folder(folder) as part:
         path = part / FILES[format]
-        if share is not None and sets.validation is not None:
+        if refit and sets.validation is not None:
+            chosen = original.threshold
+            share = acceptance or (chosen.acceptance if chosen is not None else ACCEPTANCE)
             made.write(replace(about, threshold=NO_THRESHOLD), path)
             images, _ = read_some(source, sets.validation, limit)
             energies = file_outputs(open_export(path, trust=True), images)["energy"]
@@ -190,58 +217,6 @@ def _exported_files(folder: Path) -> set[str]:
     except (OSError, ValueError):  # StorageError is one
         return set()
     return {*FILES.values(), "model.json", "examples.npz", "check.py"}
-
-
-def _plan_threshold(
-    original: Anchored | Standard,
-    source: Anchored | Standard,
-    k: int,
-    precision: str,
-    acceptance: float | None,
-    sets: ExportSets,
-    report: Callable[[str], None],
-) -> tuple[Threshold | None, float | None]:
-    """The threshold to take as it is, or the share of validation images to fit one to."""
-    stored = source.threshold  # none where references were replaced
-    fits = stored is not None and stored.k == k
-    if fits and acceptance is None and (precision == "float32" or sets.validation is None):
-        return stored, None
-    if sets.validation is not None:
-        chosen = original.threshold
-        return None, acceptance or (ACCEPTANCE if chosen is None else chosen.acceptance)
-    if acceptance is not None:
-        raise OptionError(
-            f"no validation images are known to accept {acceptance:.0%} of. Name some:"
-            " --validation DATA."
-        )
-    report(
-        f"No threshold: none is stored for k={k}, and no validation images are known:"
-        " --validation DATA."
-    )
-    return None, None
-
-
-def _describe(model: Anchored | Standard, deployed: Deployed) -> ExportMetadata:
-    """The metadata of a network, but for those of its file."""
-    view = view_for(model) if len(model.image_shape) == 3 else None
-    made = remembered(model.net)
-    return ExportMetadata(
-        name="",
-        file_format="",
-        precision="",
-        network=type(model.net).__name__ if made is None else made.name,
-        image_shape=tuple(model.image_shape),
-        takes="float32" if model.normalize is None else "uint8",
-        outputs=deployed.outputs,
-        k=deployed.k if isinstance(model, Anchored) else 0,
-        references=describe_references(model, deployed.k),
-        class_names=model.class_names,
-        resize=None if view is None else view.resize,
-        interpolation="bilinear" if view is None else view.interpolation,
-        threshold=None,
-        weights="",
-        made_with={"killick": killick.__version__, "torch": torch.__version__.split("+")[0]},
-    )
 
 
 def describe_references(model: Anchored | Standard, k: int) -> str:

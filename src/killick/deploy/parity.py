@@ -99,13 +99,6 @@ def compare_examples(
             f"logits of an image alone and in a batch differ by {off:.1e}: the network mixes the"
             " images of a batch. Nothing was written."
         )
-    if about.threshold is not None:
-        below = found["energy"] <= np.float32(about.threshold.energy)
-        if not (below == found["in_distribution"]).all():
-            raise OutputError(
-                f"in_distribution does not follow the threshold {about.threshold.energy}: nothing"
-                " was written. Please report the network."
-            )
     tolerance = np.float64(OTHER_MACHINES[about.precision])
     kept: dict[str, Any] = {"images": images.numpy(), "tolerance": tolerance, **found}
     content = io.BytesIO()
@@ -162,10 +155,8 @@ def compare_images(
 
 def format_agreement(figures: dict[str, Any]) -> str:
     """What `compare_images` found, in words."""
-    words = (
-        f"{figures['same_label']:.1%} of {figures['count']:,} images of {figures['set']} get the"
-    )
-    words += " model's label"
+    words = f"{figures['same_label']:.1%} of {figures['count']:,} images of {figures['set']} get"
+    words += " the model's label"
     if "accuracy" in figures:
         before = figures["model_accuracy"]
         words += f", accuracy {figures['accuracy']:.1%} (the model {before:.1%})"

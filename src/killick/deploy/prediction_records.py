@@ -62,12 +62,10 @@ class Record:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         found["top"] = [asdict(each) for each in self.top]
         found["probabilities"] = list(self.probabilities)
-        optional = ("std", "top", "probabilities", "error")
-        return {
-            name: value
-            for name, value in found.items()
-            if name not in optional or value not in (None, [])
-        }
+        for name in ("std", "top", "probabilities", "error"):
+            if found[name] in (None, []):
+                del found[name]
+        return found
 
 
 def make_records(

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,18 +25,12 @@ _LONGEST_LABEL = 24
 class JsonLines:
     """An object a line."""
 
-    def head(self) -> str:
-        """What comes before all records."""
-        return ""
+    head = ""  # what comes before all records
 
     def lines(self, records: Sequence[Record]) -> str:
         """Some records, each with its line end."""
         found = [_rounded(record.to_dict()) for record in records]
         return "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in found)
-
-    def foot(self, totals: str) -> str:
-        """What comes after all records."""
-        return ""
 
 
 class Csv(JsonLines):
@@ -52,10 +45,7 @@ class Csv(JsonLines):
         if probabilities:
             columns += [f"probability_{index}" for index in range(classifier.classes)]
         self._columns = [*columns, "error"]
-
-    def head(self) -> str:
-        """The names of the columns."""
-        return _as_csv([self._columns])
+        self.head = _as_csv([self._columns])
 
     def lines(self, records: Sequence[Record]) -> str:
         """A line for each record."""
@@ -76,18 +66,11 @@ class Table(JsonLines):
             self._columns["distribution"] = 12
         if top:
             self._columns["most likely"] = 16 * min(top, 3)
-
-    def head(self) -> str:
-        """The titles."""
-        return self._line({title: title for title in (*self._columns, "image")})
+        self.head = self._line({title: title for title in (*self._columns, "image")})
 
     def lines(self, records: Sequence[Record]) -> str:
         """A line for each record; an unreadable image has the reason."""
         return "".join(self._line(_cells(record)) for record in records)
-
-    def foot(self, totals: str) -> str:
-        """The totals."""
-        return f"{totals}\n"
 
     def _line(self, cells: dict[str, str]) -> str:
         line = ""
@@ -137,15 +120,15 @@ def open_output(path: Path | None) -> Iterator[Callable[[str], None]]:
     The file takes the place of `path` once all is in it; what is no ordinary file, such as a named
     pipe, is written directly. A pipe without a reader is no error of the user.
     """
+
+    def write(text: str) -> None:
+        # A path that is no UTF-8 is kept in escapes, as Python's `os` and JSON have them.
+        file.write(text.encode("utf-8", "backslashreplace"))
+        file.flush()
+
     try:
-        if path is None:
-            yield partial(_write, sys.stdout.buffer)
-            return
-        place = Path(os.path.realpath(path))  # a link stays one
-        place.parent.mkdir(parents=True, exist_ok=True)
-        direct = place.exists() and not place.is_file()
-        with place.open("wb") if direct else atomic_file(place) as file:
-            yield partial(_write, file)
+        with _open_bytes(path) as file:
+            yield write
     except BrokenPipeError:
         raise
     except OSError as problem:
@@ -153,10 +136,13 @@ def open_output(path: Path | None) -> Iterator[Callable[[str], None]]:
         raise DataError(f"cannot write {where}: {problem.strerror}.") from problem
 
 
-def _write(stream: BinaryIO, text: str) -> None:
-    """A path that is no UTF-8 is kept in escapes, as Python's `os` and JSON have them."""
-    stream.write(text.encode("utf-8", "backslashreplace"))
-    stream.flush()
+def _open_bytes(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
+    if path is None:
+        return contextlib.nullcontext(sys.stdout.buffer)
+    place = Path(os.path.realpath(path))  # a link stays one
+    place.parent.mkdir(parents=True, exist_ok=True)
+    direct = place.exists() and not place.is_file()
+    return place.open("wb") if direct else atomic_file(place)
 
 
 @dataclass
