@@ -219,7 +219,7 @@ def test_pictures_are_corrupted_one_by_one(pictures, tmp_path, capsys):
         (["evaluate", "RUN", "--data", "digits"], "classes of digits"),
         (["evaluate", "RUN", "--mean", "0,0,0"], "--mean and --std require"),
         (["evaluate", "RUN", "--mean", "0,0,0", "--std", "1,1,1"], "has its own"),
-        (["evaluate", "RUN", "--severities", "1-5"], "--severities takes"),
+        (["evaluate", "RUN", "--severities", "1-5"], "--severities: takes"),
         (["corrupt", "--output", "zz"], "--output requires images"),
         (["evaluate", "RUN", "--ood", "x=pictures:gone"], "gone"),
         (["evaluate", "RUN", "--ood", "noise=digits"], "--ood noise"),

@@ -322,7 +322,7 @@ def test_a_smaller_budget_holds_for_every_network():
         (["alpha", "--alphas", "1.5"], "1.5"),
         (["alpha", "--seed", "1"], "--seeds 0,1,..., not --seed"),
         (["alpha", "--jobs", "0"], "job"),
-        (["alpha", "--levels", "0,1"], "has no option --levels"),
+        (["alpha", "--levels", "0,1"], "levels: no such setting"),
         (["label-noise", "--levels", ""], "found none"),
         (["reference-size", "--protocols", "standard"], "standard"),
         (["reference-size", "--protocol.references", "batch"], "references"),

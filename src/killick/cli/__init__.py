@@ -109,9 +109,12 @@ def make_parser() -> tuple[Parser, "argparse._SubParsersAction[Any]"]:
         dest="command", title="commands", metavar="COMMAND", prog="killick"
     )
     for name, module in COMMANDS.items():
-        module.add(commands, name)
-        if name != "completion":
-            add_shared(commands.choices[name], "--plugin")
+        about = f"{module.HELP[0].upper()}{module.HELP[1:]}."
+        command = commands.add_parser(
+            name, help=module.HELP, description=about, usage=module.USAGE, epilog=module.EXAMPLES
+        )
+        module.add(command)
+        add_shared(command, "--plugin")
     return parser, commands
 
 

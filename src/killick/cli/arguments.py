@@ -1,14 +1,55 @@
 """Options that several commands share, and how their values are read."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from killick.cli.parser import Parser
-from killick.errors import OptionError
 
+
+def read_names(text: str) -> tuple[str, ...]:
+    """`a,b` as names."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def read_whole_numbers(text: str) -> tuple[int, ...]:
+    """`1,3,5` as whole numbers, such as severities or seeds."""
+    words = read_names(text)
+    if not words or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"takes whole numbers such as 1,3,5, not {text!r}")
+    return tuple(int(word) for word in words)
+
+
+class NamedSets(argparse.Action):
+    """Collects `NAME=DATA`, which may be repeated, by name."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        """Add a set; `argparse` calls this for each option."""
+        name, _, data = values.partition("=")
+        sets = getattr(namespace, self.dest) or {}
+        if not (name and data):
+            raise argparse.ArgumentError(self, f"takes NAME=DATA, not {values!r}")
+        if name in sets:
+            raise argparse.ArgumentError(self, f"{name!r} is given twice; use another name")
+        setattr(namespace, self.dest, {**sets, name: data})
+
+
+ACCEPTANCE: dict[str, Any] = {"dest": "acceptance", "metavar": "SHARE", "type": float}
+FLAG: dict[str, Any] = {"action": "store_true"}
+FOLDER: dict[str, Any] = {"metavar": "FOLDER", "type": Path}
+NAMES: dict[str, Any] = {"metavar": "NAMES", "type": read_names}
+NUMBER: dict[str, Any] = {"metavar": "N", "type": int}
+REFERENCE_KINDS: dict[str, Any] = {
+    "choices": ["stored", "mean", "synthetic"],
+    "default": "stored",
+    "help": "stored: usually training images; the others show none of them",
+}
+SETS: dict[str, Any] = {"metavar": "NAME=DATA", "action": NamedSets}
+SEVERITIES: dict[str, Any] = {"metavar": "1,...,5", "type": read_whole_numbers}
+SEEDS: dict[str, Any] = {"metavar": "0,1,...", "type": read_whole_numbers}
 SHARED: dict[str, dict[str, Any]] = {
     "--device": {"metavar": "DEVICE", "default": "auto", "help": "auto, cpu, cuda or cuda:1"},
-    "--quiet": {"action": "store_true", "help": "print errors only"},
+    "--quiet": {**FLAG, "help": "print errors only"},
     "--root": {
         "metavar": "FOLDER",
         "help": "folder of cifar10 and cifar100 (default: $KILLICK_DATA or ./data)",
@@ -22,9 +63,15 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": "the original photographs of frost (default: procedural ice)",
     },
     "--trust": {
-        "action": "store_true",
+        **FLAG,
         "help": "open an exported .pt2 file, which can run code; other models do not need it",
     },
+    "--ood": {**SETS, "help": "an OOD set; images:PATH needs no classes; may be repeated"},
+    "--shift": {**SETS, "help": "a shifted set with the model's classes; may be repeated"},
+    "--corruptions": {**NAMES, "help": "see killick list corruptions (default: all of the suite)"},
+    "--severities": {**SEVERITIES, "help": "some of them (default: all)"},
+    "--corruption-files": {"metavar": "FOLDER", "help": "of CIFAR-10-C, ImageNet-C or alike"},
+    "--cbar-files": {"metavar": "FOLDER", "help": "of CIFAR-10-C-bar, ImageNet-C-bar or alike"},
     "--plugin": {
         "metavar": "PACKAGE",
         "action": "append",
@@ -54,23 +101,13 @@ def take_plugins(words: list[str]) -> tuple[list[str], list[str]]:
     return known.plugin, rest
 
 
-def read_names(text: str) -> tuple[str, ...]:
-    """`a,b` as names."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def name_folder(data: str, *words: str) -> str:
+    """The default name of a folder: words, and the name of the data.
 
-
-def read_numbers(option: str, words: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    """Names that are whole numbers, such as severities or seeds."""
-    if words is None:
-        return None
-    if not words or not all(word.isdecimal() for word in words):
-        raise OptionError(f"{option} takes whole numbers such as 1,3,5, not {','.join(words)!r}.")
-    return tuple(int(word) for word in words)
-
-
-def read_pair(text: str) -> tuple[str, str]:
-    """`NAME=DATA`."""
-    name, equals, data = text.partition("=")
-    if not (name and equals and data):
-        raise argparse.ArgumentTypeError(f"takes NAME=DATA, not {text!r}")
-    return name, data
+    Example:
+        >>> name_folder("pack:files/cifar10.npz", "small")
+        'small-cifar10'
+    """
+    kind, _, place = data.partition(":")
+    name = "-".join(word for word in (*words, Path(place).stem or kind) if word)
+    return "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)

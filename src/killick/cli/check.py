@@ -4,9 +4,10 @@ import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from killick.cli.arguments import add_shared
+from killick.cli.arguments import NUMBER, add_shared
+from killick.cli.parser import Parser
 from killick.errors import OptionError
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 HEAD = b"# Images that killick check could not read.\n"
 SHOWN = 10  # of a kind of problem; --list has them all
+HELP = "find unreadable and duplicate images of a data set"
+USAGE = "killick check DATA [--list FILE] [options]"
 EXAMPLES = """\
 examples:
   killick check imagefolder:photos                      read every image, list the problems
@@ -25,23 +28,12 @@ A training run stops at the first image it cannot read. The list leaves such ima
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="find unreadable and duplicate images of a data set",
-        description="Read every image of a data set, and list those that cannot be read, test images"
-        " that\nare also in the training set, and duplicates with different labels.",
-        epilog=EXAMPLES,
-        usage="killick check DATA [--list FILE] [options]",
-    )
-    parser.add_argument("data", metavar="DATA", help="see killick list data")
-    parser.add_argument(
-        "--list", metavar="FILE", type=Path, help="write the paths of unreadable images"
-    )
-    parser.add_argument(
-        "--workers", metavar="N", type=int, help="processes that read (default: one per core)"
-    )
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("data", metavar="DATA", help="see killick list data")
+    add("--list", metavar="FILE", type=Path, help="write the paths of unreadable images")
+    add("--workers", **NUMBER, help="processes that read (default: one per core)")
     add_shared(parser, "--root", "--quiet")
 
 

@@ -2,19 +2,24 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from killick.cli.arguments import read_names, read_numbers
+from killick.cli.arguments import FOLDER, SEEDS, name_folder
 from killick.cli.job_options import (
     add_evaluation,
     add_execution,
     print_outcome,
     read_evaluation,
     read_execution,
+    read_shared_settings,
     show_jobs,
 )
-from killick.errors import OptionError
+from killick.cli.parser import Parser
 
+HELP = "train and evaluate protocols side by side, and write a report"
+USAGE = (
+    "killick compare [--recipe NAME_OR_FILE] [--data DATA] [--arm ARM ...] [--seeds 0,1]\n"
+    "                     [--output FOLDER] [--SETTING VALUE ...] [options]"
+)
 EXAMPLES = """\
 examples:
   killick compare                                           five arms on embedded shapes, minutes
@@ -23,7 +28,6 @@ examples:
       --arm masked-label --arm strong:protocol=masked,target=label,alpha=0.5 --seeds 0,1,2 --jobs 3
   killick compare --recipe finetune --data imagefolder:images \\
       --arm plain:from=net,protocol=standard --arm tuned:from=net,protocol=masked,target=label
-  killick compare --engine ray --cpus 4 --gpus 0.5 --output /shared/comparison
   killick compare --part $SLURM_ARRAY_TASK_ID/8 --output /shared/comparison
 
 arms:
@@ -41,52 +45,32 @@ Exit code 1 if some failed.
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        name,
-        help="train and evaluate protocols side by side, and write a report",
-        description="Train protocols side by side, evaluate them, and write a page about it.",
-        epilog=EXAMPLES,
-        usage="killick compare [--recipe NAME_OR_FILE] [--data DATA] [--arm ARM ...] [--seeds 0,1]\n"
-        "                     [--output FOLDER] [--SETTING VALUE ...] [options]",
-    )
-    add_argument = parser.add_argument
-    add_argument(
-        "--recipe",
-        metavar="NAME_OR_FILE",
-        help="a shipped recipe or a YAML file (shapes-compare); its settings are options too, as in"
-        " killick train: --epochs 60",
-    )
-    add_argument(
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("--recipe", metavar="NAME_OR_FILE", help="shipped, or a YAML file (shapes-compare)")
+    add(
         "--arm",
         metavar="NAME[:key=value,...]",
         action="append",
         default=[],
         help="what to compare, again for each; default: the five below",
     )
-    add_argument("--seeds", metavar="0,1,...", type=read_names, help="of each arm (0,1)")
-    add_argument(
-        "--baseline", metavar="ARM", help="what others are compared with; default: standard"
-    )
-    add_argument(
-        "--output", metavar="FOLDER", type=Path, help="default: comparisons/, by recipe and data"
-    )
-    add_argument("--title", metavar="TEXT", help="of the report")
+    add("--seeds", **SEEDS, default=(0, 1), help="of each arm (0,1)")
+    add("--baseline", metavar="ARM", help="what others are compared with; default: standard")
+    add("--output", **FOLDER, help="default: comparisons/, by recipe and data")
+    add("--title", metavar="TEXT", help="of the report")
     add_evaluation(parser, suites="as there", limit="400 of shapes, else all", references="5")
     add_execution(parser)
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Compare, and print a summary."""
-    from killick.cli.train import parse_overrides
     from killick.experiments.experiment import RECIPE, compare, plan_comparison
     from killick.training.recipe_files import load_recipe
 
-    settings = parse_overrides(rest)
+    settings = read_shared_settings(rest)
     recipe = options.recipe or RECIPE
-    if "seed" in settings:
-        raise OptionError("a comparison takes --seeds 0,1,..., not --seed.")
     if options.recipe is None and settings.get("data.name", "shapes") != "shapes":
         # The recipe's own values are for shapes.
         settings = {"data.limit": None, "data.validation": 0.1, **settings}
@@ -96,11 +80,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     any_arm = {**settings, "protocol.name": "standard"}
     if "limit" not in evaluation and load_recipe(recipe, any_arm).data.name == "shapes":
         evaluation["limit"] = 400
-    output = options.output or Path("comparisons") / _name(recipe, settings)
-    seeds = read_numbers("--seeds", options.seeds) or (0, 1)
+    name = name_folder(str(settings.get("data.name", "")), Path(recipe).stem)
+    output = options.output or Path("comparisons") / name
     if options.dry_run:
         jobs = plan_comparison(
-            recipe, settings, options.arm, seeds, output, evaluation, options.baseline
+            recipe, settings, options.arm, options.seeds, output, evaluation, options.baseline
         )
         show_jobs(jobs, output, options)
         return 0
@@ -108,7 +92,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         recipe,
         settings=settings,
         arms=options.arm,
-        seeds=seeds,
+        seeds=options.seeds,
         output=output,
         evaluation=evaluation,
         baseline=options.baseline,
@@ -120,10 +104,3 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
         show_comparison(found.report.parent)
     return print_outcome(found, output, options)
-
-
-def _name(recipe: str, settings: dict[str, Any]) -> str:
-    data = str(settings.get("data.name", ""))
-    kind, _, place = data.partition(":")
-    words = [Path(recipe).stem, Path(place).stem or kind]
-    return "-".join("".join(c if c.isalnum() or c in "-_" else "_" for c in w) for w in words if w)

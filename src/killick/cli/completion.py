@@ -1,11 +1,13 @@
 """`killick completion`: a shell script, written by `shtab`, that completes options and names."""
 
 import argparse
-from typing import Any
 
+from killick.cli.parser import Parser
 from killick.errors import InstallError
 
 SHELLS = ("bash", "zsh", "fish")
+HELP = "print a completion script for bash, zsh or fish"
+USAGE = "killick completion SHELL"
 EXAMPLES = """\
 examples:
   killick completion bash > ~/.local/share/bash-completion/completions/killick
@@ -17,15 +19,8 @@ again after an update of Killick.
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="print a completion script for bash, zsh or fish",
-        description="Print a script with which the tab key completes commands and options.",
-        epilog=EXAMPLES,
-        usage="killick completion SHELL",
-    )
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
 
 

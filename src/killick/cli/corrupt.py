@@ -2,11 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from killick.cli.arguments import add_shared, read_names, read_numbers
+from killick.cli.arguments import FOLDER, NAMES, NUMBER, SEVERITIES, add_shared
+from killick.cli.parser import Parser
 from killick.errors import OptionError
 
+HELP = "write corrupted copies of images or of a test set, or a contact sheet"
+USAGE = "killick corrupt [IMAGES ...] [--data DATA] [--sheet FILE] [--output FOLDER]"
 EXAMPLES = """\
 examples:
   killick corrupt --sheet sheet.png                     all corruptions of some shapes
@@ -14,44 +16,23 @@ examples:
   killick corrupt cat.jpg dog.jpg --corruptions fog --severities 3 --output corrupted/
   killick corrupt --data cifar10 --output CIFAR-10-C/   the whole test set, as .npy files
 """
+_PASSED = (
+    *("data", "corruptions", "severities", "table", "frost"),
+    *("limit", "seed", "root", "device", "quiet"),
+)
 
 
-_PASSED = ("data", "corruptions", "table", "frost", "limit", "seed", "root", "device", "quiet")
-
-
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="write corrupted copies of images or of a test set, or a contact sheet",
-        description="Corrupt images, or draw a contact sheet of corruptions.",
-        epilog=EXAMPLES,
-        usage="killick corrupt [IMAGES ...] [--data DATA] [--sheet FILE] [--output FOLDER]",
-    )
-    add_argument = parser.add_argument
-    add_argument("images", nargs="*", metavar="IMAGES", type=Path, help="files to corrupt")
-    add_argument("--data", metavar="DATA", help="this test set instead; see killick list data")
-    add_argument("--sheet", metavar="FILE.png", type=Path, help="write a contact sheet")
-    add_argument(
-        "--output",
-        metavar="FOLDER",
-        type=Path,
-        help="write corrupted copies: PNG files, or for --data arrays laid out as CIFAR-10-C",
-    )
-    add_argument(
-        "--corruptions",
-        metavar="NAMES",
-        type=read_names,
-        help="comma-separated, see killick list corruptions; or c or cbar (default: all)",
-    )
-    add_argument(
-        "--severities",
-        metavar="1,...,5",
-        type=read_names,
-        help="default: 1,3,5 on sheets, all five of copies",
-    )
-    add_argument("--limit", metavar="N", type=int, help="at most N images")
-    add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("images", nargs="*", metavar="IMAGES", type=Path, help="files to corrupt")
+    add("--data", metavar="DATA", help="this test set instead; see killick list data")
+    add("--sheet", metavar="FILE.png", type=Path, help="write a contact sheet")
+    add("--output", **FOLDER, help="write PNG files, or for --data arrays laid out as CIFAR-10-C")
+    add("--corruptions", **NAMES, help="see killick list corruptions; or c or cbar (default: all)")
+    add("--severities", **SEVERITIES, help="default: 1,3,5 on sheets, all five of copies")
+    add("--limit", **NUMBER, help="at most N images")
+    add("--seed", **NUMBER, default=0, help="of everything random (0)")
     add_shared(parser, "--table", "--frost", "--root", "--device", "--quiet")
 
 
@@ -63,11 +44,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise OptionError("--output requires images or --data, such as --data shapes.")
     from killick.evaluation.corrupted_copies import CorruptedCopies
 
-    copies = CorruptedCopies(
-        options.images,
-        severities=read_numbers("--severities", options.severities),
-        **{name: getattr(options, name) for name in _PASSED},
-    )
+    copies = CorruptedCopies(options.images, **{name: getattr(options, name) for name in _PASSED})
     done = [] if options.sheet is None else [copies.write_sheet(options.sheet)]
     done += [] if options.output is None else [copies.write(options.output)]
     if not options.quiet:

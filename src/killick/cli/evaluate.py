@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import add_shared, read_names, read_numbers, read_pair
+from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared, read_names
+from killick.cli.parser import Parser
 from killick.errors import OptionError
 
-NAMES: dict[str, Any] = {"metavar": "NAMES", "type": read_names}
-NUMBER: dict[str, Any] = {"metavar": "N", "type": int}
+HELP = "accuracy, robustness, calibration and OOD detection of any model"
+USAGE = "killick evaluate MODEL [--data DATA] [--suite SUITES] [options]"
 EXAMPLES = """\
 examples:
   killick evaluate runs/shapes-small-masked-label-seed0
@@ -30,33 +31,19 @@ and killick list metrics explain what is measured.
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="accuracy, robustness, calibration and OOD detection of any model",
-        description="Evaluate a classifier.",
-        epilog=EXAMPLES,
-        usage="killick evaluate MODEL [--data DATA] [--suite SUITES] [options]",
-    )
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="a Killick folder or run, an exported file, or timm:NAME")
     add("--data", metavar="DATA", help="test data (default: that of the training run)")
     add("--suite", **NAMES, help="some, or all (default: clean,corruptions,calibration,ood)")
     group = parser.add_argument_group("data")
     add = group.add_argument
-    sets = {"metavar": "NAME=DATA", "action": "append", "type": read_pair, "default": []}
-    add("--ood", **sets, help="an OOD set; images:PATH needs no classes; may be repeated")
-    add("--shift", **sets, help="a shifted set with the model's classes; may be repeated")
+    add_shared(group, "--ood", "--shift")
     add("--synthetic", **NAMES, help="built-in OOD sets (default: noise,blobs,scrambled), or none")
-    add("--corruptions", **NAMES, help="see killick list corruptions (default: all of the suite)")
-    add("--severities", metavar="1,...,5", type=read_names, help="some of them (default: all)")
-    add("--corruption-files", metavar="FOLDER", help="of CIFAR-10-C, ImageNet-C or alike")
-    add("--cbar-files", metavar="FOLDER", help="of CIFAR-10-C-bar, ImageNet-C-bar or alike")
+    add_shared(group, "--corruptions", "--severities", "--corruption-files", "--cbar-files")
     add("--class-map", metavar="FILE", type=Path, help="for --shift: JSON, their classes to ours")
-    add(
-        "--validation", metavar="DATA", help="to fit temperature and threshold (default: the run's)"
-    )
+    add("--validation", metavar="DATA", help="to fit temperature and threshold (the run's own)")
     add("--limit", **NUMBER, help="at most N images of each set")
     add("--seed", **NUMBER, default=0, help="of subsets and corruptions (0)")
     add_shared(group, "--table", "--frost", "--root")
@@ -74,26 +61,18 @@ def add(commands: Any, name: str) -> None:
     add_shared(group, "--trust", "--device")
     group = parser.add_argument_group("output")
     add = group.add_argument
-    add("--output", metavar="FOLDER", type=Path, help="default: the run, or evaluations/NAME")
+    add("--output", **FOLDER, help="default: the run, or evaluations/NAME")
     add("--name", metavar="NAME", help="name of the model in rows")
     add("--baseline", metavar="ROWS", help="for mCE: alexnet, or an evaluated run")
-    add(
-        "--accept",
-        metavar="SHARE",
-        type=float,
-        default=0.95,
-        dest="acceptance",
-        help="share of validation images below the OOD threshold (0.95)",
-    )
-    flag = {"action": "store_true"}
-    add("--store-threshold", **flag, help="store the OOD threshold in the model's folder")
+    add("--accept", **ACCEPTANCE, default=0.95, help="share of validation images accepted (0.95)")
+    add("--store-threshold", **FLAG, help="store the OOD threshold in the model's folder")
     add(
         "--no-predictions",
         action="store_false",
         dest="predictions",
         help="do not keep per-image predictions, which reports need for some figures",
     )
-    add("--again", **flag, help="recompute rows that are there already")
+    add("--again", **FLAG, help="recompute rows that are there already")
     add_shared(group, "--quiet")
 
 
@@ -103,6 +82,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.evaluation.class_mapping import read_class_map
     from killick.evaluation.evaluation_settings import DEFAULT_SUITES, EVALUATION_SUITES
     from killick.evaluation.evaluator import evaluate
+    from killick.storage.exported_file import is_export
 
     keywords = {
         name: value
@@ -114,17 +94,18 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         keywords["suites"] = tuple(s for s in EVALUATION_SUITES if s != "shift" or options.shift)
     if options.synthetic == ("none",):
         keywords["synthetic"] = ()
-    if options.severities is not None:
-        keywords["severities"] = read_numbers("--severities", options.severities)
     if options.class_map is not None:
         keywords["class_map"] = read_class_map(options.class_map)
     if options.mean is not None or options.std is not None:
         keywords["normalize"] = _normalization(options)
-    for name in ("ood", "shift"):
-        keywords[name] = dict(getattr(options, name))
     folder = options.output or _default_folder(options.model, options.checkpoint)
-    if options.store_threshold:
-        _check_storable(options.model)
+    if options.store_threshold and (
+        is_export(Path(options.model)) or not os.path.isdir(options.model)
+    ):
+        raise OptionError(
+            f"--store-threshold requires a Killick folder, not {options.model}. Store it with the"
+            " model that was exported, or save the model first: killick.save."
+        )
     try:
         rows = evaluate(**keywords, folder=folder)
     except KeyboardInterrupt:
@@ -144,41 +125,30 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _default_folder(model: str, checkpoint: Path | None = None) -> Path:
+def _default_folder(model: str, checkpoint: Path | None) -> Path:
     """The run of the model; else a folder named by the model and its weights."""
     folder = Path(model)
-    if (folder / "recipe.yaml").is_file():
-        return folder
-    if folder.name == "model" and (folder.parent / "recipe.yaml").is_file():
-        return folder.parent
-    if folder.is_file() and folder.suffix:  # an export
-        folder = folder.parent if folder.stem == "model" else folder.with_suffix("")
-        return Path("evaluations") / folder.absolute().name
-    name = folder.absolute().name if folder.is_dir() else model.replace(":", "-").replace("/", "-")
-    weights = "" if checkpoint is None else f"-{Path(checkpoint).stem}"
-    return Path("evaluations") / f"{name}{weights}"
-
-
-def _check_storable(model: str) -> None:
-    from killick.storage.exported_file import is_export
-
-    if is_export(Path(model)) or not Path(model).is_dir():
-        raise OptionError(
-            f"--store-threshold requires a Killick folder, not {model}. Store it with the model"
-            " that was exported, or save the model first: killick.save."
-        )
+    run = folder.parent if folder.name == "model" else folder
+    if (run / "recipe.yaml").is_file():
+        return run
+    if folder.is_dir():
+        name = folder.absolute().name
+    elif folder.is_file():  # an export
+        name = folder.absolute().parent.name if folder.stem == "model" else folder.stem
+    else:
+        name = model.replace(":", "-").replace("/", "-")
+    return Path("evaluations") / (name if checkpoint is None else f"{name}-{checkpoint.stem}")
 
 
 def _store_threshold(
     model: str, rows: list[dict[str, Any]], acceptance: float, quiet: bool
 ) -> None:
     from killick.core.image_model import Threshold
-    from killick.storage.loading import load
+    from killick.storage.loading import load, locate_model
     from killick.storage.saving import save
 
     row = next(row for row in rows if row["metric"] == "threshold")
-    folder = Path(model)
-    folder = folder / "model" if (folder / "model" / "config.json").is_file() else folder
+    folder = locate_model(model)
     loaded = load(folder)
     loaded.threshold = Threshold(float(row["value"]), acceptance, 1, str(row["fitted_on"]))
     save(loaded, folder)

@@ -1,21 +1,20 @@
 """`killick export`."""
 
 import argparse
+import inspect
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from killick.cli.arguments import add_shared
+from killick.cli.arguments import ACCEPTANCE, FOLDER, NUMBER, REFERENCE_KINDS, add_shared
+from killick.cli.parser import Parser
 
 if TYPE_CHECKING:
     from killick.storage.exported_file import Exported
 
-# Those that `killick.export` takes under the same name.
-OPTIONS = (
-    *("format", "k", "precision", "references", "acceptance", "data", "validation"),
-    *("limit", "calibration", "opset", "name", "root"),
-)
+HELP = "write a model as an ONNX or torch.export file that runs without Killick"
+USAGE = "killick export MODEL [--format onnx|torch] [--precision P] [--output FOLDER] [...]"
 EXAMPLES = """\
 examples:
   killick export runs/mine                             ONNX, one reference folded in
@@ -23,7 +22,6 @@ examples:
   killick export runs/mine --precision int8 --output phone/
   killick export runs/mine --references mean           contains no training image
   killick export my-model --data imagefolder:a --validation imagefolder:b --accept 0.99
-  killick export runs/mine --format torch --precision bfloat16
 
 The folder has the file, model.json (metadata, agreement with the model), examples.npz and check.py,
 which compares them on the target machine: python check.py. ONNX files need numpy and onnxruntime
@@ -31,54 +29,25 @@ there, nothing else. A .pt2 file can run code when torch loads it.
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="write a model as an ONNX or torch.export file that runs without Killick",
-        description="Write a model as one file: images in; logits, probabilities, energy, standard"
-        " deviation\nover references and in-distribution decision out.",
-        epilog=EXAMPLES,
-        usage="killick export MODEL [--format onnx|torch] [--precision P] [--output FOLDER] [...]",
-    )
-    add_argument = parser.add_argument
-    add_argument("model", metavar="MODEL", help="a Killick folder or run, or a name on the hub")
-    add_argument("--format", choices=["onnx", "torch"], default="onnx", help="of the file (onnx)")
-    add_argument(
-        "--precision",
-        choices=["float32", "float16", "bfloat16", "int8"],
-        default="float32",
-        help="of the weights (float32); int8 with ONNX only",
-    )
-    add_argument(
-        "--output",
-        metavar="FOLDER",
-        type=Path,
-        help="default: exports/NAME with the options that differ; an old export is replaced",
-    )
-    add_argument("--k", metavar="K", type=int, default=1, help="references to average over (1)")
-    add_argument(
-        "--references",
-        choices=["stored", "mean", "synthetic"],
-        default="stored",
-        help="stored: usually training images; the others show none of them",
-    )
-    add_argument(
-        "--accept",
-        dest="acceptance",
-        metavar="SHARE",
-        type=float,
-        help="share of validation images below the OOD threshold (default: the stored threshold,"
-        " else 0.95)",
-    )
-    add_argument("--opset", metavar="N", type=int, help="version of ONNX's operators (18)")
-    add_argument("--name", metavar="NAME", help="name of the model in the file")
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a Killick folder or run, or a name on the hub")
+    add("--format", choices=["onnx", "torch"], default="onnx", help="of the file (onnx)")
+    precisions = ["float32", "float16", "bfloat16", "int8"]
+    add("--precision", choices=precisions, default="float32", help="(float32); int8: ONNX only")
+    add("--output", **FOLDER, help="default: exports/NAME...; an old export is replaced")
+    add("--k", metavar="K", type=int, default=1, help="references to average over (1)")
+    add("--references", **REFERENCE_KINDS)
+    add("--accept", **ACCEPTANCE, help="share of validation images accepted (as stored, or 0.95)")
+    add("--opset", **NUMBER, help="version of ONNX's operators (18)")
+    add("--name", metavar="NAME", help="name of the model in the file")
     group = parser.add_argument_group("data")
-    add_argument = group.add_argument
-    add_argument("--data", metavar="DATA", help="to measure and calibrate on (the training data)")
-    add_argument("--validation", metavar="DATA", help="to fit the threshold on (the run's own)")
-    add_argument("--limit", metavar="N", type=int, default=1000, help="images of each (1000)")
-    add_argument("--calibration", metavar="N", type=int, default=256, help="images for int8 (256)")
+    add = group.add_argument
+    add("--data", metavar="DATA", help="to measure and calibrate on (the training data)")
+    add("--validation", metavar="DATA", help="to fit the threshold on (the run's own)")
+    add("--limit", **NUMBER, default=1000, help="images of each (1000)")
+    add("--calibration", **NUMBER, default=256, help="images for int8 (256)")
     add_shared(group, "--root")
     add_shared(parser, "--quiet")
 
@@ -91,10 +60,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         if not options.quiet:
             print(sentence, file=sys.stderr)
 
+    taken = inspect.signature(export).parameters.keys() - {"model"}
     exported = export(
         options.model,
         options.output or _default_folder(options),
-        **{name: getattr(options, name) for name in OPTIONS},
+        **{name: value for name, value in vars(options).items() if name in taken},
         say=say,
     )
     if not options.quiet:
@@ -106,11 +76,9 @@ def _default_folder(options: argparse.Namespace) -> Path:
     """Named after the model and what is special about the export."""
     from killick.deploy.exporter import name_of
 
-    special = [options.format]
-    special += [options.precision] if options.precision != "float32" else []
-    special += [f"k{options.k}"] if options.k != 1 else []
-    special += [options.references] if options.references != "stored" else []
-    return Path("exports") / "-".join([name_of(options.model), *special])
+    words = (options.precision, f"k{options.k}", options.references)
+    special = [word for word in words if word not in ("float32", "k1", "stored")]
+    return Path("exports") / "-".join([name_of(options.model), options.format, *special])
 
 
 def _describe(exported: "Exported") -> list[str]:

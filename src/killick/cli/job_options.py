@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from killick.cli.arguments import add_shared, read_names, read_numbers, read_pair
+from killick.cli.arguments import FLAG, NAMES, NUMBER, add_shared
+from killick.errors import OptionError
 
 if TYPE_CHECKING:
     from killick.experiments.experiment import ComparisonResult
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from killick.studies.study_runner import StudyRun
 
 _MOST_TITLES = 3  # of jobs that failed for the same reason
+_SHARED_EVALUATION = (
+    *("--corruptions", "--severities", "--ood", "--shift"),
+    *("--corruption-files", "--cbar-files"),
+)
 _EXECUTION = ("jobs", "engine", "cpus", "gpus", "address", "device", "part", "quiet")
 
 
@@ -22,68 +27,46 @@ def add_evaluation(
     parser: argparse.ArgumentParser, *, suites: str, limit: str, references: str
 ) -> None:
     """Add the options of evaluation, with what they are by default."""
-    add_argument = parser.add_argument_group("evaluation, as in killick evaluate").add_argument
-    add_argument(
-        "--suite", metavar="SUITES", type=read_names, help=f"comma-separated; default: {suites}"
-    )
-    add_argument(
-        "--limit", metavar="N", type=int, help=f"at most N images of each set; default: {limit}"
-    )
-    add_argument(
-        "--references", metavar="K", type=int, help=f"references of anchored models ({references})"
-    )
-    add_argument(
-        "--corruptions", metavar="NAMES", type=read_names, help="only these, comma-separated"
-    )
-    add_argument("--severities", metavar="1,...,5", type=read_names, help="only these")
-    for name, about in (("--ood", "an OOD set"), ("--shift", "a shifted set, same classes")):
-        add_argument(
-            name, metavar="NAME=DATA", action="append", type=read_pair, default=[], help=about
-        )
-    add_argument(
-        "--corruption-files", metavar="FOLDER", help="published files instead of made corruptions"
-    )
-    add_argument("--cbar-files", metavar="FOLDER", help="the same for C-bar")
+    group = parser.add_argument_group("evaluation, as in killick evaluate")
+    add = group.add_argument
+    add("--suite", **NAMES, dest="suites", help=f"comma-separated; default: {suites}")
+    add("--limit", **NUMBER, help=f"at most N images of each set; default: {limit}")
+    add("--references", **NUMBER, help=f"references of anchored models ({references})")
+    add_shared(group, *_SHARED_EVALUATION)
 
 
 def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:
     """The given options of evaluation, as arguments of `killick.evaluate`."""
-    found: dict[str, Any] = {
-        "references": options.references,
-        "limit": options.limit,
-        "suites": options.suite,
-        "corruptions": options.corruptions,
-        "severities": read_numbers("--severities", options.severities),
-        "ood": dict(options.ood),
-        "shift": dict(options.shift),
-        "corruption_files": options.corruption_files,
-        "cbar_files": options.cbar_files,
-    }
-    return {name: value for name, value in found.items() if value not in (None, (), {})}
+    names = ("suites", "limit", "references", *_SHARED_EVALUATION)
+    found = {n: getattr(options, n) for n in (n.strip("-").replace("-", "_") for n in names)}
+    return {name: value for name, value in found.items() if value not in (None, ())}
+
+
+def read_shared_settings(words: list[str]) -> dict[str, Any]:
+    """The settings of a recipe that all jobs share."""
+    from killick.cli.train import parse_overrides
+
+    settings = parse_overrides(words)
+    if "seed" in settings:
+        raise OptionError("this command takes --seeds 0,1,..., not --seed.")
+    return settings
 
 
 def add_execution(parser: argparse.ArgumentParser) -> None:
     """Add the options of where jobs run."""
-    add_argument = parser.add_argument_group("where it runs").add_argument
-    add_argument("--jobs", metavar="N", type=int, help="jobs at once; default: one per core or GPU")
-    add_argument(
+    add = parser.add_argument_group("where it runs").add_argument
+    add("--jobs", **NUMBER, help="jobs at once; default: one per core or GPU")
+    add(
         "--part",
         metavar="I/N",
         type=_read_part,
-        help="run only every N-th job, from the I-th on; for Slurm arrays:"
-        " --part $SLURM_ARRAY_TASK_ID/8",
+        help="every N-th job, from the I-th on; in Slurm arrays: --part $SLURM_ARRAY_TASK_ID/8",
     )
-    add_argument(
-        "--engine", choices=["local", "ray"], default="local", help="ray: a Ray cluster (local)"
-    )
-    add_argument("--cpus", metavar="N", type=int, help="with ray: cores per job (1)")
-    add_argument(
-        "--gpus", metavar="SHARE", type=float, help="with ray: GPUs per job, as 0.25; default: 1"
-    )
-    add_argument(
-        "--address", metavar="ADDRESS", help="with ray: of the cluster; default: the one found"
-    )
-    add_argument("--dry-run", action="store_true", help="list the jobs and stop")
+    add("--engine", choices=["local", "ray"], default="local", help="ray: a Ray cluster (local)")
+    add("--cpus", **NUMBER, help="with ray: cores per job (1)")
+    add("--gpus", metavar="SHARE", type=float, help="with ray: GPUs per job, as 0.25 (1)")
+    add("--address", metavar="ADDRESS", help="with ray: of the cluster; default: the one found")
+    add("--dry-run", **FLAG, help="list the jobs and stop")
     add_shared(parser, "--device", "--quiet")
 
 

@@ -10,8 +10,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from killick.cli.parser import describe
+from killick.cli.parser import Parser, describe
 
+HELP = "list recipes, data, networks, corruptions, metrics, ..."
+USAGE = "killick list [KIND] [--json]"
 EXAMPLES = """\
 examples:
   killick list                            everything
@@ -27,15 +29,8 @@ LIBRARIES = {
 Entry = dict[str, Any]
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="list recipes, data, networks, corruptions, metrics, ...",
-        description="List everything that has a name.",
-        epilog=EXAMPLES,
-        usage="killick list [KIND] [--json]",
-    )
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
     parser.add_argument(
         "kind", nargs="?", metavar="KIND", choices=list(KINDS), help=f"one of {', '.join(KINDS)}"
     )
@@ -72,7 +67,7 @@ def _plain(names: dict[str, str]) -> list[Entry]:
 
 
 def _registered(place: str) -> list[Entry]:
-    """The entries of a registry, `module:NAME`."""
+    """The entries of a registry or dictionary, `module:NAME`."""
     module, _, name = place.partition(":")
     return [_entry(*each) for each in getattr(import_module(f"killick.{module}"), name).items()]
 
@@ -96,12 +91,6 @@ def _networks() -> list[Entry]:
     own = {f"{name}:NAME": f"of {where}" for name, where in own_libraries().items()}
     killicks = [_entry(f"killick:{name}", make) for name, make in NETWORKS.items()]
     return killicks + _plain(LIBRARIES | own)
-
-
-def _suites() -> list[Entry]:
-    from killick.evaluation.evaluation_settings import EVALUATION_SUITES
-
-    return _plain(EVALUATION_SUITES)
 
 
 def _corruptions() -> list[Entry]:
@@ -141,7 +130,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "components": partial(_registered, "protocols:COMPONENTS"),
     "arms": _arms,
     "studies": _studies,
-    "suites": _suites,
+    "suites": partial(_registered, "evaluation.evaluation_settings:EVALUATION_SUITES"),
     "corruptions": _corruptions,
     "scores": partial(_registered, "metrics.metric_registry:SCORES"),
     "metrics": partial(_registered, "metrics.metric_registry:METRICS"),

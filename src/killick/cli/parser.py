@@ -12,24 +12,22 @@ from killick.errors import OptionError, suggest
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that raises `OptionError` and suggests the likely spelling.
 
-    `fill` is called before the parser first parses or prints help. It adds what takes long to know,
-    such as the options of one study or a list of settings.
+    `filler` is called before the parser first parses or prints help. It adds what takes long to
+    know, such as the options of one study or a list of settings.
     """
 
-    def __init__(
-        self, *arguments: Any, fill: "Callable[[Parser], None] | None" = None, **keywords: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
         keywords.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         keywords.setdefault("allow_abbrev", False)
         super().__init__(*arguments, **keywords)
-        self._fill = fill
+        self.filler: Callable[[Parser], None] | None = None
         self.set_defaults(parser=self)  # the innermost one stays: that of a command or a study
 
     def fill(self) -> None:
         """Add what takes long to know, once."""
-        fill, self._fill = self._fill, None
-        if fill is not None:
-            fill(self)
+        filler, self.filler = self.filler, None
+        if filler is not None:
+            filler(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in `argparse`, with everything filled in."""

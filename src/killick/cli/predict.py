@@ -5,9 +5,10 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from killick.cli.arguments import add_shared
+from killick.cli.arguments import FLAG, NUMBER, add_shared
+from killick.cli.parser import Parser
 from killick.errors import OptionError
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "csv")
 ONLY = ("in", "out", "broken")
+HELP = "label images, with confidence, uncertainty and OOD detection"
+USAGE = "killick predict MODEL IMAGES ... [options]"
 EXAMPLES = """\
 examples:
   killick predict runs/mine photo.jpg
@@ -37,38 +40,27 @@ fields of each image:
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="label images, with confidence, uncertainty and OOD detection",
-        description="Label images, with confidence, uncertainty and OOD detection.",
-        epilog=EXAMPLES,
-        usage="killick predict MODEL IMAGES ... [options]",
-    )
-    add_argument = parser.add_argument
-    add_argument("model", metavar="MODEL", help="a Killick folder or run, or an exported model")
-    add_argument(
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a Killick folder or run, or an exported model")
+    add(
         "images",
         metavar="IMAGES",
         nargs="+",
         help="files; folders, for all images below; patterns in quotes; - for a list on stdin",
     )
-    add_argument("-0", "--null", action="store_true", help="the list on stdin is NUL-separated")
-    add_argument("--references", metavar="K", type=int, help="references to average over (1)")
-    add_argument("--batch", metavar="N", type=int, help="images of a forward pass")
-    add_argument("--workers", metavar="N", type=int, help="threads that read images")
+    add("-0", "--null", **FLAG, help="the list on stdin is NUL-separated")
+    add("--references", metavar="K", type=int, help="references to average over (1)")
+    add("--batch", **NUMBER, help="images of a forward pass")
+    add("--workers", **NUMBER, help="threads that read images")
     add_shared(parser, "--device", "--trust", "--quiet")
-    add_argument = parser.add_argument_group("output").add_argument
-    add_argument(
-        "--format",
-        choices=FORMATS,
-        help="default: by the suffix of --output; a table on a terminal; JSON lines elsewhere",
-    )
-    add_argument("--output", metavar="FILE", type=Path, help="write to this file")
-    add_argument("--top", metavar="N", type=int, default=0, help="the N most likely classes")
-    add_argument("--probabilities", action="store_true", help="those of all classes, in order")
-    add_argument("--only", choices=ONLY, help="in or out of distribution, or unreadable images")
+    add = parser.add_argument_group("output").add_argument
+    add("--format", choices=FORMATS, help="default: as --output ends; a table on a terminal; json")
+    add("--output", metavar="FILE", type=Path, help="write to this file")
+    add("--top", **NUMBER, default=0, help="the N most likely classes")
+    add("--probabilities", **FLAG, help="those of all classes, in order")
+    add("--only", choices=ONLY, help="in or out of distribution, or unreadable images")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:

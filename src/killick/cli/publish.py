@@ -3,11 +3,13 @@
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
 
-from killick.cli.arguments import add_shared
+from killick.cli.arguments import FLAG, FOLDER, REFERENCE_KINDS, add_shared
+from killick.cli.parser import Parser
 from killick.errors import OptionError
 
+HELP = "write a folder for the Hugging Face hub, with a model card"
+USAGE = "killick publish MODEL --output FOLDER [--push OWNER/NAME] [options]"
 EXAMPLES = """\
 examples:
   killick publish runs/mine --output published/mine --license apache-2.0
@@ -26,43 +28,17 @@ mean or synthetic replaces them; earlier results do not hold then. To measure ag
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="write a folder for the Hugging Face hub, with a model card",
-        description="Write a model folder for the Hugging Face hub, with a model card.",
-        epilog=EXAMPLES,
-        usage="killick publish MODEL --output FOLDER [--push OWNER/NAME] [options]",
-    )
-    add_argument = parser.add_argument
-    add_argument("model", metavar="MODEL", help="a Killick folder or run")
-    add_argument(
-        "--output",
-        metavar="FOLDER",
-        type=Path,
-        required=True,
-        help="written as a whole; one published before is replaced",
-    )
-    add_argument(
-        "--rows", metavar="FILE_OR_RUN", type=Path, help="results (default: the rows of the run)"
-    )
-    add_argument(
-        "--license", "--licence", metavar="NAME", help="as the hub names it, such as apache-2.0"
-    )
-    add_argument(
-        "--references",
-        choices=["stored", "mean", "synthetic"],
-        default="stored",
-        help="those of the model (stored), or ones that show no training image",
-    )
-    add_argument(
-        "--data",
-        metavar="DATA",
-        help="to make mean or synthetic references from (default: the training data)",
-    )
-    add_argument("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face hub")
-    add_argument("--private", action="store_true", help="with --push: a new repository is private")
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a Killick folder or run")
+    add("--output", **FOLDER, required=True, help="one published before is replaced")
+    add("--rows", metavar="FILE_OR_RUN", type=Path, help="results (default: the rows of the run)")
+    add("--license", "--licence", metavar="NAME", help="as the hub names it, such as apache-2.0")
+    add("--references", **REFERENCE_KINDS)
+    add("--data", metavar="DATA", help="to make references from (default: the training data)")
+    add("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face hub")
+    add("--private", **FLAG, help="with --push: a new repository is private")
     add_shared(parser, "--quiet")
 
 

@@ -4,11 +4,13 @@ import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from killick.cli.arguments import add_shared
+from killick.cli.parser import Parser
 from killick.errors import OptionError
 
+HELP = "write one HTML page about evaluated runs, side by side"
+USAGE = "killick report RUNS [RUNS ...] [--output FOLDER_OR_FILE] [--baseline ARM] [options]"
 EXAMPLES = """\
 examples:
   killick report runs/compare                            all runs in a folder, side by side
@@ -22,35 +24,24 @@ and their numbers are written beside the page, as SVG and CSV files.
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="write one HTML page about evaluated runs, side by side",
-        description="Write a report about runs: tables, figures, examples and provenance.",
-        epilog=EXAMPLES,
-        usage="killick report RUNS [RUNS ...] [--output FOLDER_OR_FILE] [--baseline ARM] [options]",
-    )
-    add_argument = parser.add_argument
-    add_argument(
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add(
         "runs",
         nargs="+",
         type=Path,
         metavar="RUNS",
         help="run folders, files of rows, or folders that hold run folders",
     )
-    add_argument(
+    add(
         "--output",
         type=Path,
         metavar="FOLDER_OR_FILE",
         help="a folder, or a file NAME.html (default: the folder given, or report/ for several)",
     )
-    add_argument(
-        "--baseline",
-        metavar="ARM",
-        help="differences are to this arm or run (default: standard training)",
-    )
-    add_argument("--title", metavar="TEXT", help="of the page")
+    add("--baseline", metavar="ARM", help="to which differences are (default: standard training)")
+    add("--title", metavar="TEXT", help="of the page")
     add_shared(parser, "--quiet")
 
 
@@ -60,9 +51,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.report.writer import write_report
     from killick.results.run_folder import find_runs
 
-    place = options.runs[0]
-    output = options.output or (place if options.runs == [place] and place.is_dir() else "report")
-    output = Path(output)
+    place, *others = options.runs
+    output = options.output or (place if place.is_dir() and not others else Path("report"))
     if options.output is None and (output / "study.json").exists():
         raise OptionError(
             f"{output} holds the report of a study. Write this one elsewhere: --output FOLDER."

@@ -8,29 +8,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import read_names, read_numbers
+from killick.cli.arguments import FOLDER, SEEDS, name_folder
 from killick.cli.job_options import (
     add_evaluation,
     add_execution,
     print_outcome,
     read_evaluation,
     read_execution,
+    read_shared_settings,
     show_jobs,
 )
 from killick.cli.parser import Parser, describe
-from killick.errors import OptionError, suggest
 from killick.studies import find_study, study_names
 from killick.studies.study import SIZES, Plan, Study, make_plan
 
+HELP = "an experiment of the paper: trains it, and makes the figure or table"
+USAGE = "killick study NAME [--size SIZE] [--recipe RECIPE] [--data DATA] [--SETTING VALUE]"
 EXAMPLES = """\
 examples:
   killick study                                  all studies, a line each
   killick study alpha                            on embedded images, minutes
-  killick study alpha --dry-run                  the jobs it would run
   killick study alpha --help                     its own options
   killick study reference-size --recipe cifar10-resnet18 --data pack:cifar10.npz --seeds 0,1,2
   killick study label-noise --size paper --data cifar100 --data.root DATA --jobs 4
-  killick study landscape --points 25 --epochs 20
 
 A study trains what the paper trained for a table or figure, evaluates it, and writes report.html
 with the paper's values beside ours. Sizes: small (default: embedded images, minutes on two cores),
@@ -39,26 +39,19 @@ resumes an interrupted study. Settings of the recipe are options too, as in kill
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`; a study is imported only for its own options."""
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
     names = study_names()
-    parser = commands.add_parser(
-        name,
-        help="an experiment of the paper: trains it, and makes the figure or table",
-        description="Run one of the paper's experiments, and make its figure or table.",
-        epilog=EXAMPLES,
-        usage="killick study NAME [--size SIZE] [--recipe RECIPE] [--data DATA] [--SETTING VALUE]",
-    )
     studies = parser.add_subparsers(
         dest="study", title="studies", metavar="NAME", prog="killick study", help=", ".join(names)
     )
     for each in names:
-        studies.add_parser(
+        study = studies.add_parser(
             each,
             usage=f"killick study {each} [--size {{{','.join(SIZES)}}}] [--recipe RECIPE]\n"
             "           [--data DATA] [--seeds 0,1] [--SETTING VALUE ...] [options]",
-            fill=partial(_add_options, each),
         )
+        study.filler = partial(_add_options, each)
 
 
 def _add_options(name: str, parser: Parser) -> None:
@@ -67,17 +60,11 @@ def _add_options(name: str, parser: Parser) -> None:
     item = study.item or "Beyond the paper"
     parser.description = textwrap.fill(f"{study.title} {item}: {study.about}.", 80)
     parser.epilog = _describe_sizes(study)
-    add_argument = parser.add_argument
-    add_argument("--size", choices=SIZES, default="small", help="of the experiment (small)")
-    add_argument(
-        "--recipe",
-        metavar="NAME_OR_FILE",
-        help="shared by all arms; its settings are options too, as in killick train: --epochs 60",
-    )
-    add_argument("--seeds", metavar="0,1,...", type=read_names, help="of each arm")
-    add_argument(
-        "--output", metavar="FOLDER", type=Path, help="default: studies/, by name, size and data"
-    )
+    add = parser.add_argument
+    add("--size", choices=SIZES, default="small", help="of the experiment (small)")
+    add("--recipe", metavar="NAME_OR_FILE", help="shipped, or a YAML file (by size)")
+    add("--seeds", **SEEDS, help="of each arm")
+    add("--output", **FOLDER, help="default: studies/, by name, size and data")
     add_evaluation(parser, suites=",".join(study.suites), limit="by size", references="1")
     group = parser.add_argument_group("options of this study")
     small, usual = study.at_size("small").options, study.options()
@@ -114,28 +101,17 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.study is None:
         print(_list_studies())
         return 0
-    from killick.cli.train import parse_overrides
     from killick.experiments.jobs import refuse_idle
-    from killick.training.recipe_files import settings
 
     study = find_study(options.study)
-    given, chosen = parse_overrides(rest), _read_options(study, options)
-    if "seed" in given:
-        raise OptionError("studies take --seeds 0,1,..., not --seed.")
-    for name in given:
-        if name not in settings():
-            near = suggest(name, [*(each.name for each in fields(study.options)), *settings()])
-            raise OptionError(
-                f"killick study {study.name} has no option --{name.replace('_', '-')}{near}. See"
-                f" killick study {study.name} --help."
-            )
+    given = read_shared_settings(rest)
     plan = make_plan(
         study,
         options.size,
         recipe=options.recipe,
         settings=given,
-        options=chosen,
-        seeds=read_numbers("--seeds", options.seeds),
+        options=_read_options(study, options),
+        seeds=options.seeds,
         evaluation=read_evaluation(options),
     )
     from killick.studies.study_runner import plan_jobs, run_study
@@ -160,7 +136,7 @@ def _read_options(study: Study, options: argparse.Namespace) -> dict[str, Any]:
     for each in fields(study.options):
         value = getattr(options, f"option_{each.name}", getattr(options, each.name, None))
         if value not in (None, (), [], {}):
-            found[each.name] = ",".join(value) if isinstance(value, tuple) else value
+            found[each.name] = ",".join(map(str, value)) if isinstance(value, tuple) else value
     return found
 
 
@@ -176,10 +152,9 @@ def _list_studies() -> str:
 def _folder_name(plan: Plan, recipe: str | None) -> str:
     """By study, size or recipe, and data; with a digest of what else was changed."""
     usual = make_plan(plan.study, plan.size, recipe=recipe)
-    kind, _, place = str(plan.settings.get("data.name", "")).partition(":")
-    words = [plan.study.name, plan.size if recipe is None else Path(recipe).stem]
-    words += [Path(place.partition("#")[0]).stem or kind]
+    size = plan.size if recipe is None else Path(recipe).stem
+    name = name_folder(str(plan.settings.get("data.name", "")), plan.study.name, size)
     changed = [(each.settings, each.options, each.evaluation) for each in (plan, usual)]
-    if repr(changed[0]) != repr(changed[1]):
-        words.append(hashlib.sha256(repr(changed[0]).encode()).hexdigest()[:6])
-    return "-".join("".join(c if c.isalnum() or c in "-_" else "_" for c in w) for w in words if w)
+    if repr(changed[0]) == repr(changed[1]):
+        return name
+    return f"{name}-{hashlib.sha256(repr(changed[0]).encode()).hexdigest()[:6]}"

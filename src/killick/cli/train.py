@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import add_shared
+from killick.cli.arguments import FLAG, FOLDER, add_shared, name_folder
 from killick.cli.parser import Parser, describe
 from killick.errors import OptionError
 from killick.protocols.base import COMPONENTS
@@ -21,6 +21,8 @@ from killick.training.recipe_files import (
     to_yaml,
 )
 
+HELP = "train one model: standard, anchored, or with masked references"
+USAGE = "killick train [--recipe NAME_OR_FILE] [--SETTING VALUE ...] [options]"
 EXAMPLES = """\
 examples:
   killick train                                             shapes on a CPU, in less than a minute
@@ -32,25 +34,17 @@ examples:
 """
 
 
-def add(commands: Any, name: str) -> None:
-    """Add this command to the parser of `killick`."""
-    parser = commands.add_parser(
-        name,
-        help="train one model: standard, anchored, or with masked references",
-        description="Train a model from a recipe and write a run folder.",
-        usage="killick train [--recipe NAME_OR_FILE] [--SETTING VALUE ...] [options]",
-        fill=_add_epilog,
-    )
-    add_argument = parser.add_argument
-    add_argument(
+def add(parser: Parser) -> None:
+    """Add the options of this command."""
+    parser.filler = _add_epilog
+    add = parser.add_argument
+    add(
         "--recipe",
         metavar="NAME_OR_FILE",
         help="a shipped recipe or a YAML file (default: shapes-small; finetune with --from)",
     )
-    add_argument(
-        "--output", metavar="FOLDER", type=Path, help="the run folder (default: under runs/)"
-    )
-    add_argument(
+    add("--output", **FOLDER, help="the run folder (default: under runs/)")
+    add(
         "--from",
         dest="start",
         metavar="FOLDER_OR_FILE",
@@ -58,8 +52,8 @@ def add(commands: Any, name: str) -> None:
         help="start from a trained network: a Killick folder, OWNER/NAME on the hub, .safetensors or"
         " a saved state_dict. It is anchored exactly. A run brings its data settings along",
     )
-    add_argument("--resume", metavar="FOLDER", type=Path, help="continue the run in this folder")
-    add_argument("--print-recipe", action="store_true", help="print the resolved recipe and stop")
+    add("--resume", **FOLDER, help="continue the run in this folder")
+    add("--print-recipe", **FLAG, help="print the resolved recipe and stop")
     add_shared(parser, "--device", "--quiet")
 
 
@@ -146,11 +140,10 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
 def _name(recipe_name: str, recipe: Recipe) -> str:
     protocol = recipe.protocol
     target = f"-{protocol.target}" if hasattr(protocol, "target") else ""
-    data = ""
-    if recipe_name in shipped() and recipe.data.name != load_recipe(recipe_name).data.name:
-        kind, _, place = recipe.data.name.partition(":")
-        data = "-" + "".join(c if c.isalnum() else "_" for c in Path(place).stem or kind)
-    return f"{recipe_name}{data}-{protocol.name}{target}-seed{recipe.seed}"
+    data = recipe.data.name
+    if recipe_name not in shipped() or data == load_recipe(recipe_name).data.name:
+        data = ""
+    return f"{name_folder(data, recipe_name)}-{protocol.name}{target}-seed{recipe.seed}"
 
 
 def _add_epilog(parser: Parser) -> None:
