@@ -126,7 +126,7 @@ def test_what_a_file_has_decided_is_not_asked_for(exports, options, expected):
 
 
 def test_files_that_cannot_be_asked_are_refused_by_name(exports, tmp_path, monkeypatch, capsys):
-    with pytest.raises(OptionError, match="to be told to trust"):
+    with pytest.raises(OptionError, match="--trust"):
         killick.evaluate(exports(format="torch", k=1), "shapes", ("clean",), quiet=True)
     with pytest.raises(StorageError, match="found nothing there"):
         killick.evaluate(tmp_path / "gone.onnx", "shapes", ("clean",), quiet=True)

@@ -434,7 +434,7 @@ def test_a_standard_model_and_floats_and_vectors_can_be_exported(tmp_path):
     net = killick.nets.create("killick:resnet_small", num_classes=3)
     standard = killick.standard(net, ((0.5,) * 3, (0.2,) * 3), image_shape=(3, 16, 16)).eval()
     exported = export(standard, tmp_path / "standard")
-    assert (exported.k, exported.about.references) == (0, "none: a standard model")
+    assert (exported.about.k, exported.about.references) == (0, "none: a standard model")
     x = make_examples((3, 16, 16), "uint8")
     with torch.no_grad():
         assert torch.allclose(exported(x)["logits"], standard(x), atol=1e-5)
@@ -618,12 +618,12 @@ def test_what_is_no_export_is_told(exports, tmp_path):
     words = {
         "broken.onnx": "onnxruntime refuses it",
         "empty.onnx": "onnxruntime refuses it",
-        "broken.pt2": "another or a damaged one",
-        "foreign.onnx": "something else",
+        "broken.pt2": "not a .pt2 file",
+        "foreign.onnx": "metadata",
         "newer.onnx": "version",
         "damaged.onnx": "metadata",
         "note.txt": ".onnx or .pt2",
-        "nothing": "neither",
+        "nothing": "found nothing there",
         "missing.onnx": "found nothing there",
     }
     for name, word in words.items():
@@ -708,7 +708,7 @@ def test_the_check_asks_one_by_one_too(exports, tmp_path):
 
 def test_a_missing_library_is_named(shapes_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(InstallError, match=r"found no onnxscript.*killick\[export\]"):
+    with pytest.raises(InstallError, match=r"need onnxscript.*killick\[export\]"):
         export(shapes_run, tmp_path / "out", limit=20)
 
 

@@ -343,9 +343,9 @@ def _open_exported(
             f"{path} takes {about.takes} of shape {about.image_shape}, not uint8 RGB images. Make"
             " its model with normalize=(mean, std), and export it again."
         )
-    if references not in (None, exported.k or 1):
+    if references not in (None, exported.about.k or 1):
         raise OptionError(
-            f"{path} was exported with {exported.k or 1} references, found {references}. Leave the"
+            f"{path} was exported with {exported.about.k or 1} references, found {references}. Leave the"
             " option out, or export the model again."
         )
     own_name = file.absolute().parent.name if file.name in FILES.values() else file.stem
@@ -357,7 +357,7 @@ def _open_exported(
         device,
         PlainView(about.image_shape[-1], about.resize, about.interpolation),
         about.class_names,
-        exported.k or None,
+        exported.about.k or None,
         {"network": about.network, "protocol": "exported", "reference_policy": about.references},
         weights,
         exported.classes,

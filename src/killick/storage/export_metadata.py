@@ -31,47 +31,28 @@ OUTPUTS = ("logits", "probabilities", "energy", "std", "in_distribution")
 
 @dataclass(frozen=True)
 class ExportMetadata:
-    """All that one must know to use a file.
-
-    Attributes:
-        image_shape: Of one image, channels first.
-        takes: "uint8", 0 to 255, normalized inside; or "float32", in the network's own space.
-        outputs: Their names, in their order.
-        k: How many references it averages over; 0 for a standard model.
-        references: What they are, and what that means for whoever passes the file on.
-        resize: What the shorter side of an image is resized to before the center crop.
-        threshold: The energy where in-distribution ends, if that was fitted.
-        weights: The digest of the model's weights, as in rows.
-        measured: How it compares with the model it came from.
-    """
+    """All that one must know to use a file."""
 
     name: str
     file_format: str
     precision: str
     network: str
-    image_shape: tuple[int, ...]
-    takes: str
-    outputs: tuple[str, ...]
-    k: int
-    references: str
+    image_shape: tuple[int, ...]  # channels first
+    takes: str  # "uint8", 0 to 255, normalized inside; or "float32", in the network's own space
+    outputs: tuple[str, ...]  # their names, in their order
+    k: int  # references it averages over; 0 for a standard model
+    references: str  # what they are, and what that means for whoever passes the file on
     class_names: tuple[str, ...] | None
-    resize: int | None
+    resize: int | None  # of the shorter side, before the center crop
     interpolation: str
     threshold: Threshold | None
-    weights: str
-    measured: dict[str, Any] = field(default_factory=dict)
+    weights: str  # their digest, as in rows
+    measured: dict[str, Any] = field(default_factory=dict)  # agreement with the model
     made_with: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """As it is stored."""
         return json.dumps({"format": FORMAT, "version": VERSION, **asdict(self)}, indent=2)
-
-
-def _are_outputs(value: object) -> bool:
-    """Whether they are outputs of a deployed network, in its order, logits first."""
-    return isinstance(value, list) and value == [
-        name for name in OUTPUTS if name == "logits" or name in value
-    ]
 
 
 _CHECKS: dict[str, Check] = {
@@ -80,7 +61,10 @@ _CHECKS: dict[str, Check] = {
     "precision": lambda value: value in PRECISIONS,
     "takes": lambda value: value in TAKES,
     "image_shape": is_shape,
-    "outputs": _are_outputs,
+    # In the order of a deployed network, logits first.
+    "outputs": lambda value: (
+        isinstance(value, list) and value == [n for n in OUTPUTS if n == "logits" or n in value]
+    ),
     "k": partial(is_whole, least=0, most=MOST_REFERENCES),
     "class_names": optional(lambda value: are_texts(value) and len(value) > 1),
     "resize": optional(partial(is_whole, least=1, most=LARGEST_RESIZE)),
@@ -100,16 +84,9 @@ def read_metadata(text: str, where: object) -> ExportMetadata:
             raise ValueError(f"format {show(kind)}, version {show(version)}, not {VERSION}")
         for key in find_bad(found, _CHECKS):
             raise ValueError(f"{key} is {show(found.get(key))}")
-        threshold, names = found["threshold"], found["class_names"]
-        return ExportMetadata(
-            **{
-                **found,
-                "image_shape": tuple(found["image_shape"]),
-                "outputs": tuple(found["outputs"]),
-                "class_names": None if names is None else tuple(names),
-                "threshold": None if threshold is None else Threshold(**threshold),
-            }
-        )
+        found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+        threshold = found.pop("threshold")
+        return ExportMetadata(**found, threshold=threshold and Threshold(**threshold))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
         raise StorageError(
             f"cannot open {where}: its metadata is not what killick export writes"

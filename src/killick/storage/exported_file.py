@@ -1,5 +1,6 @@
 """Running what was exported: ONNX by onnxruntime, .pt2 by torch, behind one face."""
 
+import importlib
 import os
 import warnings
 import zipfile
@@ -36,11 +37,6 @@ class Exported:
         self.classes = self._count_classes()
 
     @property
-    def k(self) -> int:
-        """How many references it averages over; 0 for a standard model."""
-        return self.about.k
-
-    @property
     def threshold(self) -> Threshold | None:
         """Where in-distribution ends, if that was fitted."""
         return self.about.threshold
@@ -68,37 +64,37 @@ class Exported:
 
     def _count_classes(self) -> int:
         """How many logits there are; the file must do what it says of itself with an image."""
-        about, start = self.about, f"cannot open {self.path}:"
+        about = self.about
         try:
             found = self(torch.zeros(1, *about.image_shape, dtype=getattr(torch, about.takes)))
+            classes = found["logits"].shape[-1]
+            for name, values in found.items():
+                wanted = (1,) if name in ("energy", "in_distribution") else (1, classes)
+                if values.shape != wanted or classes < 2:
+                    shape = tuple(values.shape)
+                    raise ShapeError(f"expected {name} of shape {wanted}, found {shape}")
+            if about.class_names is not None and len(about.class_names) != classes:
+                raise ShapeError(f"expected {classes} class names, found {len(about.class_names)}")
         except Exception as problem:  # whatever a runtime raises for a file that is damaged
             raise StorageError(
-                f"{start} it does not run on one {about.takes} image of shape {about.image_shape},"
-                f" as it says it does ({one_line(problem)}). Export the model again."
+                f"cannot open {self.path}: it does not run on one {about.takes} image of shape"
+                f" {about.image_shape}, as it says it does ({one_line(problem)}). Export the model"
+                " again."
             ) from None
-        classes = found["logits"].shape[-1] if found["logits"].ndim else 0
-        for name, values in found.items():
-            wanted = (1,) if name in ("energy", "in_distribution") else (1, classes)
-            if values.shape != wanted or classes < 2:
-                raise StorageError(
-                    f"{start} expected {name} of shape {wanted} for one image, found"
-                    f" {tuple(values.shape)}. Export the model again."
-                )
-        if about.class_names is not None and len(about.class_names) != classes:
-            raise StorageError(
-                f"{start} expected {classes} class names, one for each logit, found"
-                f" {len(about.class_names)}. Export the model again."
-            )
         return classes
 
 
 def is_export(path: Path) -> bool:
     """Whether a path is a file of `killick export`, or the folder it lies in."""
     if path.is_dir():
-        return not (path / "config.json").exists() and any(
-            (path / name).is_file() for name in FILES.values()
-        )
+        return not (path / "config.json").exists() and bool(_list_exports(path))
     return path.suffix.lower() in SUFFIXES
+
+
+def _list_exports(path: Path) -> list[Path]:
+    """The exported files in a folder; or the file itself."""
+    files = [path / name for name in FILES.values()] if path.is_dir() else [path]
+    return [file for file in files if file.is_file() and file.suffix.lower() in SUFFIXES]
 
 
 def open_export(path: Path, *, device: str = "cpu", trust: bool = False) -> Exported:
@@ -113,42 +109,25 @@ def open_export(path: Path, *, device: str = "cpu", trust: bool = False) -> Expo
     Raises:
         StorageError: If it is not there, damaged, or not made by Killick.
     """
-    path = _find_file(path)
+    found = _list_exports(path)
+    if len(found) != 1:
+        there = "both; name one of them" if found else "nothing there"
+        raise StorageError(
+            f"cannot open {path}: expected a file of `killick export`, .onnx or .pt2, found {there}."
+        )
+    (path,) = found
     if SUFFIXES[path.suffix.lower()] == "onnx":
         session = _start_session(path, device)
-        note = session.get_modelmeta().custom_metadata_map.get(KEY)
-        if note is None:
-            raise StorageError(
-                f"cannot open {path}: expected an ONNX file of `killick export`, found one of"
-                " something else, which does not say what images it takes."
-            )
+        note = session.get_modelmeta().custom_metadata_map.get(KEY, "")
         return Exported(path, read_metadata(note, path), session, torch.device("cpu"))
     about = read_metadata(_read_note(path), path)
     if not trust:
         raise OptionError(
-            f"expected to be told to trust {path}: torch's .pt2 files can run code when they are"
-            " loaded. If you know who made it, pass --trust (trust=True); ONNX files need no trust."
+            f"torch's .pt2 files can run code when they are loaded. If you know who made {path},"
+            " pass --trust (trust=True); ONNX files need no trust."
         )
     where = torch.device(device)
     return Exported(path, about, _read_program(path, where), where)
-
-
-def _find_file(path: Path) -> Path:
-    if path.is_dir():
-        found = [path / name for name in FILES.values() if (path / name).is_file()]
-        if len(found) != 1:
-            raise StorageError(
-                f"cannot open {path}: expected {' or '.join(FILES.values())} in it, found"
-                f" {'both; name one of them' if found else 'neither'}."
-            )
-        return found[0]
-    if not path.is_file():
-        raise StorageError(f"cannot open {path}: expected an exported file, found nothing there.")
-    if path.suffix.lower() not in SUFFIXES:
-        raise StorageError(
-            f"cannot open {path}: expected a file of `killick export`, .onnx or .pt2."
-        )
-    return path
 
 
 def _start_session(path: Path, device: str) -> Any:
@@ -162,16 +141,14 @@ def _start_session(path: Path, device: str) -> Any:
     if device.startswith("cuda"):
         if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
             raise InstallError(
-                "expected an onnxruntime that knows CUDA for device 'cuda', found one for CPUs."
-                " Install onnxruntime-gpu, or take --device cpu."
+                "this onnxruntime is for CPUs. Install onnxruntime-gpu, or use --device cpu."
             )
         providers.insert(0, "CUDAExecutionProvider")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as problem:  # onnxruntime has many kinds, none of them documented
         raise StorageError(
-            f"cannot open {path}: onnxruntime refuses it ({one_line(problem)}). Export the model"
-            " again."
+            f"cannot open {path}: onnxruntime refuses it ({one_line(problem)})."
         ) from None
 
 
@@ -179,11 +156,10 @@ def require_onnx(*names: str) -> None:
     """Refuse to go on without these libraries."""
     for name in names:
         try:
-            __import__(name)
+            importlib.import_module(name)
         except ImportError as problem:
             raise InstallError(
-                f"expected onnx, onnxscript and onnxruntime for ONNX files, found no {name}. Install"
-                " them: pip install 'killick[export]'."
+                f"ONNX files need {name}. Install it: pip install 'killick[export]'."
             ) from problem
 
 
@@ -208,8 +184,7 @@ def _read_note(path: Path) -> str:
             if archive.getinfo(name).file_size > _LARGEST_NOTE:
                 raise ValueError("its metadata are too large")
             return archive.read(name).decode()
-    except (OSError, ValueError, StopIteration, zipfile.BadZipFile, RuntimeError) as problem:
+    except Exception as problem:  # whatever zipfile raises for a damaged file
         raise StorageError(
-            f"cannot open {path}: expected a .pt2 file of `killick export`, found another or a"
-            f" damaged one ({one_line(problem)})."
+            f"cannot open {path}: not a .pt2 file of `killick export` ({one_line(problem)})."
         ) from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from killick.errors import InstallError, OptionError, StorageError, one_line
+from killick.errors import InstallError, StorageError, one_line
 
 _PART = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@(\S+))?", re.ASCII)
@@ -51,11 +51,6 @@ def read_hub_name(given: str | os.PathLike[str], revision: str | None = None) ->
     found = _NAME.fullmatch(given if isinstance(given, str) else Path(given).as_posix())
     if found is None or "--" in found[1] or ".." in found[1]:
         return None
-    if revision is not None and found[2] not in (None, revision):
-        raise OptionError(
-            f"expected one revision of {found[1]}, found {found[2]!r} in its name and"
-            f" revision={revision!r}."
-        )
     return HubName(found[1], revision or found[2])
 
 

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
-
-from killick.core.image_model import Threshold
 
 LARGEST_IMAGE = 2**26  # numbers
 MOST_REFERENCES = 10**4
@@ -56,13 +55,16 @@ def is_shape(value: object) -> bool:
     )
 
 
-def is_threshold(value: object) -> bool:
-    """Whether it holds the fields of a `Threshold`."""
-    return (
-        isinstance(value, dict)
-        and value.keys() == Threshold.__dataclass_fields__.keys()
-        and is_number(value["energy"])
-        and is_number(value["acceptance"], 0, 1)
-        and is_whole(value["k"], 1, MOST_REFERENCES)
-        and is_text(value["fitted_on"])
+def is_record(**checks: Check) -> Check:
+    """Whether it is a dictionary of these keys and no others, whose values pass."""
+    return lambda value: (
+        isinstance(value, dict) and value.keys() == checks.keys() and not find_bad(value, checks)
     )
+
+
+is_threshold = is_record(
+    energy=is_number,
+    acceptance=partial(is_number, least=0, most=1),
+    k=partial(is_whole, least=1, most=MOST_REFERENCES),
+    fitted_on=is_text,
+)

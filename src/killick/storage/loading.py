@@ -30,6 +30,7 @@ from killick.storage.json_checks import (
     are_numbers,
     are_texts,
     find_bad,
+    is_record,
     is_shape,
     is_text,
     is_threshold,
@@ -49,22 +50,12 @@ _CHECKS: dict[str, Check] = {
     "kind": lambda value: value in ("anchored", "standard"),
     "image_shape": is_shape,
     "stems": optional(are_texts),
-    "normalize": optional(
-        lambda value: (
-            isinstance(value, dict) and all(are_numbers(value.get(key)) for key in ("mean", "std"))
-        )
-    ),
+    "normalize": optional(is_record(mean=are_numbers, std=are_numbers)),
     "architecture": optional(
-        lambda value: (
-            isinstance(value, dict)
-            and is_text(value.get("name"))
-            and isinstance(value.get("arguments"), dict)
-        )
+        is_record(name=is_text, arguments=lambda value: isinstance(value, dict))
     ),
     "references": optional(
-        lambda value: (
-            isinstance(value, dict) and value.get("kind", "images") in get_args(ReferenceKind)
-        )
+        lambda value: isinstance(value, dict) and value.get("kind") in get_args(ReferenceKind)
     ),
     "class_names": optional(are_texts),
     "provenance": optional(lambda value: isinstance(value, dict)),
