@@ -20,7 +20,7 @@ from killick.cli.completion import SHELLS
 from killick.cli.train import parse_overrides
 from killick.errors import OptionError
 from killick.results.rows import read_rows
-from killick.training import load_recipe, train
+from killick.training import load_recipe, make_recipe, to_yaml, train
 from killick.training.recipe_files import settings
 
 HEAVY = {"torch", "torchvision", "numpy", "timm", "sklearn", "matplotlib", "ray", "rich"}
@@ -172,6 +172,16 @@ def test_the_resolved_recipe_can_be_printed(capsys):
     assert values["protocol"]["name"] == "standard"
     assert values["data"]["name"] == "pack:x.npz"
     assert values["schedule"]["milestones"] == [0.3, 0.6, 0.8]
+
+
+def test_the_recipe_of_a_run_to_resume_is_printed_and_nothing_is_trained(tmp_path, capsys):
+    text = to_yaml(make_recipe({"protocol": "standard", "epochs": 7}))
+    (tmp_path / "recipe.yaml").write_text(text)
+    assert main(["train", "--resume", str(tmp_path), "--print-recipe"]) == 0
+    assert capsys.readouterr().out == text
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+    assert main(["train", "--resume", str(tmp_path / "none"), "--print-recipe"]) == 2
+    assert "none" in capsys.readouterr().err
 
 
 def test_settings_have_short_names_and_yaml_values():

@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from killick.metrics import smooth_reliability
 from killick.report import figures as drawing
-from killick.report.figures import COLORS, Figure, Missing, choose_styles
+from killick.report.figures import COLORS, Figure, choose_styles
 from killick.report.report_data import make_report_data
 from killick.report.sections import SECTIONS, reliability
 from killick.report.sections.examples import choose_examples
@@ -525,17 +525,16 @@ def test_what_is_missing_is_named_with_the_way_to_it(tmp_path):
     for each in folder.iterdir():
         (each / "metrics.jsonl").unlink()
     scene = make_report_data(grid_runs(folder))
-    for key in ("severity", "corruptions", "reliability", "detection", "uncertainty", "training"):
-        found = draw(key, scene)
-        assert isinstance(found, Missing), key
-        assert found.why.startswith("No ")
-    assert isinstance(draw("examples", scene), Missing)
+    for key, section in SECTIONS.items():
+        content = section.make(scene)
+        assert content.missing.startswith("No ") == (key != "provenance"), key
+        assert not content.figures
 
 
 def test_one_arm_has_its_accuracies_and_no_differences(tmp_path):
     scene = make_report_data(grid_runs(make_grid(tmp_path, {"standard": {"protocol": "standard"}})))
     assert len(draw("severity", scene).panels) == 1
-    assert isinstance(draw("uncertainty", scene), Missing)  # no references, no spread
+    assert SECTIONS.find("uncertainty").make(scene).missing  # no references, no spread
     (panel,) = draw("corruptions", scene).panels
     assert panel.name == "corruptions-accuracy"
     assert list(choose_examples(scene)) == ["Wrong", "Right"]

@@ -15,6 +15,7 @@ from killick.training.recipe_files import (
     find_setting,
     load_recipe,
     read_setting,
+    recipe_of,
     refuse_unused,
     settings,
     shipped,
@@ -99,8 +100,6 @@ def _check_own(folder: Path) -> None:
 
 
 def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    from killick.training.loop import train
-
     given = {"recipe": options.recipe, "output": options.output, "from": options.start, **overrides}
     for name, value in given.items():
         if value is not None:
@@ -108,6 +107,11 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
                 f"--resume continues with the settings of the run and takes no --{name}. To train"
                 f" longer, start a new run from it: --from {options.resume}."
             )
+    if options.print_recipe:
+        print(to_yaml(recipe_of(options.resume)), end="")
+        return 0
+    from killick.training.loop import train
+
     outcome = train(None, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 

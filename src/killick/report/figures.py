@@ -99,27 +99,17 @@ class Figure:
         return to_csv(self.columns, lines)
 
 
-@dataclass(frozen=True)
-class Missing:
-    """Why there is no figure, and how to get one."""
-
-    why: str
-
-
 def choose_styles(comparison: Comparison) -> dict[str, Style]:
     """A style for each arm by name; the baseline in ink."""
-    others = [arm.name for arm in comparison.arms if arm is not comparison.baseline]
-    styles = {
-        name: Style(
-            f"arm-{place % 6 + 1}",
-            _DASHES[(place + 1) % len(_DASHES)],
-            _MARKERS[(place + 1) % len(_MARKERS)],
+    first = int(comparison.baseline is None)  # the baseline is the first arm
+    return {
+        arm.name: Style(
+            f"arm-{(place - 1) % 6 + 1 if place else 0}",
+            _DASHES[place % len(_DASHES)],
+            _MARKERS[place % len(_MARKERS)],
         )
-        for place, name in enumerate(others)
+        for place, arm in enumerate(comparison.arms, first)
     }
-    if comparison.baseline is not None:
-        styles[comparison.baseline.name] = Style("arm-0", "-", "o")
-    return styles
 
 
 @contextmanager
@@ -132,29 +122,26 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def new_canvas(height: float, width: float = WIDTH) -> Canvas:
-    """An empty panel, its size in px."""
-    canvas = Canvas(figsize=(width / 72, height / 72), dpi=72)
+def new_canvas(height: float) -> Canvas:
+    """An empty panel, its height in px."""
+    canvas = Canvas(figsize=(WIDTH / 72, height / 72), dpi=72)
     FigureCanvasSVG(canvas)
     return canvas
 
 
-def put_axes(
-    canvas: Canvas, *, left: float, top: float, width: float, height: float, **options: Any
-) -> Axes:
+def put_axes(canvas: Canvas, *, left: float, top: float, width: float, height: float) -> Axes:
     """Axes at a place in px, counted from the left and from the top."""
     whole_width, whole_height = canvas.get_size_inches() * 72
     bottom = whole_height - top - height
     box = (left / whole_width, bottom / whole_height, width / whole_width, height / whole_height)
-    return canvas.add_axes(box, **options)
+    return canvas.add_axes(box)
 
 
-def put_heading(canvas: Canvas, title: str, below: str = "") -> None:
+def put_heading(canvas: Canvas, title: str, below: str) -> None:
     """A title in the first 20 px, and below it what the axes show."""
     whole_height = canvas.get_size_inches()[1] * 72
     canvas.text(8 / WIDTH, 1 - 15 / whole_height, title, fontsize=12.5, fontweight="bold")
-    if below:
-        canvas.text(8 / WIDTH, 1 - 31 / whole_height, below, color=MUTED)
+    canvas.text(8 / WIDTH, 1 - 31 / whole_height, below, color=MUTED)
 
 
 def new_chart(

@@ -6,14 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from killick.errors import OptionError
-from killick.report.figures import Figure, drawing, to_file
+from killick.report.figures import drawing, to_file
 from killick.report.formatting import count_words
 from killick.report.page import render_page
 from killick.report.report_data import ReportData, make_report_data
-from killick.report.sections import SECTIONS, Content, Section
+from killick.report.sections import SECTIONS, Section
 from killick.report.statistics import Estimate, mean_title, write_summary
 from killick.report.summary_metrics import SummaryMetric, find_summary_metric
-from killick.report.tables import TextTable
 from killick.results.run_folder import Run
 from killick.runtime.atomic_files import write_atomic
 
@@ -73,7 +72,10 @@ def write_report(
         raise OptionError(f"cannot write into {page.parent}: {problem.strerror}.") from None
     _remove_old(figures, [*before, *own])
     for _, content in (*first, *after):
-        _write_files(content, figures)
+        for panel in (panel for figure in content.figures for panel in figure.panels):
+            write_atomic(figures / f"{panel.name}.svg", to_file(panel.svg))
+        for table in (*content.figures, *content.tables):
+            write_atomic(figures / f"{table.name}.csv", table.csv)
     write_summary(data.comparison, data.table, page.parent / SUMMARY)
     write_atomic(page, text)
     return page
@@ -86,15 +88,6 @@ def _remove_old(folder: Path, sections: Iterable[Section]) -> None:
     for path in folder.iterdir():
         if ours.fullmatch(path.name):
             path.unlink()
-
-
-def _write_files(content: Content, folder: Path) -> None:
-    figures = [figure for figure in content.figures if isinstance(figure, Figure)]
-    for panel in (panel for figure in figures for panel in figure.panels):
-        write_atomic(folder / f"{panel.name}.svg", to_file(panel.svg))
-    tables: list[Figure | TextTable] = [*figures, *content.tables]
-    for table in tables:
-        write_atomic(folder / f"{table.name}.csv", table.csv)
 
 
 def _default_title(data: ReportData) -> str:

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from killick.registry import Registry
-from killick.report.figures import Figure, Missing
+from killick.report.figures import Figure
 from killick.report.report_data import ReportData as ReportData
 from killick.report.tables import TextTable
 
@@ -21,11 +21,11 @@ from killick.report.tables import TextTable
 class Content:
     """What a section shows, in this order."""
 
-    figures: tuple[Figure | Missing, ...] = ()  # a `Missing` is shown as one line
-    # their names and those of figures begin with the section's key
+    figures: tuple[Figure, ...] = ()  # their names and those of tables begin with the section's key
     tables: tuple[TextTable, ...] = ()
     notes: tuple[str, ...] = ()  # one line each
     html: Markup = Markup()  # as `render` makes it
+    missing: str = ""  # why there is nothing to show, and how to get it
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Accuracy under each corruption, and its difference to the baseline, as colored tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from matplotlib.patches import Rectangle
 
 from killick.corruptions.suites import SUITES
 from killick.report import figures
-from killick.report.figures import COLORS, MUTED, WIDTH, Figure, Missing, Panel
+from killick.report.figures import COLORS, MUTED, WIDTH, Figure, Panel
 from killick.report.formatting import signed, spell_corruption
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.report.statistics import RECORD, by_corruption
@@ -43,14 +43,11 @@ _Cells = dict[tuple[str, str], _HeatCell]  # by corruption and arm
 def make(data: ReportData) -> Content:
     """Differences to the baseline and accuracies, corruptions by arms."""
     comparison = data.comparison
-    numbers = {
-        (corruption, arm): estimate
-        for corruption, line in by_corruption(comparison).items()
-        for arm, estimate in line.items()
-    }
+    found = by_corruption(comparison)
+    numbers = {(row, arm): each for row, line in found.items() for arm, each in line.items()}
     if not numbers:
-        return Content((Missing("No corrupted images: evaluate with --suite clean,corruptions."),))
-    kinds = _group(list(dict.fromkeys(corruption for corruption, _ in numbers)))
+        return Content(missing="No corrupted images: evaluate with --suite clean,corruptions.")
+    kinds = _group([corruption for corruption, line in found.items() if line])
     panels = []
     gaps = {place: gap for place, each in numbers.items() if (gap := each.difference) is not None}
     if comparison.baseline is not None:
@@ -72,14 +69,13 @@ def make(data: ReportData) -> Content:
         (kind, corruption, arm, *estimate.record)
         for kind, names in kinds.items()
         for corruption in names
-        for (name, arm), estimate in numbers.items()
-        if name == corruption
+        for arm, estimate in found[corruption].items()
     )
     columns = ("kind", "corruption", "arm", *RECORD)
     return Content((Figure(KEY, "", tuple(panels), columns, records),))
 
 
-def _group(corruptions: Sequence[str]) -> dict[str, list[str]]:
+def _group(corruptions: list[str]) -> dict[str, list[str]]:
     """The corruptions by kind."""
     known = {name for names in _KINDS.values() for name in names}
     kinds = {**_KINDS, "others": [name for name in corruptions if name not in known]}
@@ -89,25 +85,16 @@ def _group(corruptions: Sequence[str]) -> dict[str, list[str]]:
 
 def _draw(
     name: str, title: str, below: str, kinds: dict[str, list[str]], cells: _Cells
-) -> list[Panel]:
+) -> Iterator[Panel]:
     """Panels with as many arms as fit."""
-    arms = list(dict.fromkeys(arm for _, arm in cells))
-    return [
-        _draw_panel(
-            f"{name}-{start // _ARMS + 1}" if start else name,
-            *(title, below, kinds, cells, arms[start : start + _ARMS]),
-        )
-        for start in range(0, len(arms), _ARMS)
-    ]
+    every = list(dict.fromkeys(arm for _, arm in cells))
+    for number, start in enumerate(range(0, len(every), _ARMS), 1):
+        arms = every[start : start + _ARMS]
+        yield _draw_panel(f"{name}-{number}" if start else name, title, below, kinds, cells, arms)
 
 
 def _draw_panel(
-    name: str,
-    title: str,
-    below: str,
-    kinds: dict[str, list[str]],
-    cells: _Cells,
-    arms: Sequence[str],
+    name: str, title: str, below: str, kinds: dict[str, list[str]], cells: _Cells, arms: list[str]
 ) -> Panel:
     heads = [figures.shorten(arm, _LONGEST_NAME) for arm in arms]
     rows = [row for kind, names in kinds.items() for row in (kind, *names)]
@@ -117,13 +104,8 @@ def _draw_panel(
     width = min(_WIDEST_CELL * len(arms), WIDTH - _NAMES - 60)  # heads stand out to the right
     axes = figures.put_axes(canvas, left=_NAMES, top=top, width=width, height=height)
     axes.set(xlim=(0, len(arms)), ylim=(len(rows), 0))
-    axes.set_xticks(
-        [place + 0.5 for place in range(len(arms))],
-        heads,
-        rotation=50,
-        ha="left",
-        rotation_mode="anchor",
-    )
+    across = [place + 0.5 for place in range(len(arms))]
+    axes.set_xticks(across, heads, rotation=50, ha="left", rotation_mode="anchor")
     names = [figures.shorten(spell_corruption(row), _LONGEST_NAME) for row in rows]
     axes.set_yticks([place + 0.5 for place in range(len(rows))], names)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from killick.report.evaluations import predictions_of
-from killick.report.figures import Missing
 from killick.report.formatting import count_words, spell_corruption
 from killick.report.run_groups import ArmRuns, seed_of
 from killick.report.sections import SECTIONS, Content, ReportData, Section, render
@@ -77,8 +76,9 @@ def make(data: ReportData) -> Content:
         some = [image.describe() for image in images if once[image.number] is image]
         shown[f"{title}: {count_words(len(images), 'image')}"] = some[:PER_GROUP]
     if not any(shown.values()):
-        why = "No images stored for all arms: evaluate all alike and without --no-predictions."
-        return Content((Missing(why),))
+        return Content(
+            missing="No images stored for all arms: evaluate all alike and without --no-predictions."
+        )
     return Content(notes=("Chosen at random, by a hash.",), html=render(_TEMPLATE, groups=shown))
 
 

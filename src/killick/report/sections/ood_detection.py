@@ -10,7 +10,7 @@ import torch
 from killick.metrics import auroc, roc
 from killick.report import figures
 from killick.report.evaluations import energies
-from killick.report.figures import MUTED, Figure, Missing, Panel, Style
+from killick.report.figures import MUTED, Figure, Panel, Style
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
 
@@ -29,8 +29,7 @@ def make(data: ReportData) -> Content:
     """A histogram for each arm, and ROC curves for each OOD set."""
     found = {arm.name: mine for arm in data.comparison.arms if (mine := energies(arm))}
     if not found:
-        why = "No predictions for OOD images: evaluate with --suite clean,ood."
-        return Content((Missing(why),))
+        return Content(missing="No predictions for OOD images: evaluate with --suite clean,ood.")
     names = sorted({name for mine in found.values() for sets in mine.values() for name in sets})
     bins: Records = []
     histograms = [

@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from killick.metrics import smooth_ece, smooth_reliability
 from killick.report import figures
 from killick.report.conditions import CORRUPTED
 from killick.report.evaluations import LabeledPredictions, labeled_predictions
-from killick.report.figures import MUTED, WIDTH, Figure, Missing, Panel, Style
+from killick.report.figures import MUTED, WIDTH, Figure, Panel, Style
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
 
@@ -47,7 +48,10 @@ def make(data: ReportData) -> Content:
         if not found:
             continue
         curves = {kind: _trace(runs) for kind, runs in found.items()}
-        titles = {kind: f"{kind}, smooth ECE {_error(runs):.3f}" for kind, runs in found.items()}
+        titles = {}
+        for kind, runs in found.items():
+            error = statistics.fmean(smooth_ece(*pair) for pair in _tensors(runs))
+            titles[kind] = f"{kind}, smooth ECE {error:.3f}"
         name, style = f"{KEY}-{len(panels) + 1}", data.styles[arm.name]
         panels.append(_draw(name, arm.name, style, curves, titles))
         records += [
@@ -57,8 +61,7 @@ def make(data: ReportData) -> Content:
             if not np.isnan(values[1])
         ]
     if not panels:
-        why = "No predictions per image: evaluate without --no-predictions."
-        return Content((Missing(why),))
+        return Content(missing="No predictions per image: evaluate without --no-predictions.")
     note = (
         f"Below the diagonal: overconfident. Lines are drawn where at least {_ENOUGH} images are"
         " nearby. Corrupted images are pooled here; the table has the mean over test sets."
@@ -66,19 +69,12 @@ def make(data: ReportData) -> Content:
     return Content((Figure(KEY, note, tuple(panels), _COLUMNS, tuple(records)),))
 
 
-def _error(runs: list[LabeledPredictions]) -> float:
-    return statistics.fmean(
-        smooth_ece(torch.from_numpy(run.confidence), torch.from_numpy(run.correct)) for run in runs
-    )
+def _tensors(runs: list[LabeledPredictions]) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.from_numpy(run.confidence), torch.from_numpy(run.correct)) for run in runs]
 
 
 def _trace(runs: list[LabeledPredictions]) -> _Curve:
-    diagrams = [
-        smooth_reliability(
-            torch.from_numpy(run.confidence), torch.from_numpy(run.correct), points=_POINTS
-        )
-        for run in runs
-    ]
+    diagrams = [smooth_reliability(*pair, points=_POINTS) for pair in _tensors(runs)]
     accuracy = np.ma.masked_invalid([diagram.accuracy.numpy() for diagram in diagrams])
     density = np.stack([diagram.density.numpy() for diagram in diagrams])
     # A Gaussian weighs as many points as a box of this width.
@@ -110,8 +106,7 @@ def _draw(
         color, dashes, width = looks[kind]
         shown = curve.nearby >= _ENOUGH
         x, y = 100 * curve.confidence, np.where(shown, 100 * curve.accuracy, np.nan)
-        title = titles[kind]
-        axes.plot(x, y, label=title, color=color, linestyle=dashes, linewidth=width)
+        axes.plot(x, y, label=titles[kind], color=color, linestyle=dashes, linewidth=width)
         least, most = 100 * curve.least, 100 * curve.most
         axes.fill_between(x, least, most, where=shown, color=color, alpha=0.18, linewidth=0)
         below.plot(x, curve.density, color=color, linestyle=dashes, linewidth=width * 0.8)

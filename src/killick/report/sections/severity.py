@@ -1,7 +1,7 @@
 """Accuracy against the severity of corruptions, and its difference to the baseline."""
 
 from killick.report import figures
-from killick.report.figures import Figure, Missing, Panel
+from killick.report.figures import Figure, Panel
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.report.statistics import RECORD, by_severity
 
@@ -14,7 +14,7 @@ def make(data: ReportData) -> Content:
     found = by_severity(data.comparison)
     numbers = {arm: sorted(line.items()) for arm, line in found.items() if len(line) > 1}
     if not numbers:
-        return Content((Missing("No corrupted images: evaluate with --suite clean,corruptions."),))
+        return Content(missing="No corrupted images: evaluate with --suite clean,corruptions.")
     means: dict[str, _Points] = {
         arm: [(severity, n.mean, n.spread or 0.0, n.spread or 0.0) for severity, n in line]
         for arm, line in numbers.items()

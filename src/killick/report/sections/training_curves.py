@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from killick.report import figures
-from killick.report.figures import Figure, Missing, Panel
+from killick.report.figures import Figure, Panel
 from killick.report.run_groups import ArmRuns
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
@@ -44,7 +44,7 @@ def make(data: ReportData) -> Content:
             for e, v in zip(epochs, values.T, strict=True)
         ]
     if not panels:
-        return Content((Missing("No metrics.jsonl: report whole run folders."),))
+        return Content(missing="No metrics.jsonl: report whole run folders.")
     masked = any(arm.protocol == "masked" for arm in data.comparison.arms)
     note = "The training loss of masked arms includes masked batches." if masked else ""
     return Content((Figure(KEY, note, tuple(panels), _COLUMNS, tuple(records)),))

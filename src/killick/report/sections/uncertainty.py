@@ -7,7 +7,7 @@ import numpy as np
 from killick.report import figures
 from killick.report.conditions import LABELED
 from killick.report.evaluations import LabeledPredictions, labeled_predictions
-from killick.report.figures import Figure, Missing, Panel
+from killick.report.figures import Figure, Panel
 from killick.report.sections import SECTIONS, Content, ReportData, Section
 from killick.results.predictions import Array
 
@@ -38,8 +38,9 @@ def make(data: ReportData) -> Content:
         if runs:
             ranked[arm.name] = _Ranked(*map(np.stack, zip(*map(_rank, runs), strict=True)))
     if not ranked:
-        why = "No spread over references: evaluate an anchored model with --references 5."
-        return Content((Missing(why),))
+        return Content(
+            missing="No spread over references: evaluate an anchored model with --references 5."
+        )
     panels = (_draw_errors(data, ranked), _draw_found(data, ranked))
     records: list[tuple[object, ...]] = []
     for name, each in ranked.items():
