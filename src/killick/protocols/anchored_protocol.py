@@ -90,8 +90,8 @@ class AnchoredProtocol(TrainingProtocol):
         model.reference_kind = self.stored_as  # type: ignore[assignment]
         if self.stored_as != "images":  # a model that training starts from may hold some
             forget_old_references(model)
-        self._sampler = ReferenceSampler(*make_pool(self, run), mask=self._mask(run))
-        self._masking = self._make_masking()
+        self._masking, mask = self._masks(run)
+        self._sampler = ReferenceSampler(*make_pool(self, run), mask=mask)
 
     def draw(self, batch: "Batch", step: "Tensor") -> "Draw | None":
         """The reference of each image, and whether it is masked."""
@@ -108,13 +108,11 @@ class AnchoredProtocol(TrainingProtocol):
         assert draw is not None
         return self._masking.forward(model, images, labels, draw)
 
-    def _make_masking(self) -> "ReferenceMasking":
+    def _masks(self, run: RunContext) -> "tuple[ReferenceMasking, MaskSampler | None]":
+        """How masked pairs are trained, and what draws them; None: nothing does."""
         from killick.core.masking import ReferenceMasking
 
-        return ReferenceMasking(alpha=0.0, target="label")
-
-    def _mask(self, run: RunContext) -> "MaskSampler | None":
-        return None
+        return ReferenceMasking(alpha=0.0, target="label"), None
 
 
 PROTOCOLS.register("anchored", AnchoredProtocol)

@@ -78,16 +78,15 @@ class MaskedProtocol(AnchoredProtocol):
         if self.batchnorm == "running":
             model.recent = None
 
-    def _make_masking(self) -> "ReferenceMasking":
+    def _masks(self, run: RunContext) -> "tuple[ReferenceMasking, MaskSampler | None]":
         from killick.core.masking import ReferenceMasking
-
-        # Masks come from `_mask`; alpha is not used.
-        return ReferenceMasking(self.alpha, target=self.target, scope=self.scope)
-
-    def _mask(self, run: RunContext) -> "MaskSampler | None":
+        from killick.data.keyed_random import root
         from killick.protocols.references.reference_sampler import MaskSampler
 
-        return None if self.share == 0 else MaskSampler.of(self, run)
+        masking = ReferenceMasking(self.alpha, target=self.target, scope=self.scope)
+        process = run.rank if self.ranks == "own" else 0
+        sampler = MaskSampler(self, root(run.seed, run.device), process, run.steps)
+        return masking, None if self.share == 0 else sampler
 
 
 PROTOCOLS.register("masked", MaskedProtocol)

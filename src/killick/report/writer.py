@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from killick.errors import OptionError
-from killick.report.figures import drawing, to_file
+from killick.report.figures import Figure, drawing, to_file
 from killick.report.formatting import count_words
 from killick.report.page import render_page
 from killick.report.report_data import ReportData, make_report_data
 from killick.report.sections import SECTIONS, Section
 from killick.report.statistics import Estimate, mean_title, write_summary
 from killick.report.summary_metrics import SummaryMetric, find_summary_metric
+from killick.report.tables import TextTable
 from killick.results.run_folder import Run
 from killick.runtime.atomic_files import write_atomic
 
@@ -74,7 +75,8 @@ def write_report(
     for _, content in (*first, *after):
         for panel in (panel for figure in content.figures for panel in figure.panels):
             write_atomic(figures / f"{panel.name}.svg", to_file(panel.svg))
-        for table in (*content.figures, *content.tables):
+        tables: list[Figure | TextTable] = [*content.figures, *content.tables]
+        for table in tables:
             write_atomic(figures / f"{table.name}.csv", table.csv)
     write_summary(data.comparison, data.table, page.parent / SUMMARY)
     write_atomic(page, text)

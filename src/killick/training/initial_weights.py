@@ -5,7 +5,7 @@ not tuned on other data, or validated on images it was trained on, by accident.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,12 +30,7 @@ _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar")
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-class InitialModel(NamedTuple):
-    """The model a run begins with, the trained one it was made from, and a line for the user."""
-
-    model: Anchored | Standard
-    source: Anchored | Standard | None
-    description: str
+Model = Anchored | Standard
 
 
 def make_model(
@@ -44,10 +39,11 @@ def make_model(
     class_names: tuple[str, ...],
     seed: int,
     start: Path | None = None,
-) -> InitialModel:
-    """The model of a recipe: with fresh weights drawn from `seed`, or with those of `start`.
+) -> tuple[Model, Model | None, str]:
+    """The model of a recipe, the trained one in `start` that it is made from, and a description.
 
-    The data's `normalize` is used unless the trained model has its own.
+    Fresh weights are drawn from `seed`. The data's `normalize` is used unless the trained model has
+    its own.
     """
     shape = (3, recipe.data.size, recipe.data.size)
     with torch.random.fork_rng(devices=[]):
@@ -62,7 +58,7 @@ def make_model(
     name = type(plain.net).__name__ if made is None else made.name
     weights = "fresh weights" if start is None else f"trained weights of {start}"
     count = sum(weight.numel() for weight in model.parameters())
-    return InitialModel(model, source, f"{name}, {weights}, {count:,} parameters")
+    return model, source, f"{name}, {weights}, {count:,} parameters"
 
 
 def create_net(recipe: Recipe, classes: int) -> nn.Module:
@@ -72,7 +68,7 @@ def create_net(recipe: Recipe, classes: int) -> nn.Module:
 
 def _load_start(
     recipe: Recipe, normalize: Normalization, class_names: tuple[str, ...], start: Path
-) -> Anchored | Standard:
+) -> Model:
     folder = _model_folder(start)
     if folder.is_dir():
         return _with_classes(load(folder), recipe, class_names, folder)
@@ -88,8 +84,8 @@ def _load_start(
 
 
 def _with_classes(
-    model: Anchored | Standard, recipe: Recipe, class_names: tuple[str, ...], folder: Path
-) -> Anchored | Standard:
+    model: Model, recipe: Recipe, class_names: tuple[str, ...], folder: Path
+) -> Model:
     """`model` if its classes are those of the data, or with a new last layer (`new_head`)."""
     made = remembered(model.net)
     if recipe.network.new_head and isinstance(model, Standard) and made is not None:

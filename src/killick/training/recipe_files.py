@@ -10,13 +10,7 @@ import yaml
 
 from killick.errors import OptionError, RecipeError, check_option, show
 from killick.protocols.base import check_protocol
-from killick.settings import (
-    SPELLINGS,
-    read_settings,
-    settings_of,
-    value_from_text,
-    yaml_or_text,
-)
+from killick.settings import SPELLINGS, read_settings, settings_of, value_from_text, yaml_or_text
 from killick.training.recipe import Recipe
 
 LARGEST = 2**17  # characters of a recipe, a hundred times those that are shipped; YAML is slow
@@ -184,28 +178,23 @@ def _contradictions(recipe: Recipe) -> list[str]:
     channels = [len(values) for values in (data.mean, data.std) if values is not None]
     share = data.validation < 1 or data.validation == int(data.validation)
     betas = len(optimizer.betas) == 2 and all(0 <= beta < 1 for beta in optimizer.betas)
-    milestones = all(0 < share < 1 for share in schedule.milestones)
-    requirements = [
-        (channels in ([], [3, 3]), "data.mean, data.std: expected both or neither, 3 numbers each"),
-        (share, "data.validation: expected a share below 1 or a whole number"),
-        ((data.resize or data.size) >= data.size, "data.resize: expected at least data.size"),
-        (
-            augment.mixing_set is None or augment.policy == "pixmix",
-            "augment.mixing_set: requires policy: pixmix",
+    mixes = augment.mixing_set is None or augment.policy == "pixmix"
+    free = arguments.keys().isdisjoint({"num_classes", "in_chans"})
+    requirements = {
+        "data.mean, data.std: expected both or neither, 3 numbers each": channels in ([], [3, 3]),
+        "data.validation: expected a share below 1 or a whole number": share,
+        "data.resize: expected at least data.size": (data.resize or data.size) >= data.size,
+        "augment.mixing_set: requires policy: pixmix": mixes,
+        "optimizer.betas: expected two from 0 to below 1": betas,
+        "optimizer.nesterov: requires optimizer.momentum": optimizer.momentum
+        or not optimizer.nesterov,
+        "schedule.milestones: expected shares between 0 and 1": all(
+            0 < share < 1 for share in schedule.milestones
         ),
-        (betas, "optimizer.betas: expected two from 0 to below 1"),
-        (
-            optimizer.momentum or not optimizer.nesterov,
-            "optimizer.nesterov: requires optimizer.momentum",
-        ),
-        (milestones, "schedule.milestones: expected shares between 0 and 1"),
-        (schedule.begin < schedule.end, "schedule.begin: expected less than schedule.end"),
-        (
-            arguments.keys().isdisjoint({"num_classes", "in_chans"}),
-            "network.arguments: num_classes and in_chans come from the data",
-        ),
-    ]
-    return check_protocol(recipe) + [problem for holds, problem in requirements if not holds]
+        "schedule.begin: expected less than schedule.end": schedule.begin < schedule.end,
+        "network.arguments: num_classes and in_chans come from the data": free,
+    }
+    return check_protocol(recipe) + [text for text, holds in requirements.items() if not holds]
 
 
 # Settings that act only with some values of another one.

@@ -52,7 +52,8 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
     parts = sets_of(recipe)
     if settings.download and processes.first:
         processes.wait()
-    device, train, workers = processes.device, parts.train, _workers(recipe)
+    device, train = processes.device, parts.train
+    workers = usual_workers() if settings.workers is None else settings.workers
     cut = _cut(recipe, len(train), processes)
     view = PlainView(settings.size, settings.resize, settings.interpolation)
     by_batch = augment.crop != "resized" and augment.policy == "none"
@@ -133,12 +134,6 @@ def _cut(recipe: Recipe, samples: int, processes: Processes) -> Cut:
     return Cut(batch, processes.rank, processes.count, recipe.accumulate)
 
 
-def _workers(recipe: Recipe) -> int:
-    if recipe.data.workers is not None:
-        return recipe.data.workers
-    return usual_workers()
-
-
 def _fits(recipe: Recipe, images: ImageSet) -> bool:
     """Whether a set is kept on the device."""
     if recipe.data.resident != "auto":
@@ -197,10 +192,8 @@ def _normalization(
 
 
 def _describe(parts: Parts, resident: bool) -> str:
-    train, (validation, test) = (
-        parts.train,
-        (0 if part is None else len(part) for part in (parts.validation, parts.test)),
-    )
+    train = parts.train
+    validation, test = (len(part or ()) for part in (parts.validation, parts.test))
     noise = "" if parts.flipped is None else f" ({int(parts.flipped.sum())} labels flipped)"
     return (
         f"{train.name}: {len(train):,} training images of {train.classes} classes{noise},"

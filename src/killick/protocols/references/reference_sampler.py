@@ -11,7 +11,7 @@ from killick.core.references import ReferencePool
 from killick.core.synthetic_references import make_references
 from killick.data.batches import Batch, read_all
 from killick.data.image_set import ImageSet
-from killick.data.keyed_random import Stream, root, sample_keys, uniform, whole
+from killick.data.keyed_random import Stream, sample_keys, uniform, whole
 from killick.data.preprocessing import PlainView
 from killick.data.transforms import Shift, gather
 from killick.errors import OptionError, ReferencesError
@@ -51,12 +51,6 @@ class MaskSampler:
     seed: Tensor | int
     process: int  # 0 where all processes mask the same steps, else the rank
     steps: int  # of the run, over which alpha changes
-
-    @classmethod
-    def of(cls, protocol: "MaskedProtocol", run: "RunContext") -> "MaskSampler":
-        """The sampler of a run."""
-        process = run.rank if protocol.ranks == "own" else 0
-        return cls(protocol, root(run.seed, run.device), process, run.steps)
 
     def draw(self, batch: Batch, step: Tensor) -> Tensor:
         """True where references are masked: one value, or one for each sample."""

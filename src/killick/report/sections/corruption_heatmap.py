@@ -48,7 +48,7 @@ def make(data: ReportData) -> Content:
     if not numbers:
         return Content(missing="No corrupted images: evaluate with --suite clean,corruptions.")
     kinds = _group([corruption for corruption, line in found.items() if line])
-    panels = []
+    panels: list[Panel] = []
     gaps = {place: gap for place, each in numbers.items() if (gap := each.difference) is not None}
     if comparison.baseline is not None:
         largest = max((abs(gap.value) for gap in gaps.values()), default=0.0) or 1.0
