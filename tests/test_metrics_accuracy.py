@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from killick.errors import DataError, DtypeError, ShapeError
-from killick.metrics import brier, hits, nll, squared_error, surprise, top_k
+from killick.metrics import brier, hits, nll, nll_per_image, squared_error, top_k
 from killick.metrics import input_checks as checks
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -30,7 +30,7 @@ def slow_hit(row: list[float], label: int, k: int) -> bool:
     return label in ranking[:k]
 
 
-def slow_surprise(row: list[float], label: int) -> float:
+def slow_nll(row: list[float], label: int) -> float:
     top = max(row)
     return top + math.log(math.fsum(math.exp(v - top) for v in row)) - row[label]
 
@@ -61,11 +61,11 @@ def test_top_k_is_that_of_scikit_learn():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_surprise_is_minus_the_logarithm_of_the_labels_probability(dtype):
+def test_nll_per_image_is_minus_the_logarithm_of_the_labels_probability(dtype):
     logits, labels = predictions()
     logits = logits.to(dtype)
-    found = surprise(logits, labels)
-    expected = list(map(slow_surprise, logits.tolist(), labels.tolist()))
+    found = nll_per_image(logits, labels)
+    expected = list(map(slow_nll, logits.tolist(), labels.tolist()))
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
     assert nll(logits, labels) == pytest.approx(np.mean(expected), abs=1e-13)
@@ -88,7 +88,7 @@ def test_the_likelihood_of_logits_far_from_zero_is_not_rounded_away():
 
 def test_certain_predictions_cost_nothing_or_very_much():
     logits = torch.tensor([[800.0, 0.0], [800.0, 0.0]])
-    assert surprise(logits, torch.tensor([0, 1])).tolist() == [0.0, 800.0]
+    assert nll_per_image(logits, torch.tensor([0, 1])).tolist() == [0.0, 800.0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -111,9 +111,9 @@ def test_the_brier_score_of_all_wrong_and_sure_is_two():
 
 def test_blocks_of_images_change_nothing(monkeypatch):
     logits, labels = predictions()
-    whole = surprise(logits, labels), squared_error(logits.softmax(1), labels)
+    whole = nll_per_image(logits, labels), squared_error(logits.softmax(1), labels)
     monkeypatch.setattr(checks, "_BLOCK", 50)  # seven images of seven classes
-    parts = surprise(logits, labels), squared_error(logits.softmax(1), labels)
+    parts = nll_per_image(logits, labels), squared_error(logits.softmax(1), labels)
     assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
 
 
@@ -126,7 +126,7 @@ def test_means_ignore_the_order_of_images(order):
 
 def test_inputs_with_gradients_are_taken_without():
     logits, labels = predictions()
-    assert not surprise(logits.requires_grad_(), labels).requires_grad
+    assert not nll_per_image(logits.requires_grad_(), labels).requires_grad
     assert not squared_error(logits.softmax(1), labels).requires_grad
 
 

@@ -1,12 +1,15 @@
 """Recipes: typed, whole, and every mistake told at once."""
 
 import dataclasses
+from dataclasses import dataclass
 
 import pytest
 import yaml
 
 from killick.errors import OptionError, RecipeError
 from killick.protocols.masked_protocol import MaskedProtocol
+from killick.registry import Registry
+from killick.settings import read_settings, registered, setting, settings_of
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import (
     load_recipe,
@@ -301,3 +304,24 @@ def test_a_group_may_be_given_by_its_name_alone():
 )
 def test_lists_may_be_written_without_brackets(name, text, value):
     assert read_setting(name, text) == value
+
+
+def test_an_entry_may_leave_its_name_undescribed():
+    @dataclass
+    class First:
+        name: str = "first"
+
+    @dataclass
+    class Usual:
+        name: str = setting("usual", "which one")
+
+    registry = Registry("kinds", "kind")
+    registry.register("first", First)
+    registry.register("usual", Usual)
+
+    @dataclass
+    class Settings:
+        kind: Usual = registered(registry, "usual")
+
+    assert settings_of(Settings)["kind.name"].metadata["about"] == "which one"
+    assert read_settings(Settings, {"kind": "first"}, "", []).kind == First()

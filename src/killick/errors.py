@@ -1,6 +1,6 @@
-"""Every error a user can meet: each a `KillickError`, and a built-in error beside.
+"""Every error a user can meet: each is a `KillickError` and also a built-in error.
 
-Each message says what was expected, what was found, and the way out.
+A message says what is wrong, the value found, and the fix.
 """
 
 import difflib

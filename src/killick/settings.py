@@ -69,7 +69,7 @@ def _settings_of_entries(field: Field, prefix: str) -> dict[str, Field]:
     found: dict[str, Field] = {}
     for name in dict.fromkeys((*registry.names(), default)):
         found = {**settings_of(registry.find(name), prefix), **found}
-    about = found[f"{prefix}name"].metadata["about"]
+    about = settings_of(registry.find(default))["name"].metadata["about"]
     first = setting(default, about, among=registry.names())
     first.name, first.type = "name", str
     return {**found, f"{prefix}name": first}

@@ -101,7 +101,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.study is None:
         print(_list_studies())
         return 0
-    from killick.experiments.jobs import refuse_idle
+    from killick.experiments.jobs import check_settings_used
 
     study = find_study(options.study)
     given = read_shared_settings(rest)
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
     output = options.output or Path("studies") / _folder_name(plan, options.recipe)
     jobs = plan_jobs(plan, output)
-    refuse_idle(given, plan.arms, jobs)
+    check_settings_used(given, plan.arms, jobs)
     if options.dry_run:
         show_jobs(jobs, output, options)
         return 0

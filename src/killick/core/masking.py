@@ -106,7 +106,7 @@ class ReferenceMasking:
     @alpha.setter
     def alpha(self, value: float) -> None:
         if self.every is not None:
-            raise OptionError(f"expected alpha to be left alone: every={self.every} decides.")
+            raise OptionError(f"alpha cannot be set: masking follows every={self.every}.")
         if not isinstance(value, int | float) or not 0 <= value <= 1:  # also refuses NaN
             raise OptionError(f"expected alpha between 0 and 1, found {value!r}.")
         self._alpha = float(value)
@@ -247,6 +247,6 @@ def _check_labels(labels: object, n: int) -> None:
     shape, floats = tuple(labels.shape), labels.is_floating_point()
     if labels.ndim not in (1, 2) or (labels.ndim == 2) != floats:
         raise ShapeError(
-            f"expected class numbers of shape ({n},), or shares of classes, floats of shape ({n},"
+            f"expected class numbers of shape ({n},), or class probabilities of shape ({n},"
             f" classes), as labels, found {labels.dtype} of shape {shape}."
         )

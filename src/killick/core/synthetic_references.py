@@ -1,7 +1,7 @@
-"""References that are nobody's: made of statistics of many training images, instead of some.
+"""Mean and synthetic references, made from statistics of the training images.
 
 References travel with a model. Where training images must not leave, it takes the mean image or
-synthetic ones instead. This keeps pictures out of the file. It promises no more: statistics of many
+synthetic ones instead. This keeps images out of the file. It promises no more: statistics of many
 images say a little about each, and so do the weights that were trained on them.
 """
 

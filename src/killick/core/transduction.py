@@ -149,8 +149,8 @@ def residual_distances(model: Anchored, x: Tensor, candidates: Tensor, bank: Ten
     fits = bank.ndim == prepared.ndim and bank.shape[1] == prepared.shape[1]
     if not fits or any(b > s for b, s in zip(bank.shape[2:], prepared.shape[2:], strict=True)):
         raise ShapeError(
-            f"expected images of which the bank {tuple(bank.shape[1:])} holds the residuals, found"
-            f" {tuple(prepared.shape[1:])}. Make a bank of that kind: killick.residual_bank."
+            f"a bank of residuals of shape {tuple(bank.shape[1:])} does not fit images of shape"
+            f" {tuple(prepared.shape[1:])}. Make one for them: killick.residual_bank."
         )
     grid = bank.shape[2:]
     flat_x, flat_r = _pooled(prepared, grid).flatten(1), _pooled(references, grid).flatten(1)

@@ -47,7 +47,7 @@ def find_edges(levels: Tensor, low: int, high: int) -> Tensor:
     """Where Canny's method sees an edge, as 255: the crest of a slope, joined to one steeper yet.
 
     In int16 `levels`, 0 to 255, `(h, w, n)`, a crest is seen where the slope, by Sobel's masks and
-    the L1 norm, is above `low` and hangs together with one where it is above `high`.
+    the L1 norm, is above `low` and is connected to one where it is above `high`.
     """
     framed = frame(frame(levels, 0, mirrored=False), 1, mirrored=False)
     across = differ(add_neighbors(framed, 0).add_(framed[1:-1]), 1)
@@ -96,7 +96,7 @@ def _mask(signs: Tensor) -> Tensor:
 
 
 def _grow(seeds: Tensor, allowed: Tensor) -> Tensor:
-    """The seeds and all of `allowed` that hangs together with them, over sides and corners.
+    """The seeds and all of `allowed` that is connected to them, over sides and corners.
 
     In one long row, pixels that leave an image on the right come back on the left of the next
     line: there is the column of zeros, of which none is allowed.

@@ -1,4 +1,4 @@
-"""Suites: named lists of corruptions. A mean is taken over a suite, so a new corruption changes none."""
+"""Suites: named lists of corruptions. Means are over suites; a new corruption changes no published one."""
 
 from killick.errors import OptionError, check_option
 

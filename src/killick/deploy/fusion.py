@@ -1,4 +1,4 @@
-"""Fewer operations in a folded network: its map takes in what stands around the first layer.
+"""Fewer operations in a folded network: the first layer absorbs normalization and BatchNorm.
 
 The first layer of a folded network computes `W x + map`, with a map that may differ from place to
 place. So it can take in exactly what an ordinary layer cannot, where it pads with zeros: with

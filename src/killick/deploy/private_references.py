@@ -1,4 +1,4 @@
-"""Mean or synthetic references for a model that leaves the house, and what they cost."""
+"""Mean or synthetic references for a model that is shared without training images, and their cost."""
 
 import copy
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from killick.errors import DataError, check_option
 from killick.evaluation.evaluation_settings import make_settings
 from killick.experiments.arms import Arm, parse_arms
 from killick.experiments.execution import Execution
-from killick.experiments.jobs import Job, make_jobs, refuse_idle
+from killick.experiments.jobs import Job, check_settings_used, make_jobs
 from killick.experiments.scheduler import Failure, run_jobs
 from killick.results.run_folder import read_run
 from killick.training.recipe_files import refuse_unused
@@ -101,7 +101,7 @@ def plan_comparison(
     jobs = make_jobs(recipe, settings, chosen, seeds, output, evaluation)
     for arm, job in zip(chosen, jobs, strict=False):
         refuse_unused(job.phases[-1].recipe, arm.settings, f"the arm {arm.name}")
-    refuse_idle(settings, chosen, jobs)
+    check_settings_used(settings, chosen, jobs)
     check_jobs(jobs)
     return jobs
 

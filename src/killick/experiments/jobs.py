@@ -124,7 +124,7 @@ def make_jobs(
     return jobs
 
 
-def refuse_idle(settings: Iterable[str], arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
+def check_settings_used(settings: Iterable[str], arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
     """Raise an `OptionError` for a setting for all arms that has no effect in any of them."""
     for name in settings:
         if all(

@@ -10,8 +10,8 @@ In: logits, labels, scores. Out: numbers. Imports `errors`, `registry` and `corr
 from killick.metrics.accuracy import brier as brier
 from killick.metrics.accuracy import hits as hits
 from killick.metrics.accuracy import nll as nll
+from killick.metrics.accuracy import nll_per_image as nll_per_image
 from killick.metrics.accuracy import squared_error as squared_error
-from killick.metrics.accuracy import surprise as surprise
 from killick.metrics.accuracy import top_k as top_k
 from killick.metrics.binned_calibration import Reliability as Reliability
 from killick.metrics.binned_calibration import ece as ece

@@ -31,10 +31,10 @@ def top_k(logits: Tensor, labels: Tensor, k: int = 1) -> float:
     return float(hits(logits, labels, k).double().mean())
 
 
-def surprise(logits: Tensor, labels: Tensor) -> Tensor:
+def nll_per_image(logits: Tensor, labels: Tensor) -> Tensor:
     """The negative log-likelihood of the label, for each image, in float64."""
     check_logits(logits, labels)
-    return torch.cat([_surprise(*block) for block in blocks(logits, labels)])
+    return torch.cat([_nll_per_image(*block) for block in blocks(logits, labels)])
 
 
 def nll(logits: Tensor, labels: Tensor) -> float:
@@ -46,7 +46,7 @@ def nll(logits: Tensor, labels: Tensor) -> float:
         >>> round(nll(torch.zeros(3, 10), torch.tensor([0, 4, 9])), 6)
         2.302585
     """
-    return float(surprise(logits, labels).mean())
+    return float(nll_per_image(logits, labels).mean())
 
 
 def squared_error(probs: Tensor, labels: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def _hits(logits: Tensor, labels: Tensor, k: int) -> Tensor:
     return ((logits > own) | ((logits == own) & lower)).sum(-1) < k
 
 
-def _surprise(logits: Tensor, labels: Tensor) -> Tensor:
+def _nll_per_image(logits: Tensor, labels: Tensor) -> Tensor:
     logits = logits.double()
     return logits.logsumexp(-1) - _own(logits, labels)[..., 0]
 
@@ -122,7 +122,7 @@ for _metric in (
         -1,
         "nats",
         "logits",
-        _surprise,
+        _nll_per_image,
         short="NLL",
     ),
     Metric(

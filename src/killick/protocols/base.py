@@ -213,7 +213,7 @@ def check_protocol(recipe: Any) -> list[str]:
         problems += each.check(recipe)
     names = [each.name for each in components]
     twice = sorted({name for name in names if names.count(name) > 1})
-    problems += [f"components: {name} is there twice" for name in twice]
+    problems += [f"components: {name} is listed twice" for name in twice]
     losses = [each.name for each in components if uses(each, "criterion")]
     if len(losses) > 1:
         problems.append(f"components: only one may replace the loss, found {', '.join(losses)}")

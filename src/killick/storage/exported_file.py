@@ -1,4 +1,4 @@
-"""Running what was exported: ONNX by onnxruntime, .pt2 by torch, behind one face."""
+"""Running what was exported: ONNX by onnxruntime, .pt2 by torch, with one interface."""
 
 import importlib
 import os
