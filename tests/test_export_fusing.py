@@ -6,8 +6,7 @@ from torch import nn
 
 import killick
 from killick.core.folding import FoldedStem
-from killick.deploy.deployed_net import deploy
-from killick.deploy.fusion import AsFloats, fuse
+from killick.deploy.deployed_net import AsFloats, deploy, fuse
 
 NORMALISE = ((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 

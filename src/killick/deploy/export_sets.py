@@ -39,7 +39,7 @@ def find_export_sets(
 
     `report` gets the reason why the model's own data cannot be read.
     """
-    if model.normalize is None or len(model.image_shape) != 3 or model.image_shape[0] != 3:
+    if not takes_files(model):
         if data is not None or validation is not None:
             raise OptionError(
                 "data requires a model of RGB images that normalizes them itself. Make it with"
@@ -63,6 +63,12 @@ def find_export_sets(
             " others, such as pack:FILE.npz#SPLIT or imagefolder:FOLDER."
         )
     return found
+
+
+def takes_files(model: ImageModel) -> bool:
+    """Whether the model takes uint8 RGB images, as image files hold them."""
+    shape = model.image_shape
+    return len(shape) == 3 and shape[0] == 3 and model.normalize is not None
 
 
 def _own_sets(model: ImageModel, root: str | None, report: Callable[[str], None]) -> ExportSets:

@@ -33,12 +33,9 @@ class InputImage:
 def find_images(
     given: Iterable[str | os.PathLike[str]], listed: Iterable[str] | None = None
 ) -> Iterator[InputImage]:
-    """The images that paths stand for, one by one.
+    """The images that files, folders and patterns stand for, one by one.
 
-    Args:
-        given: Files, whatever their extension; folders, for all images below them; patterns with
-            `*`, `?`, `[...]` or `**`, for the files that match.
-        listed: What `-` stands for among them: paths of files and folders, taken literally.
+    `listed` is what `-` stands for among them: paths of files and folders, taken literally.
     """
     for each in given:
         path = os.path.expanduser(os.fspath(each))
@@ -65,12 +62,10 @@ def require_images(found: Iterable[InputImage]) -> Iterator[InputImage]:
 
 
 def read_list(descriptor: int, *, null: bool = False) -> Iterator[str]:
-    """Paths from an open file, each as soon as it is there.
+    """Paths from an open file, each as soon as it is there; with `null`, they end with NUL.
 
-    Args:
-        descriptor: Of the file: 0 for the standard input. Its buffered object is left alone, as a
-            thread that waits in it would stop Python from ending.
-        null: They end with NUL, as `find -print0` writes them, not with a line break.
+    By its descriptor, 0 for the standard input: a thread that waits in its buffered object would
+    stop Python from ending.
     """
     separator, rest = (b"\0" if null else b"\n"), b""
     while chunk := os.read(descriptor, _CHUNK):

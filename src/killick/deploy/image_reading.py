@@ -72,13 +72,16 @@ def read_batches(
     # Images that are being read; at the end what went wrong while looking for more, or None.
     ahead: queue.SimpleQueue[Future[list[InputImage]] | BaseException | None] = queue.SimpleQueue()
 
+    def read_some(group: list[InputImage]) -> list[InputImage]:
+        return [read_one(each, view) for each in group]
+
     def submit_all() -> None:
         end: BaseException | None = None
         coming = iter(images)
         try:
             while group := list(itertools.islice(coming, task)):
                 free.acquire()
-                ahead.put(pool.submit(_read_some, group, view))
+                ahead.put(pool.submit(read_some, group))
         except BaseException as problem:  # raised again below, or the pool was shut down there
             end = problem
         ahead.put(end)
@@ -102,10 +105,6 @@ def read_batches(
         free.release()
         # New threads of torch would begin with the readers' one thread.
         torch.set_num_threads(torch.get_num_threads())
-
-
-def _read_some(images: list[InputImage], view: PlainView) -> list[InputImage]:
-    return [read_one(each, view) for each in images]
 
 
 def read_one(image: InputImage, view: PlainView) -> InputImage:

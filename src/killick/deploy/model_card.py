@@ -11,6 +11,7 @@ import yaml
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
 from killick.data.preprocessing import view_for
+from killick.deploy.export_sets import takes_files
 from killick.deploy.parity import format_agreement
 from killick.deploy.private_references import COST
 from killick.errors import DataError
@@ -72,7 +73,7 @@ def make_card(
         by_name=made is not None,
         model=model,
         anchored=isinstance(model, Anchored),
-        takes_files=_takes_files(model),
+        takes_files=takes_files(model),
         place=repo or "path/to/this/folder",
         facts=_facts(model, contents),
         privacy=_privacy(model, provenance.get(COST)),
@@ -176,7 +177,7 @@ def _facts(model: Anchored | Standard, contents: ModelContents) -> dict[str, str
             network += f"; needs the author's code, KILLICK_NETWORKS={file}"
     takes = " x ".join(map(str, model.image_shape))
     takes += ", floats in the network's own space" if model.normalize is None else ", uint8"
-    takes += f"; {view_for(model).described}" if _takes_files(model) else ""
+    takes += f"; {view_for(model).described}" if takes_files(model) else ""
     names = list(model.class_names or ())
     classes = f"{contents.examples['logits'].shape[-1]:,}"
     classes += f": {', '.join(names[:MOST_CLASSES])}" if names else ""
@@ -197,12 +198,6 @@ def _facts(model: Anchored | Standard, contents: ModelContents) -> dict[str, str
             f" {100 * threshold['acceptance']:g} % of {threshold['fitted_on']}"
         )
     return facts
-
-
-def _takes_files(model: Anchored | Standard) -> bool:
-    """Whether it takes uint8 RGB images, as image files hold them."""
-    shape = model.image_shape
-    return len(shape) == 3 and shape[0] == 3 and model.normalize is not None
 
 
 def _privacy(model: Anchored | Standard, cost: Any) -> str:

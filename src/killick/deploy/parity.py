@@ -61,11 +61,7 @@ def model_outputs(model: Anchored | Standard, images: Tensor, k: int) -> dict[st
 
 
 def file_outputs(exported: Exported, images: Tensor) -> dict[str, Tensor]:
-    """The outputs of the file, computed in batches.
-
-    Raises:
-        OutputError: If they are NaN or infinite.
-    """
+    """The outputs of the file, computed in batches; NaN or infinity is refused."""
     parts = [exported(part) for part in images.split(BATCH)]
     found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     if not all(bool(values.isfinite().all()) for values in found.values()):
@@ -81,9 +77,7 @@ def compare_examples(
     """How far the file is from the model on the examples, and the content of `examples.npz`.
 
     That is the images, the outputs of the file, and how far they may differ on other machines.
-
-    Raises:
-        OutputError: If the file does not compute what the model does.
+    A file that does not compute what the model does is refused.
     """
     about = exported.about
     found = {name: value.numpy() for name, value in file_outputs(exported, images).items()}

@@ -80,14 +80,20 @@ def make_records(
 
     `prediction` is for those that are readable; None if there are none.
     """
-    readable = [each.path for each in images if each.problem is None]
-    made: Iterator[Record] = iter(())
+    found: Iterator[dict[str, Any] | None] = iter(())
     if prediction is not None:
-        made = _predicted(readable, prediction, class_names, top, probabilities)
-    return [
-        next(made) if each.problem is None else Record(each.path, error=each.problem)
-        for each in images
-    ]
+        found = _fields(prediction, class_names, top, probabilities)
+    records: list[Record] = []
+    for image in images:
+        if image.problem is not None:
+            records.append(Record(image.path, error=image.problem))
+        elif (values := next(found)) is not None:
+            records.append(Record(image.path, **values))
+        else:
+            reason = "the model returns NaN or infinity. Check how it was trained or exported."
+            problem = f"cannot label {printable(image.path)}: {reason}"
+            records.append(Record(image.path, error=problem))
+    return records
 
 
 def normalized_entropy(probs: Tensor) -> Tensor:
@@ -101,45 +107,32 @@ def normalized_entropy(probs: Tensor) -> Tensor:
     return (entropy / math.log(probs.shape[1])).clamp(0, 1)
 
 
-def _predicted(
-    paths: Sequence[str],
-    found: Prediction,
-    names: tuple[str, ...] | None,
-    top: int,
-    probabilities: bool,
-) -> Iterator[Record]:
-    """Whole batches to numbers at once; one by one takes longer than a small network."""
+def _fields(
+    found: Prediction, names: tuple[str, ...] | None, top: int, probabilities: bool
+) -> Iterator[dict[str, Any] | None]:
+    """The fields of each record, or None where they are not finite."""
     assert found.probs is not None
     assert found.energy is not None
+    # Whole batches to numbers at once; one by one takes longer than a small network.
     probs, energy = found.probs.cpu(), found.energy.cpu()
     order = probs.sort(stable=True, dim=1, descending=True)  # of equals the first comes first
-    columns = {
-        "confidence": order.values[:, 0].tolist(),
-        "uncertainty": normalized_entropy(probs).tolist(),
-        "energy": energy.tolist(),
-    }
+    columns = {"uncertainty": normalized_entropy(probs).tolist(), "energy": energy.tolist()}
     if found.std is not None:
         columns["std"] = found.std.cpu().gather(1, order.indices[:, :1])[:, 0].tolist()
     if found.in_distribution is not None:
         columns["in_distribution"] = found.in_distribution.tolist()
+    if probabilities:
+        columns["probabilities"] = [tuple(row) for row in probs.tolist()]
     kept = max(top, 1)
     likely, shares = order.indices[:, :kept].tolist(), order.values[:, :kept].tolist()
-    every = probs.tolist() if probabilities else [[]] * len(paths)
-    finite = (probs.isfinite().all(1) & energy.isfinite()).tolist()
-    for i, path in enumerate(paths):
-        if not finite[i]:
-            reason = "the model returns NaN or infinity. Check how it was trained or exported."
-            yield Record(path, error=f"cannot label {printable(path)}: {reason}")
+    for i, finite in enumerate((probs.isfinite().all(1) & energy.isfinite()).tolist()):
+        if not finite:
+            yield None
             continue
         classes = [
             ClassProbability(str(index) if names is None else names[index], index, share)
             for index, share in zip(likely[i], shares[i], strict=True)
         ]
-        yield Record(
-            path,
-            classes[0].label,
-            classes[0].index,
-            **{name: values[i] for name, values in columns.items()},
-            top=tuple(classes[:top]),
-            probabilities=tuple(every[i]),
-        )
+        first = {"label": classes[0].label, "index": likely[i][0], "confidence": shares[i][0]}
+        others = {name: values[i] for name, values in columns.items()}
+        yield {**first, **others, "top": tuple(classes[:top])}
