@@ -24,12 +24,11 @@ from killick.core.image_model import (
     make_normalizer,
 )
 from killick.core.inference import Prediction, predict
-from killick.core.standard import Standard
 from killick.core.transduction import residual_bank, residual_distances
 from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView, view_for
-from killick.errors import InstallError, KillickError, OptionError, OutputError
+from killick.errors import InstallError, KillickError, OptionError, OutputError, one_line
 from killick.evaluation.other_networks import (
     FunctionNet,
     Normalization,
@@ -75,10 +74,10 @@ class Classifier:
         return 1 if self.exported is not None else self.references or 1
 
     @property
-    def stored(self) -> int:
-        """How many references are stored in the model."""
+    def anchored(self) -> Anchored | None:
+        """The anchored model, if it is one."""
         inner = image_model_in(self.model)
-        return len(inner.references) if isinstance(inner, Anchored) else 0
+        return inner if isinstance(inner, Anchored) else None
 
     @property
     def threshold(self) -> Threshold | None:
@@ -125,18 +124,15 @@ class Classifier:
     @torch.no_grad()
     def residual_distances(self, images: Tensor) -> Tensor | None:
         """`(references, n)`: distances of residuals from those of training, where these are known."""
-        inner = image_model_in(self.model)
-        if self.bank is None or not isinstance(inner, Anchored):
+        inner = self.anchored
+        if self.bank is None or inner is None:
             return None
         images = self._normalized(images)
         stored = inner.stored_references(self.outputs, like=images)
         return residual_distances(inner, images, stored, self.bank).T
 
-    def store_residuals(self, train: ImageSet | None, seed: int) -> None:
-        """Take the model's residual bank, or make one from training images."""
-        inner = image_model_in(self.model)
-        if not isinstance(inner, Anchored):
-            return
+    def store_residuals(self, inner: Anchored, train: ImageSet | None, seed: int) -> None:
+        """Take the residual bank of the anchored model, or make one from training images."""
         if len(inner.residuals):
             self.bank = inner.residuals
         elif train is not None:
@@ -287,10 +283,9 @@ def _try(classifier: Classifier) -> int:
         except KillickError:
             raise
         except Exception as problem:  # whatever a network raises for images of another size
-            reason = " ".join(str(problem).split()).rstrip(".")
             raise OutputError(
-                f"cannot run {classifier.name} on images of {size} px: {reason}. Give its own size:"
-                " size= (--size)."
+                f"cannot run {classifier.name} on images of {size} px: {one_line(problem)}. Give its"
+                " own size: size= (--size)."
             ) from problem
     if logits.ndim != 3 or logits.shape[2] < 2:
         raise OutputError(
@@ -309,18 +304,6 @@ def _are_probabilities(logits: Tensor) -> bool:
     """Whether every row is positive and adds up to 1; rows of zeros and ones could be either."""
     sums = (logits.sum(2) - 1).abs().amax()
     return bool((logits >= 0).all() and sums < 1e-5 and ((logits > 0) & (logits < 1)).any())
-
-
-class ExportedNet(nn.Module):
-    """An exported file as a module: uint8 images to logits on their device."""
-
-    def __init__(self, exported: Exported) -> None:
-        super().__init__()
-        self._exported = exported
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The logits of uint8 images."""
-        return self._exported(images)["logits"].to(images.device)
 
 
 def _open_exported(
@@ -343,21 +326,18 @@ def _open_exported(
             f"{path} takes {about.takes} of shape {about.image_shape}, not uint8 RGB images. Make"
             " its model with normalize=(mean, std), and export it again."
         )
-    if references not in (None, exported.about.k or 1):
-        raise OptionError(
-            f"{path} was exported with {exported.about.k or 1} references, found {references}. Leave the"
-            " option out, or export the model again."
-        )
+    if references not in (None, about.k or 1):
+        raise OptionError(f"{path} was exported for references={about.k or 1}, found {references}.")
     own_name = file.absolute().parent.name if file.name in FILES.values() else file.stem
     with open(file, "rb") as opened:
         weights = hashlib.file_digest(opened, "sha256").hexdigest()[:12]
     return Classifier(
         name or own_name,
-        ExportedNet(exported),
+        FunctionNet(lambda images: exported(images)["logits"].to(images.device)),
         device,
         PlainView(about.image_shape[-1], about.resize, about.interpolation),
         about.class_names,
-        exported.about.k or None,
+        about.k or None,
         {"network": about.network, "protocol": "exported", "reference_policy": about.references},
         weights,
         exported.classes,
@@ -366,19 +346,17 @@ def _open_exported(
 
 
 def _describe(model: nn.Module) -> str:
-    made = remembered(model.net) if hasattr(model, "net") else None  # type: ignore[arg-type]
-    if made is not None:
-        return made.name
     net = getattr(model, "net", model)
-    return net.name if isinstance(net, FunctionNet) else type(net).__name__
+    made = net if isinstance(net, FunctionNet) else remembered(net)
+    return type(net).__name__ if made is None else made.name
 
 
 def _facts(model: nn.Module, provenance: dict[str, Any]) -> dict[str, Any]:
     """How it was trained, if known, and what kind of model it is."""
     known = dict(provenance.get("facts") or {})
     known.pop("data", None)  # rows name the data they are about
-    kinds = {Anchored: "anchored", Folded: "folded", Standard: "standard"}
-    kind = next(kind for made, kind in kinds.items() if isinstance(model, made))
+    others = "folded" if isinstance(model, Folded) else "standard"
+    kind = "anchored" if isinstance(model, Anchored) else others
     facts = {"network": _describe(model), "protocol": kind, "reference_policy": "", **known}
     if policy := getattr(model, "reference_policy", None):  # replaced since it was trained
         facts["reference_policy"] = policy

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,9 +38,7 @@ _GAP, _HEAD, _NAME, _TILE = 4, 22, 210, 96  # px
 class CorruptedCopies:
     """Images to corrupt, and how; for the options see `killick.corrupt` and `killick.evaluate`."""
 
-    files: Sequence[
-        Path
-    ] = ()  # images of any size, or folders of them; a sheet shows their centers
+    files: Sequence[Path] = ()  # images, or folders of them; a sheet shows their centers
     data: str | None = None  # or a set, by name; shapes if neither is given
     corruptions: Sequence[str] | None = None  # names, "c" or "cbar"; all by default
     severities: tuple[int, ...] | None = None  # all five by default; on sheets 1, 3 and 5
@@ -89,12 +88,11 @@ class CorruptedCopies:
         for number, (file, stem) in enumerate(zip(self._files, stems, strict=True)):
             image = decode(file, str(file))[None].to(self._device)
             table = choose_table(image.shape[-2:], self.table)
-            for name in self._names(table):
-                for severity in self.severities or SEVERITIES:
-                    made = self._make(image, name, severity, table, number)[0]
-                    copy = Image.fromarray(made.permute(1, 2, 0).cpu().numpy())
-                    _save_image(copy, folder / f"{stem}-{name}-{severity}.png")
-                    count += 1
+            for name, severity in product(self._names(table), self.severities or SEVERITIES):
+                made = self._make(image, name, severity, table, number)[0]
+                copy = Image.fromarray(made.permute(1, 2, 0).cpu().numpy())
+                _save_image(copy, folder / f"{stem}-{name}-{severity}.png")
+                count += 1
         return f"{count} images are in {folder}"
 
     def _write_arrays(self, folder: Path, images: ImageSet) -> str:

@@ -143,10 +143,9 @@ def _relative(table: Mapping[tuple[str, int], Row], baseline: tuple[str, Errors]
     if not all(place in table for place in wanted):
         return []
     name, theirs = baseline
-    members = []
-    for column in _columns([table[place] for place in wanted]):
+    rows, members = [table[place] for place in wanted], []
+    for column in _columns(rows):
         ours = {place: 1 - value for place, value in zip(wanted, column, strict=True)}
         members.append(float(metrics.mce(ours, {place: theirs[place] for place in wanted})))
-    place = {"corruption": "mean of 15", "mean_of": "c15", "severity": "all", "frost": ""}
     about = {"metric": "mce", "estimator": f"15 corruptions, relative to {name}"}
-    return [{**table[wanted[0]], **place, **about, **value_columns(members)}]
+    return [{**_mean(rows, "c15", "all"), **about, **value_columns(members)}]

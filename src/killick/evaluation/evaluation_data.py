@@ -19,22 +19,15 @@ Data = str | ImageSet | Sets | tuple[Tensor, Tensor]
 
 def load_test(data: Data, root: str | None = None, trained_on: str | None = None) -> ImageSet:
     """The test set of data: all of a folder without a split, if the model was not trained on it."""
-    if isinstance(data, ImageSet):
-        return data
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
-        return as_set("images", data)
     if isinstance(data, str):
         if not _are_same(data, trained_on):
             return replace(load_whole(data, root=root), name=data)
-        name, sets = data, load_sets(data, root=root, test_only=True)
+        sets = load_sets(data, root=root, test_only=True)
     elif isinstance(data, Sets):
-        name, sets = "the data", data
+        sets = data
     else:
-        raise OptionError(
-            "expected data by name, an ImageSet, or uint8 images and labels as (images, labels),"
-            f" found {type(data).__name__}. For a loader: images, labels = map(torch.cat,"
-            " zip(*loader))."
-        )
+        return as_set("images", data)
+    name = data if isinstance(data, str) else "the data"
     if sets.test is None:
         raise DataError(f"{name} has no test set: a folder 'test' beside 'train', or test arrays.")
     return replace(sets.test, name=name) if isinstance(data, str) else sets.test

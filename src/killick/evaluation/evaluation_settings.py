@@ -97,14 +97,12 @@ class EvaluationSettings:
         if self.corruptions is None:
             return known
         # In the order of the suite; those of no suite come last.
-        others = (name for name in self.corruptions if suite_of(name) == suite)
+        own = [name for name in self.corruptions if name not in PUBLISHED]
         chosen = [name for name in known if name in self.corruptions]
-        chosen += [name for name in others if name not in PUBLISHED]
+        chosen += own if suite == "corruptions" else []
         if not chosen:
-            raise OptionError(
-                f"none of the corruptions {', '.join(self.corruptions)} is in the suite {suite}"
-                f" for table {table}. Leave the suite out, or choose one of its own."
-            )
+            names = ", ".join(self.corruptions)
+            raise OptionError(f"--suite {suite} has no {names} for table {table}.")
         return tuple(dict.fromkeys(chosen))
 
     def find_corruption(self, name: str) -> Corruption:

@@ -170,10 +170,12 @@ def evaluate(
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
         notes = [_describe_view(classifier)] if named else []
-        if stored := classifier.stored:
+        if (anchored := classifier.anchored) is not None:
+            stored = len(anchored.references)
             classifier.references = min(references, stored)
             if "ood" in settings.suites:
-                classifier.store_residuals(load_train(data, classifier, root), seed)
+                train = load_train(data, classifier, root)
+                classifier.store_residuals(anchored, train, seed)
             if USUAL_REFERENCES < references > stored:
                 notes.append(f"evaluated with the {stored} stored references, not {references}")
         held = load_validation(validation, classifier, test, root)

@@ -1,7 +1,6 @@
 """The images of a set in blocks of 250, on the device: those of this process, read once if they fit."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -85,10 +84,7 @@ def block_generator(
 
 
 def _room(device: torch.device) -> float:
-    """How many bytes a set may take on a device: a part of what is free."""
+    """How many bytes a set may take on a device."""
     if device.type == "cuda":
         return 0.4 * torch.cuda.mem_get_info(device)[0]
-    names = os.sysconf_names if hasattr(os, "sysconf") else {}
-    if "SC_AVPHYS_PAGES" in names:
-        return 0.4 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 2 * 2**30

@@ -9,7 +9,7 @@ from killick.core.anchored import evaluating
 from killick.errors import OutputError
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.evaluation_settings import EvaluationSettings
-from killick.evaluation.image_blocks import ImageBlocks
+from killick.evaluation.image_blocks import ImageBlocks, block_generator
 from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outputs, Part, collect_outputs, summarize_logits
 from killick.evaluation.test_sets import TestSet
@@ -88,7 +88,10 @@ class ModelRunner:
         for block in blocks:
             images = block.images
             if test.transform is not None:
-                generator = test.generator(self._seed, block.number, self.processes.device)
+                which, severity = test.corruption or test.set, int(test.severity or 0)
+                generator = block_generator(
+                    self._seed, which, severity, block.number, self.processes.device
+                )
                 images = test.transform(images, generator=generator)
             waiting.append((images, block.labels))
             if sum(len(images) for images, _ in waiting) >= self._batch:

@@ -61,8 +61,8 @@ class RowRecorder:
         self._baseline, self._fitted_on = baseline, ""
         if fitting is not None:
             self._fitted_on = f"{fitting.set} ({fitting.count}, {fitting.images[:6]})"
-        self._folder, self._writes = folder, writes and folder is not None
-        self._keeps_predictions = settings.predictions and folder is not None
+        self._write_to = folder if writes else None
+        self._predictions_in = folder if settings.predictions else None
         self._images: dict[tuple[str, ...], set[str]] = defaultdict(set)
         for test in sets:
             self._images[_origin({**common, **test.columns()})].add(test.images)
@@ -75,15 +75,18 @@ class RowRecorder:
             if folder.exists() and not folder.is_dir():
                 raise OptionError(f"{folder} is a file. Name a folder for the rows.")
             if writes:
-                _make(folder / FOLDER if self._keeps_predictions else folder)
+                place = folder / FOLDER if settings.predictions else folder
+                try:
+                    place.mkdir(parents=True, exist_ok=True)
+                except OSError as problem:
+                    raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
             self._old = read_rows(folder)
         self._there = set() if settings.again else {_key(row) for row in self._old}
 
     def has(self, test: TestSet) -> bool:
         """Whether all rows of a test set are there already, and its predictions."""
-        if self._keeps_predictions:
-            assert self._folder is not None
-            about = read_about(file_of(self._folder, self._about(test)))
+        if self._predictions_in is not None:
+            about = read_about(file_of(self._predictions_in, self._about(test)))
             if about.get("weights") != self._common["weights"]:
                 return False
         # The AUROC of errors is undefined where there are none.
@@ -97,9 +100,8 @@ class RowRecorder:
             if members := compute_measure(measure, outputs, inside, fitted):
                 interval = compute_interval(measure, outputs, self._settings.seed)
                 found.append({**row, "count": outputs.count, **value_columns(members, interval)})
-        if self._keeps_predictions and self._writes:
-            assert self._folder is not None
-            write_predictions(self._folder, self._predictions(test, outputs))
+        if self._predictions_in is not None and self._write_to is not None:
+            write_predictions(self._write_to, self._predictions(test, outputs))
         self._new += found
         # All are written at once, so not after every set where sets take no time.
         if time.monotonic() - self._wrote > _SECONDS_BETWEEN_WRITES:
@@ -120,12 +122,10 @@ class RowRecorder:
 
     def write(self, *, table: bool = True) -> None:
         """Add the new rows to `rows.jsonl`, and with `table` write `rows.csv`."""
-        if self._writes:
-            assert self._folder is not None
-            with locked(self._folder):  # others may have written meanwhile
-                rows = self._merged(read_rows(self._folder))
-                if rows:
-                    write_rows(self._folder, rows, table=table)
+        if self._write_to is not None:
+            with locked(self._write_to):  # others may have written meanwhile
+                if rows := self._merged(read_rows(self._write_to)):
+                    write_rows(self._write_to, rows, table=table)
 
     def _merged(self, old: list[Row]) -> list[Row]:
         """The new rows among old ones that still hold."""
@@ -195,10 +195,3 @@ def _origin(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _scope(row: Row) -> tuple[str, ...]:
     """What a mean is about, whatever corruptions were chosen for it."""
     return identify({**row, "corruption": "", "severity": "", "source": "", "table": ""})
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None

@@ -10,7 +10,6 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from killick.corruptions.corruption import Photographs, choose_table, corrupt
@@ -24,14 +23,9 @@ from killick.errors import DataError, OptionError
 from killick.evaluation.class_mapping import Alignment, ClassMap
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.evaluation_settings import EvaluationSettings
-from killick.evaluation.image_blocks import ImageBlocks, block_generator
+from killick.evaluation.image_blocks import ImageBlocks
 from killick.results.predictions import sample
 from killick.runtime.processes import Processes
-
-COLUMNS = (
-    *("suite", "set", "source", "frost", "class_map", "table", "corruption", "severity", "view"),
-    "images",
-)
 
 
 @dataclass(frozen=True)
@@ -67,12 +61,8 @@ class TestSet:
 
     def columns(self) -> dict[str, Any]:
         """The columns of its rows."""
-        return {name: getattr(self, name) for name in COLUMNS}
-
-    def generator(self, seed: int, block: int, device: torch.device) -> torch.Generator:
-        """For a block; see `block_generator`."""
-        severity = self.severity if isinstance(self.severity, int) else 0
-        return block_generator(seed, self.corruption or self.set, severity, block, device)
+        others = ("open", "count", "alignment", "transform")
+        return {name: value for name, value in vars(self).items() if name not in others}
 
 
 class TestSetPlanner:
@@ -186,11 +176,6 @@ class TestSetPlanner:
 
         def open_files(corruption: str, severity: int) -> ImageBlocks:
             images = self._limited(files.load(corruption, severity))
-            if images.class_names != first.class_names:
-                raise DataError(
-                    f"{corruption} {severity} in {files.path} has {images.classes} classes, the"
-                    f" first set {first.classes}. They must be the same."
-                )
             return self._open(alignment.restrict(images), self._cropped)
 
         for corruption, severity in product(files.names, self._settings.severities):

@@ -69,7 +69,11 @@ def parse_arm(text: str) -> Arm:
     for key, value in _pairs(rest, text) if colon else ():
         dotted = find_setting(key)
         if key == "first":
-            first = _share(value, text)
+            first = float(value) if re.fullmatch(r"0?\.[0-9]+", value) else 0.0
+            if not first:
+                raise OptionError(
+                    f"first must be between 0 and 1, found {value!r} in --arm {text}."
+                )
         elif key == "from":
             start = value
         elif dotted == "seed":
@@ -108,13 +112,3 @@ def _pairs(rest: str, text: str) -> list[tuple[str, str]]:
             raise OptionError(f"--arm needs NAME:key=value,..., found {part!r} in {text!r}.")
         pairs.append((key, value))
     return pairs
-
-
-def _share(value: str, text: str) -> float:
-    try:
-        share = float(value)
-    except ValueError:
-        share = -1
-    if not 0 < share < 1:
-        raise OptionError(f"first must be between 0 and 1 in --arm {text}, found {value!r}.")
-    return share

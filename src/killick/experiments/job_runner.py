@@ -1,8 +1,8 @@
 """Runs one job: trains, evaluates and measures what its folder does not hold yet."""
 
-import importlib
 import json
 import os
+import pkgutil
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -117,8 +117,7 @@ def rename_job(job: Job) -> None:
 def _measure(job: Job, device: str, show: DisplayFactory) -> None:
     """Call the job's function as `measure(folder, options, kept, *, device, show)`."""
     assert job.measure is not None
-    module, _, name = job.measure.partition(":")
-    measure = getattr(importlib.import_module(module), name)
+    measure = pkgutil.resolve_name(job.measure)
     kept = Measured(job.folder, {"measure": job.measure, **job.options})
     measure(job.folder, job.options, kept, device=choose_device(device), show=show)
 

@@ -29,23 +29,14 @@ class Phase:
 
 @dataclass(frozen=True)
 class Job:
-    """All that is done for one arm and seed.
-
-    Attributes:
-        arm: Its name.
-        seed: Of all its training runs.
-        phases: Its training runs, in order.
-        evaluation: Options of `killick.evaluate`, as plain values.
-        measure: `module:function` that `run_job` calls after the evaluation.
-        options: Of that function, as plain values.
-    """
+    """All that is done for one arm and seed."""
 
     arm: str
     seed: int
-    phases: tuple[Phase, ...]
-    evaluation: Mapping[str, Any]
-    measure: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    phases: tuple[Phase, ...]  # its training runs, in order
+    evaluation: Mapping[str, Any]  # options of `killick.evaluate`, as plain values
+    measure: str | None = None  # `module:function` that `run_job` calls after the evaluation
+    options: Mapping[str, Any] = field(default_factory=dict)  # of that function, as plain values
 
     @property
     def folder(self) -> Path:
@@ -143,7 +134,13 @@ def _make_phases(
     if unused:  # so that --alpha for all arms does not train the standard one again
         used = {name: value for name, value in settings.items() if name not in unused}
         recipe = load_recipe(source, {**used, **arm.settings, "seed": seed})
-    start = None if arm.start is None else _find_start(arm.start)
+    start = None
+    if arm.start is not None:
+        from killick.training.initial_weights import (
+            find_start,
+        )  # imports torch, which takes seconds
+
+        start = str(find_start(arm.start))
     earlier: tuple[Phase, ...] = ()
     if arm.after is not None:
         earlier = _make_phases(source, settings, arm.after, seed, output)
@@ -180,12 +177,6 @@ def _split(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
 
 def _deciding(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in asdict(recipe).items() if name not in _NOT_IN_DIGEST}
-
-
-def _find_start(given: str) -> str:
-    from killick.training.initial_weights import find_start  # imports torch, which takes seconds
-
-    return str(find_start(given))
 
 
 def _fingerprint(start: str | None) -> str:

@@ -33,19 +33,12 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class JobsOutcome:
-    """What became of some jobs.
+    """What became of some jobs."""
 
-    Attributes:
-        finished: Those with all results; none while those of other parts are not.
-        failed: Those that failed.
-        unfinished: Titles of those that neither failed nor finished.
-        interrupted: Whether the user interrupted them.
-    """
-
-    finished: list[Job] = field(default_factory=list)
+    finished: list[Job] = field(default_factory=list)  # none while those of other parts are not
     failed: list[Failure] = field(default_factory=list)
-    unfinished: list[str] = field(default_factory=list)
-    interrupted: bool = False
+    unfinished: list[str] = field(default_factory=list)  # titles
+    interrupted: bool = False  # by the user
 
     @property
     def missing(self) -> list[str]:
