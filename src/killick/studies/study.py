@@ -13,6 +13,7 @@ from killick.registry import Registry
 from killick.settings import read_options
 
 if TYPE_CHECKING:
+    from killick.experiments.jobs import Job
     from killick.studies.findings import Findings, Results
 
 PROTOCOLS = ("standard", "anchored", "masked-label")
@@ -85,7 +86,7 @@ class Study:
         measure: `module:function` that measures each job after its evaluation; see
             `killick.experiments.job_runner`.
         finish: `module:function` that works on all finished jobs and returns the run folders it made.
-        needs: From the options to data, by name, that are read beside the training data.
+        check: Raises an error for options that do not fit the jobs, before these are run.
         notes: Choices that the paper does not state.
     """
 
@@ -101,7 +102,7 @@ class Study:
     varies: tuple[str, ...] = ()
     measure: str | None = None
     finish: str | None = None
-    needs: Callable[[Any], Sequence[str]] | None = None
+    check: "Callable[[Any, Sequence[Job]], None] | None" = None
     notes: tuple[str, ...] = ()
 
     def at_size(self, name: str) -> Size:
@@ -180,6 +181,9 @@ def make_plan(
     chosen = read_options(
         study.options, {**base.options, **(options or {})}, f"the study {study.name}"
     )
+    for name, value in vars(chosen).items():
+        if value == []:
+            raise OptionError(f"--{name.replace('_', '-')} needs at least one value.")
     arms = tuple(study.arms(chosen, shared))
     names = [each.arm.name for each in arms]
     if not arms or len(set(names)) < len(names):

@@ -10,7 +10,7 @@ from typing import Any
 
 from killick.errors import KillickError
 from killick.experiments.execution import Execution
-from killick.experiments.experiment import check_jobs, check_places
+from killick.experiments.experiment import check_jobs
 from killick.experiments.jobs import Job, make_jobs
 from killick.experiments.scheduler import Failure, run_jobs
 from killick.report.sections import Content, Section
@@ -66,8 +66,8 @@ def plan_jobs(plan: Plan, output: Path) -> list[Job]:
         options=plan.measure_options,
     )
     check_jobs(jobs)
-    if study.needs is not None:
-        check_places(study.needs(plan.options))
+    if study.check is not None:
+        study.check(plan.options, jobs)
     return jobs
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from killick.errors import OptionError
+from killick.experiments.jobs import Job
 from killick.settings import setting
 from killick.studies.findings import (
     Findings,
@@ -39,7 +41,9 @@ class Options:
     """What probes are trained on, and how."""
 
     protocols: list[str] = setting(list(PROTOCOLS), "arms whose networks are probed")
-    targets: list[str] = setting(["digits"], "data that a probe is trained and tested on")
+    targets: list[str] | None = setting(
+        ["digits"], "data that a probe is trained and tested on; none: domains alone"
+    )
     domains: str | None = setting(None, "folder of DOMAIN/CLASS/images, as DomainNet")
     styles: list[str] | None = setting(None, "names of the domains; none: all that are there")
     sources: list[str] = setting(
@@ -65,10 +69,15 @@ class Options:
     test_limit: int | None = setting(None, "images of each test; none: all", least=1)
 
 
-def find_data(options: Options) -> list[str]:
-    """What probes are trained and tested on."""
+def check(options: Options, jobs: Sequence[Job]) -> None:
+    """Refuse probes without data, or with data that are not there."""
+    from killick.experiments.experiment import check_places
+
     folders = [] if options.domains is None else [f"pictures:{options.domains}"]
-    return [*options.targets, *folders]
+    data = [*(options.targets or ()), *folders]
+    if not data:
+        raise OptionError("--targets or --domains is needed to train probes on.")
+    check_places(data)
 
 
 def find(results: Results) -> Findings:
@@ -160,7 +169,7 @@ STUDY = Study(
     arms=compare_protocols,
     findings=find,
     measure="killick.studies.adaptation.probes:measure",
-    needs=find_data,
+    check=check,
     suites=("clean",),
     sizes={
         "small": Size(options={"train_limit": 1500}, seeds=(0, 1, 2)),

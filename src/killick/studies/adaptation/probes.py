@@ -235,7 +235,7 @@ def _measure_task(
 def _find_tasks(job: TrainedJob, options: Record) -> Iterator[ProbeTask]:
     """A probe for each of the targets, and one for each source domain, tested on all domains."""
     data = job.recipe.data
-    for name in dict.fromkeys(options["targets"]):
+    for name in dict.fromkeys(options["targets"] or ()):
         sets = load_sets(name, root=data.root, download=data.download)
         if sets.train is None or sets.test is None:
             raise DataError(f"--targets needs data with a training and a test set, found {name}.")

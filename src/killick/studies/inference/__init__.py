@@ -1,7 +1,11 @@
 """Fig. 2: does the inference protocol matter? Accuracy and cost of four of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from killick.errors import OptionError
+from killick.experiments.jobs import Job
+from killick.protocols.anchored_protocol import AnchoredProtocol
 from killick.settings import setting
 from killick.studies.findings import (
     NONE,
@@ -52,6 +56,21 @@ class Options:
     at_once: int = setting(100, "images of a forward pass", least=1)
     timed: int = setting(1000, "images that inference is timed on", least=1)
     repeats: int = setting(5, "how often; the fastest counts", least=1)
+
+    def __post_init__(self) -> None:
+        if self.k > self.candidates:
+            raise OptionError(
+                f"--k must be at most --candidates {self.candidates}, found {self.k}."
+            )
+
+
+def check(options: Options, jobs: Sequence[Job]) -> None:
+    """Refuse more candidates than there are images to draw from."""
+    recipe = jobs[0].phases[-1].recipe  # all jobs have the same data
+    assert isinstance(recipe.protocol, AnchoredProtocol)
+    for count in (recipe.data.limit, recipe.protocol.reference_set):
+        if count is not None and options.candidates > count:
+            raise OptionError(f"--candidates must be at most {count}, found {options.candidates}.")
 
 
 def find(results: Results) -> Findings:
@@ -107,6 +126,7 @@ STUDY = Study(
     varies=("protocols",),
     arms=compare_protocols,
     findings=find,
+    check=check,
     measure="killick.studies.inference.measure:measure",
     sizes={
         "small": Size(

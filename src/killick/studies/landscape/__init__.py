@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from killick.errors import OptionError
 from killick.settings import setting
 from killick.studies.findings import (
     NONE,
@@ -19,7 +20,9 @@ class Options:
     """The plane, and the images at each of its points."""
 
     protocols: list[str] = setting(list(PROTOCOLS), "arms whose weights are varied")
-    points: int = setting(51, "of a side of the plane, rounded up to an odd number", least=3)
+    points: int = setting(
+        51, "of a side of the plane; odd, with the weights in the center", least=3
+    )
     span: float = setting(1.0, "half a side, in norms of the weights", above=0)
     directions: int = setting(0, "seed of the directions, the same for all arms", least=0)
     draws: int = setting(1, "pairs of directions, a plane each; radii are averaged", least=1)
@@ -34,6 +37,10 @@ class Options:
     images: int | None = setting(
         9500, "corrupted, divided among the corruptions; none: all of each", least=1
     )
+
+    def __post_init__(self) -> None:
+        if self.points % 2 == 0:
+            raise OptionError(f"--points must be odd, found {self.points}.")
 
 
 def find(results: Results) -> Findings:
