@@ -11,16 +11,13 @@ from killick.results.measurements import Measured
 from killick.runtime.progress import Display
 from killick.studies.findings import Results
 from killick.studies.inference import (
-    DISTANCE,
     MARGINAL,
     MEAN,
     SECONDS,
-    SHARE,
     SINGLE,
     STUDY,
     TOP1,
     TRANSDUCTIVE,
-    WORST,
 )
 from killick.studies.inference import measure as measuring
 from killick.studies.study import make_plan
@@ -32,6 +29,7 @@ from killick.training.recipe_files import load_recipe
 pytestmark = pytest.mark.usefixtures("here", "few_shapes")
 
 CPU = torch.device("cpu")
+WORST, SHARE, DISTANCE = "worst_reference_top1", "largest_candidate_share", "residual_distance"
 OPTIONS = {
     "corruptions": ["fog", "gaussian_noise"],
     "severities": [2],
@@ -241,7 +239,7 @@ def test_seconds_are_for_1000_pictures_and_the_best_of_the_turns(job, monkeypatc
     )
     model = anchored_in(trained.model)
     model.set_residuals(measuring.training_residuals(trained, 40))
-    times = measuring.time_all(model, images[:10], ways, 2)
+    times = measuring.time_all(model, images[:10], ways, OPTIONS)
     # The first turn warms up, with a look at the clock each; then the ways take turns.
     for place, each in enumerate(times):
         assert each["value"] == 100 * (2 * (4 + 2 * place) + 1)
@@ -251,11 +249,11 @@ def test_seconds_are_for_1000_pictures_and_the_best_of_the_turns(job, monkeypatc
 def test_an_interrupted_measurement_goes_on_with_the_next_set(job, records, tmp_path, monkeypatch):
     ask, seen = measuring.score_all, []
 
-    def interrupted(model, images, labels, ways):
+    def interrupted(*arguments):
         seen.append(1)
         if len(seen) == 2:
             raise KeyboardInterrupt
-        return ask(model, images, labels, ways)
+        return ask(*arguments)
 
     monkeypatch.setattr(measuring, "score_all", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -189,13 +189,7 @@ def format_mean(values: Values, factor: float = 100, digits: int = 1) -> str:
 
 
 def format_difference(found: "Interval | None", factor: float = 100, digits: int = 1) -> str:
-    """A difference with its interval.
-
-    Example:
-        >>> from killick.report.intervals import Interval
-        >>> format_difference(Interval(0.02, 0.01, 0.03, ""))
-        '+2.0 [+1.0, +3.0]'
-    """
+    """A difference with its interval, such as "+2.0 [+1.0, +3.0]"."""
     if found is None:
         return NONE
     text = signed(factor * found.value, digits)
@@ -206,7 +200,7 @@ def format_difference(found: "Interval | None", factor: float = 100, digits: int
 
 
 def compare_values(one: Values, other: Values, factor: float = 100, digits: int = 1) -> str:
-    """The mean difference over the seeds that both have, with Student's t interval.
+    """The mean difference over the seeds that both have, with Student's t interval; none to itself.
 
     Example:
         >>> compare_values({0: 0.5, 1: 0.51}, {0: 0.4, 1: 0.4})
@@ -215,7 +209,7 @@ def compare_values(one: Values, other: Values, factor: float = 100, digits: int 
     from killick.report.intervals import no_interval, t_interval
 
     gaps = [one[seed] - other[seed] for seed in one if seed in other]
-    if not gaps:
+    if not gaps or one is other:
         return NONE
     spread = len(gaps) > 1 and statistics.stdev(gaps) > 1e-9  # equal accuracies have none
     return format_difference(

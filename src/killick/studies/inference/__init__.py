@@ -7,22 +7,18 @@ from killick.errors import OptionError
 from killick.experiments.jobs import Job
 from killick.protocols.anchored_protocol import AnchoredProtocol
 from killick.settings import setting
-from killick.studies.findings import (
-    NONE,
-    Findings,
-    Results,
-    compare_values,
-    format_mean,
-    make_table,
-)
+from killick.studies.findings import Findings, Results, compare_values, format_mean, make_table
 from killick.studies.plots import Plot, draw_figure, draw_points
 from killick.studies.study import STUDIES, WITH_REFERENCES, Size, Study, compare_protocols
 
 SINGLE, MEAN, MARGINAL, TRANSDUCTIVE = "single", "mean-image", "marginal", "transductive"
-# Metrics of the records. The last three: the worst of K references, the share of images for which
-# transduction chooses its most frequent candidate, and its mean distance to the nearest residual.
-TOP1, SECONDS = "top1", "seconds_per_1000"
-WORST, SHARE, DISTANCE = "worst_reference_top1", "largest_candidate_share", "residual_distance"
+TOP1, SECONDS = "top1", "seconds_per_1000"  # metrics of the records
+# More metrics of one of the protocols, with headings and format.
+_OWN = {
+    "worst_reference_top1": ("worst reference, %", 100),
+    "largest_candidate_share": ("most frequent candidate, %", 100),
+    "residual_distance": ("residual distance", 1),
+}
 # CIFAR-100-C, ResNet-18: accuracy with its spread, and seconds for 1,000 images, which the paper
 # gives once for both protocols.
 _SECONDS = {SINGLE: "2.24", MARGINAL: "3.51", TRANSDUCTIVE: "24.24"}
@@ -80,19 +76,17 @@ def find(results: Results) -> Findings:
     for protocol, line in accuracy.items():
         for inference, values in line.items():
             known = {"protocol": protocol, "inference": inference}
-            gap = NONE if inference == SINGLE else compare_values(values, line[SINGLE], digits=2)
+            gap = compare_values(values, line[SINGLE], digits=2)
             row = {
                 "protocol, inference": f"{protocol}, {inference}",
                 "corrupted accuracy, %": format_mean(values, digits=2),
                 "± over draws": format_mean(results.spread_over("draw", TOP1, **known), digits=2),
                 "− single": gap,
                 "s for 1,000": format_mean(seconds[protocol].get(inference, {}), 1, 3),
-                "worst reference, %": format_mean(results.by_seed(WORST, **known)),
-                "most frequent candidate, %": format_mean(results.by_seed(SHARE, **known)),
-                "residual distance": format_mean(results.by_seed(DISTANCE, **known), 1),
-                **PAPER.get((protocol, inference), {}),
             }
-            rows.append(row)
+            for metric, (heading, factor) in _OWN.items():
+                row[heading] = format_mean(results.by_seed(metric, **known), factor)
+            rows.append(row | PAPER.get((protocol, inference), {}))
             headline += [f"{protocol}, {inference} {gap}"] if inference != SINGLE else []
     options = results.plan.options
     machines = sorted({str(record["on"]) for record in results.records(metric=SECONDS)})

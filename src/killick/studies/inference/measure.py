@@ -7,9 +7,8 @@ as candidates. Seconds are measured separately, on clean images, one protocol at
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,17 +29,7 @@ from killick.report.formatting import count_words
 from killick.results.measurements import Measured, Record
 from killick.runtime.processes import Processes
 from killick.runtime.progress import DisplayFactory
-from killick.studies.inference import (
-    DISTANCE,
-    MARGINAL,
-    MEAN,
-    SECONDS,
-    SHARE,
-    SINGLE,
-    TOP1,
-    TRANSDUCTIVE,
-    WORST,
-)
+from killick.studies.inference import MARGINAL, MEAN, SECONDS, SINGLE, TOP1, TRANSDUCTIVE
 from killick.studies.trained_job import (
     TrainedJob,
     corrupt_images,
@@ -51,15 +40,11 @@ from killick.studies.trained_job import (
 from killick.training.training_data import load_training_data
 
 
-@dataclass(frozen=True)
-class ReferenceDraws:
+class ReferenceDraws(NamedTuple):
     """The references of all inference protocols."""
 
-    draws: tuple[Tensor, ...]  # of each draw the candidates, `(candidates, 3, size, size)`
+    draws: list[Tensor]  # of each draw the candidates, `(candidates, 3, size, size)`
     mean: Tensor  # of the training images, `(1, 3, size, size)`
-    k: int  # references of "marginal"
-    searched: int  # draws that transduction is run for
-    at_once: int  # images of a forward pass
 
 
 def measure(
@@ -81,11 +66,11 @@ def measure(
     with show("inference protocols", len(places), done, "set") as display:
         for number, place in enumerate(left, done + 1):
             corrupted = corrupt_images(images, place["corruption"], place["severity"])
-            found = score_all(model, corrupted, labels, references)
+            found = score_all(model, corrupted, labels, references, options)
             kept.add(*({**record, **place} for record in found))
             display.update(number, place["corruption"])
         if not timed:
-            kept.add(*time_all(model, images[: options["timed"]], references, options["repeats"]))
+            kept.add(*time_all(model, images[: options["timed"]], references, options))
 
 
 def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDraws:
@@ -102,9 +87,7 @@ def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDra
         order = torch.randperm(len(numbers), generator=generator)[: options["candidates"]]
         draws.append(job.load_images(train.part(numbers[order])))
     many = limit_images(train, STATISTICS_IMAGES if train.paths() else None, recipe.seed)
-    mean = ReferencePool(job.load_images(many)).mean()
-    searched = min(options["searched"], options["draws"])
-    return ReferenceDraws(tuple(draws), mean, options["k"], searched, options["at_once"])
+    return ReferenceDraws(draws, ReferencePool(job.load_images(many)).mean())
 
 
 def training_residuals(job: TrainedJob, size: int) -> Tensor:
@@ -126,38 +109,36 @@ def training_residuals(job: TrainedJob, size: int) -> Tensor:
 
 
 def score_all(
-    model: Anchored, images: Tensor, labels: Tensor, references: ReferenceDraws
+    model: Anchored,
+    images: Tensor,
+    labels: Tensor,
+    references: ReferenceDraws,
+    options: Mapping[str, Any],
 ) -> list[Record]:
     """Accuracy of each inference protocol and draw, and the controls."""
-    parts = list(
-        zip(images.split(references.at_once), labels.split(references.at_once), strict=True)
-    )
-    keys: list[Record] = []
-    sums: list[Tensor] = []
-
-    def add(total: Tensor, metric: str, inference: str, draw: int) -> None:
-        keys.append({"metric": metric, "inference": inference, "draw": draw})
-        sums.append(total.double())
-
+    size = options["at_once"]
+    parts = list(zip(images.split(size), labels.split(size), strict=True))
+    sums: dict[tuple[str, str, int], Tensor] = {}  # by metric, inference protocol and draw
     for draw, candidates in enumerate(references.draws):
         model.set_references(candidates)
-        members, together = _score_mean(model, parts, references.k)
-        add(members[0], TOP1, SINGLE, draw)
-        add(together, TOP1, MARGINAL, draw)
-        add(members.min(), WORST, MARGINAL, draw)
-        if draw < references.searched:
+        members, together = _score_mean(model, parts, options["k"])
+        sums[TOP1, SINGLE, draw] = members[0]
+        sums[TOP1, MARGINAL, draw] = together
+        sums["worst_reference_top1", MARGINAL, draw] = members.min()
+        if draw < options["searched"]:
             chosen = [_score_best(model, *part, len(candidates)) for part in parts]
             correct, counts, distance = (
                 torch.stack(values).sum(0) for values in zip(*chosen, strict=True)
             )
-            add(correct, TOP1, TRANSDUCTIVE, draw)
-            add(counts.max(), SHARE, TRANSDUCTIVE, draw)
-            add(distance, DISTANCE, TRANSDUCTIVE, draw)
+            sums[TOP1, TRANSDUCTIVE, draw] = correct
+            sums["largest_candidate_share", TRANSDUCTIVE, draw] = counts.max()
+            sums["residual_distance", TRANSDUCTIVE, draw] = distance
     model.set_references(references.mean)
-    add(_score_mean(model, parts, 1)[1], TOP1, MEAN, 0)
-    values = torch.stack(sums).tolist()  # waits for the device, once
+    sums[TOP1, MEAN, 0] = _score_mean(model, parts, 1)[1]
+    values = torch.stack([each.double() for each in sums.values()]).tolist()  # waits once
     return [
-        {**each, "value": value / len(images)} for each, value in zip(keys, values, strict=True)
+        {"metric": metric, "inference": inference, "draw": draw, "value": value / len(images)}
+        for (metric, inference, draw), value in zip(sums, values, strict=True)
     ]
 
 
@@ -185,7 +166,7 @@ def _score_best(
 
 
 def time_all(
-    model: Anchored, images: Tensor, references: ReferenceDraws, repeats: int
+    model: Anchored, images: Tensor, references: ReferenceDraws, options: Mapping[str, Any]
 ) -> list[Record]:
     """Seconds for 1,000 images, the fastest of some repeats.
 
@@ -195,12 +176,12 @@ def time_all(
     protocols: dict[str, tuple[Tensor, Callable[[Tensor], object]]] = {
         SINGLE: (candidates, lambda x: predict(model, x)),
         MEAN: (references.mean, lambda x: predict(model, x)),
-        MARGINAL: (candidates, lambda x: predict(model, x, MARGINAL, references.k)),
+        MARGINAL: (candidates, lambda x: predict(model, x, MARGINAL, options["k"])),
         TRANSDUCTIVE: (candidates, lambda x: predict(model, x, TRANSDUCTIVE, len(candidates))),
     }
-    parts = images.split(references.at_once)
+    parts = images.split(options["at_once"])
     seconds: dict[str, list[float]] = {name: [] for name in protocols}
-    for turn in range(repeats + 1):
+    for turn in range(options["repeats"] + 1):
         for name, (stored, infer) in protocols.items():
             model.set_references(stored)
             _wait(images.device)
