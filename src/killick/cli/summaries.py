@@ -156,5 +156,3 @@ def show_study(study: Study, findings: Findings) -> None:
             drawn.add_row(*row)
         console.print(drawn)
     console.print()
-    for note in findings.notes:
-        console.print(note, style="dim", soft_wrap=True)

@@ -44,10 +44,10 @@ def find(results: Results) -> Findings:
             results,
             "alpha",
             f"{word}_top1",
+            {f"CIFAR-100, {word}": {("masked-label", a): v for a, v in values.items()}},
+            "Table 4",
             "alpha, the share of masked steps",
             base="masked-label",
-            published={f"CIFAR-100, {word}": {("masked-label", a): v for a, v in values.items()}},
-            source="Table 4",
         )
         for word, values in PAPER.items()
     )
@@ -68,7 +68,6 @@ STUDY = Study(
     title="How often should references be masked, and towards what?",
     about="clean and corrupted accuracy against the share of masked steps, for both targets",
     options=Options,
-    varies=("alphas", "targets"),
     arms=make_arms,
     findings=find,
     sizes={"small": Size(settings={"epochs": 30}), "smoke": Size(options={"alphas": [0.0, 1.0]})},

@@ -42,13 +42,8 @@ def find(results: Results) -> Findings:
         for policy, row in PAPER.items()
         for protocol, value in zip(PROTOCOLS, row, strict=True)
     }
-    sweep = Sweep(
-        results,
-        "augmentation",
-        "severity5_top1",
-        published={"CIFAR-100-C": values},
-        source="Fig. 5a",
-    )
+    paper = {"CIFAR-100-C": values}
+    sweep = Sweep(results, "augmentation", "severity5_top1", paper, "Fig. 5a")
     return Findings(sweep.headline(), (sweep.figure(),), (sweep.table(),))
 
 
@@ -58,7 +53,6 @@ STUDY = Study(
     title="Does anchoring still help beside strong augmentation?",
     about="geometric, RandAugment, TrivialAugment, PixMix x protocols, accuracy at severity 5",
     options=Options,
-    varies=("policies", "protocols"),
     arms=make_arms,
     findings=find,
     sizes={

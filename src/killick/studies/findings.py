@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from killick.report.figures import Figure
     from killick.report.intervals import Interval
     from killick.report.report_data import ReportData
+    from killick.report.summary_metrics import SummaryMetric
 
 NONE = "–"
 Values = Mapping[int, float]  # by seed
@@ -26,12 +27,11 @@ Curves = Mapping[str, Mapping[Any, Values]]  # by protocol and level
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study found: a headline, figures, tables and limits, a line each."""
+    """What a study found: a headline, figures and tables."""
 
     headline: str
     figures: "tuple[Figure, ...]" = ()
     tables: tuple[TextTable, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,20 @@ class Results:
 
     def format(self, arm: str | None, metric: str) -> str:
         """The same as text, in the unit of the metric."""
-        from killick.report.summary_metrics import find_summary_metric
-
-        column = find_summary_metric(metric)
+        column = find_metric(metric)
         return format_mean(self.values(arm, metric), column.factor, column.digits)
 
     def summarize(self, arm: str, metrics: Iterable[str]) -> dict[str, str]:
         """Several summary metrics of an arm as texts by their titles: a part of a row."""
-        from killick.report.summary_metrics import find_summary_metric
-
-        columns = [find_summary_metric(metric) for metric in metrics]
-        return {f"{c.title}, {c.unit}".rstrip(", "): self.format(arm, c.key) for c in columns}
+        return {title_of(metric): self.format(arm, metric) for metric in metrics}
 
     def compare(self, arm: str | None, base: str | None, metric: str) -> str:
         """A summary metric of an arm minus that of another, with its interval."""
         from killick.report.statistics import between
-        from killick.report.summary_metrics import find_summary_metric
 
         if arm is None or base is None or arm == base:
             return NONE
-        column = find_summary_metric(metric)
+        column = find_metric(metric)
         gap = between(self.report.comparison, arm, base, metric)
         return format_difference(gap, column.factor, column.digits)
 
@@ -151,15 +145,23 @@ def make_results(plan: Plan, runs: Sequence[Run]) -> Results:
     return Results(plan, make_report_data(runs), factors, tuple(measured))
 
 
+def find_metric(key: str) -> "SummaryMetric":
+    """Title, unit and format of a summary metric."""
+    from killick.report.summary_metrics import find_summary_metric
+
+    return find_summary_metric(key)
+
+
+def title_of(metric: str) -> str:
+    """The title of a summary metric, with its unit."""
+    found = find_metric(metric)
+    return f"{found.title}, {found.unit}".rstrip(", ")
+
+
 def make_table(
     name: str, title: str, rows: Sequence[Mapping[str, str]], note: str = ""
 ) -> TextTable:
-    """A table from rows of texts by column; the first column names the row.
-
-    Example:
-        >>> make_table("study-x", "X", [{"arm": "a", "here": "1"}, {"arm": "b", "paper": "2"}]).rows
-        (('a', '1', '–'), ('b', '–', '2'))
-    """
+    """A table from rows of texts by column; the first column names the row."""
     columns = tuple(dict.fromkeys(column for row in rows for column in row))
     cells = tuple(tuple(row.get(column, NONE) for column in columns) for row in rows)
     note = f"Mean ± standard deviation over seeds; differences with 95 % intervals. {note}".strip()
@@ -175,12 +177,7 @@ def group_values(records: Iterable[Record], name: str) -> dict[Any, list[float]]
 
 
 def format_mean(values: Values, factor: float = 100, digits: int = 1) -> str:
-    """The mean over seeds, with the standard deviation if there are several.
-
-    Example:
-        >>> format_mean({0: 0.5, 1: 0.52})
-        '51.0 ± 1.4'
-    """
+    """The mean over seeds, with the standard deviation if there are several: "51.0 ± 1.4"."""
     found = [factor * value for value in values.values()]
     if not found:
         return NONE

@@ -112,7 +112,6 @@ STUDY = Study(
     title="Do anchored networks of any kind hold up better?",
     about="clean, C and C-bar accuracy by severity, networks x protocols",
     options=Options,
-    varies=("networks", "protocols"),
     arms=make_arms,
     findings=find,
     suites=("clean", "corruptions", "cbar"),

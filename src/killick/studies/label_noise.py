@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from killick.results.measurements import Measured, Record
+from killick.runtime.progress import DisplayFactory
 from killick.settings import setting
 from killick.studies.findings import Findings, Results, format_mean, make_table
 from killick.studies.plots import Plot, Sweep, draw_figure
@@ -14,8 +15,6 @@ from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, StudyArm, cro
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from killick.runtime.progress import DisplayFactory
 
 # Corrupted accuracy at 20 % of wrong labels, the only place where the plot is legible.
 PAPER = {("standard", 20): 38.1, ("anchored", 20): 38.5, ("masked-label", 20): 41.85}
@@ -56,7 +55,7 @@ def _percent(share: float) -> int | float:
 
 
 def measure(
-    folder: Path, options: Record, kept: Measured, *, device: "torch.device", show: "DisplayFactory"
+    folder: Path, options: Record, kept: Measured, *, device: "torch.device", show: DisplayFactory
 ) -> None:
     """Predict the training images without augmentation, and compare with given and true labels."""
     import torch
@@ -78,15 +77,7 @@ def measure(
 
 
 def compare_labels(predicted: "Tensor", given: "Tensor", true: "Tensor") -> list[Record]:
-    """Shares of the images by whether their label was flipped; empty ones are left out.
-
-    Example:
-        >>> import torch
-        >>> predicted, given, true = torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1], [0, 1, 0, 0]])
-        >>> found = compare_labels(predicted, given, true)
-        >>> {each["metric"]: each["value"] for each in found}[TRUE_TOP1]
-        1.0
-    """
+    """Shares of the images by whether their label was flipped; empty ones are left out."""
     flipped = given != true
     shares = {
         FLIPPED: flipped,
@@ -108,9 +99,9 @@ def find(results: Results) -> Findings:
         results,
         "noise",
         "corrupted_top1",
+        {"CIFAR-100-C": PAPER},
+        "Fig. 5b, read off, ± 0.1",
         along,
-        published={"CIFAR-100-C": PAPER},
-        source="Fig. 5b, read off, ± 0.1",
     )
     found = {heading: results.curves(metric, "noise") for metric, heading in _HEADINGS.items()}
     plots = [
@@ -126,12 +117,11 @@ def find(results: Results) -> Findings:
         for level in results.levels("noise")
         for protocol in results.levels("protocol")
     ]
-    title = "Training images by whether their label was flipped, %"
-    note = "Predictions without augmentation."
+    title = "Training images, without augmentation, by whether their label was flipped, %"
     return Findings(
         sweep.headline(),
         (sweep.figure(), draw_figure("study-noise-training", plots)),
-        (sweep.table(), make_table("study-noise-training-table", title, rows, note)),
+        (sweep.table(), make_table("study-noise-training-table", title, rows)),
     )
 
 

@@ -2,15 +2,14 @@
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.report.tables import TextTable
-from killick.studies.findings import Curves, Results, make_table
+from killick.studies.findings import Curves, Results, find_metric, make_table, title_of
 
 if TYPE_CHECKING:
     from killick.report.figures import Figure, Panel, Style
-    from killick.report.summary_metrics import SummaryMetric
 
 _MOST_TICKS = 11
 # A protocol looks the same in all studies.
@@ -119,9 +118,7 @@ def draw_figure(
 
 def plot_metric(metric: str, curves: Curves, along: str = "") -> Plot:
     """A plot of a summary metric, with its title and unit."""
-    from killick.report.summary_metrics import find_summary_metric
-
-    column = find_summary_metric(metric)
+    column = find_metric(metric)
     return Plot(column.title, curves, column.unit, along, column.factor)
 
 
@@ -144,23 +141,11 @@ class Sweep:
     results: Results
     factor: str
     metric: str  # its key, such as "corrupted_top1"
+    # The paper's values by data, and by protocol and level; where the paper has them.
+    published: Mapping[str, Mapping[tuple[str, Any], float]]
+    source: str  # of these
     along: str = ""  # what the levels are, if the name of the factor does not say it
     base: str = "standard"  # the protocol that differences are to, at the same level
-    # The paper's values by data, and by protocol and level; where the paper has them.
-    published: Mapping[str, Mapping[tuple[str, Any], float]] = field(default_factory=dict)
-    source: str = ""
-
-    @property
-    def name(self) -> str:
-        """Of the files."""
-        return f"study-{self.factor}-{self.metric}"
-
-    @property
-    def column(self) -> "SummaryMetric":
-        """Title, unit and format of the metric."""
-        from killick.report.summary_metrics import find_summary_metric
-
-        return find_summary_metric(self.metric)
 
     def arm(self, protocol: str, level: Any) -> str | None:
         """The arm of a protocol at a level."""
@@ -172,8 +157,8 @@ class Sweep:
             f"{format_level(level)}: {self.compare(protocol, level)}"
             for level in self.results.levels(self.factor)
         ]
-        what = f"{self.column.title}, {self.column.unit}".rstrip(", ")
-        return f"{protocol} − {self.base}, {what}, by {self.factor}: {'; '.join(parts)}."
+        title = title_of(self.metric)
+        return f"{protocol} − {self.base}, {title}, by {self.factor}: {'; '.join(parts)}."
 
     def compare(self, protocol: str, level: Any) -> str:
         """The difference of a protocol to the base at a level."""
@@ -195,9 +180,8 @@ class Sweep:
 
     def figure(self) -> "Figure":
         """A line for each protocol."""
-        return draw_figure(
-            self.name, [plot_metric(self.metric, self.curves, self.along or self.factor)]
-        )
+        plot = plot_metric(self.metric, self.curves, self.along or self.factor)
+        return draw_figure(f"study-{self.factor}-{self.metric}", [plot])
 
     def table(self) -> TextTable:
         """A row for each level, with differences and the paper's values."""
@@ -219,7 +203,6 @@ class Sweep:
                     if place == level
                 }
             rows.append(row)
-        title = f"{self.column.title} by {self.factor}"
-        note = f"Unit: {self.column.unit or 'none'}."
-        note += f" Paper: {self.source}." if self.source else ""
-        return make_table(f"{self.name}-table", title, rows, note)
+        title = f"{title_of(self.metric)}, by {self.factor}"
+        name = f"study-{self.factor}-{self.metric}-table"
+        return make_table(name, title, rows, f"Paper: {self.source}.")

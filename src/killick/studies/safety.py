@@ -63,9 +63,8 @@ def find(results: Results) -> Findings:
         "study-safety-table",
         "OOD detection and calibration under shift",
         rows,
-        "AUROC of the energy, test images against each OOD set; smooth ECE over corrupted and shifted"
-        " sets. The paper's standard networks are torchvision's; its ECE may be a mean over batches of"
-        " 64, which is higher.",
+        "AUROC of the energy; smooth ECE over corrupted and shifted sets. The paper's standard networks"
+        " are torchvision's; its ECE may be a mean over batches of 64, which is higher.",
     )
     plots = []
     for suite, words in _SUITES.items():
@@ -103,7 +102,6 @@ STUDY = Study(
     title="Are anchored networks safer?",
     about="AUROC of the energy by OOD set, and smooth ECE over shifted sets",
     options=Options,
-    varies=("protocols",),
     arms=compare_protocols,
     findings=find,
     suites=("clean", "corruptions", "cbar", "calibration", "ood"),

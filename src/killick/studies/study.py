@@ -82,7 +82,7 @@ class Study:
         options: A frozen dataclass of fields made by `killick.settings.setting`.
         suites: Of the evaluation.
         sizes: What it changes in each of `SIZES`.
-        varies: Names of the options that `arms` reads; `measure` gets the others.
+        varies: Options that `arms` reads and `measure` does not; needed with `measure` alone.
         measure: `module:function` that measures each job after its evaluation; see
             `killick.experiments.job_runner`.
         finish: `module:function` that works on all finished jobs and returns the run folders it made.

@@ -21,7 +21,7 @@ from killick.results.run_folder import Run, read_run
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.progress import choose_display
 from killick.studies.findings import Findings, Results, make_results
-from killick.studies.study import Plan
+from killick.studies.study import Plan, Study
 
 ROWS, ABOUT = "study.csv", "study.json"
 _ABOUT = ("size", "recipe", "settings", "seeds", "evaluation")
@@ -105,7 +105,7 @@ def run_study(plan: Plan, output: Path, **execution: Any) -> StudyRun:
         title=f"{plan.study.title} ({plan.study.item})" if plan.study.item else plan.study.title,
         command=shlex.join(how.command) or None,
         failed=replace(outcome, failed=failed).missing,
-        before=[_section(plan, findings)],
+        before=[_section(plan.study, findings)],
         lead=findings.headline,
         data=results.report,
     )
@@ -128,25 +128,19 @@ def _planned_rows(run: Run, evaluation: Mapping[str, Any]) -> Run:
 
     def is_planned(row: Row) -> bool:
         if row["suite"] not in ("corruptions", "cbar") or row["mean_of"]:
-            return str(row["limit"]) == limit
-        return (
-            str(row["limit"]) == limit
-            and (names is None or row["corruption"] in names)
-            and (severities is None or row["severity"] in severities)
-        )
+            return True
+        named = names is None or row["corruption"] in names
+        return named and (severities is None or row["severity"] in severities)
 
-    return replace(run, rows=[row for row in run.rows if is_planned(row)])
+    rows = [row for row in run.rows if str(row["limit"]) == limit and is_planned(row)]
+    return replace(run, rows=rows)
 
 
-def _section(plan: Plan, findings: Findings) -> Section:
+def _section(study: Study, findings: Findings) -> Section:
     """The study's own part of the report."""
-    study = plan.study
-    notes = [*findings.notes, *study.notes, _INTERVALS]
-    if study.item:
-        notes.append(_PROPOSED)
+    notes = (*study.notes, _INTERVALS, *([_PROPOSED] if study.item else []))
     title = f"{study.item}, here and in the paper" if study.item else "Beyond the paper"
-    content = Content(findings.figures, findings.tables, tuple(notes))
-    return Section("study", title, 0, lambda _: content)
+    return Section("study", title, 0, lambda _: Content(findings.figures, findings.tables, notes))
 
 
 def _rows(results: Results) -> str:

@@ -90,16 +90,12 @@ def find(results: Results) -> Findings:
         return compare_values(values(probe, **known), values(base, **known))
 
     alphas, base = [*results.plan.options.alphas, 0.0], ("standard", 0.0)
-    first = {  # by protocol the probe with the first alpha
-        protocol: next((protocol, alpha) for alpha in alphas if values((protocol, alpha)))
-        for protocol in results.levels("protocol")
-    }
-    others = [
-        (protocol, alpha)
-        for protocol in first
-        for alpha in dict.fromkeys(alphas)
-        if (protocol, alpha) not in first.values() and values((protocol, alpha))
-    ]
+    probes = [(p, a) for p in results.levels("protocol") for a in dict.fromkeys(alphas)]
+    probes = [probe for probe in probes if values(probe)]
+    first: dict[str, tuple[str, float]] = {}  # by protocol the probe with the first alpha
+    for probe in probes:
+        first.setdefault(probe[0], probe)
+    others = [probe for probe in probes if probe not in first.values()]
     compared = [probe for probe in first.values() if probe != base]
     records = results.records(metric="top1", reference=0)
     names = ("task", "source", "target")
@@ -149,12 +145,7 @@ def published(pair: Sequence[float]) -> dict[str, str]:
 
 
 def shorten(data: str) -> str:
-    """The name of data without its kind and folders.
-
-    Example:
-        >>> shorten("imagefolder:/data/flowers102"), shorten("digits")
-        ('flowers102', 'digits')
-    """
+    """The name of data without its kind and folders: "flowers102" of "imagefolder:/data/flowers102"."""
     return data.partition(":")[2].rstrip("/").rpartition("/")[2] or data
 
 
@@ -174,13 +165,8 @@ STUDY = Study(
     sizes={
         "small": Size(options={"train_limit": 1500}, seeds=(0, 1, 2)),
         "smoke": Size(
-            options={
-                "train_limit": 60,
-                "test_limit": 40,
-                "draws": 2,
-                "probe_epochs": 2,
-                "rates": [3.0, 10.0],
-            }
+            options={"train_limit": 60, "test_limit": 40, "draws": 2, "probe_epochs": 2}
+            | {"rates": [3.0, 10.0]}
         ),
         "paper": Size(
             "imagenet-vit-b16",

@@ -4,6 +4,8 @@ An image of an anchored network has a feature vector for each reference, and one
 with the reference masked. A probe trains on both; they are computed once.
 """
 
+from contextlib import ExitStack
+from functools import partial
 from typing import cast
 
 import torch
@@ -27,18 +29,14 @@ def find_head(net: nn.Module, x: Tensor) -> str:
     """The name of the linear layer that computes the logits, found by running the network."""
     seen: dict[str, Tensor] = {}
 
-    def watch(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        def record(_: nn.Module, read: tuple[Tensor, ...], computed: Tensor) -> None:
-            seen[name] = computed.detach().clone()
+    def record(name: str, _: nn.Module, read: tuple[Tensor, ...], computed: Tensor) -> None:
+        seen[name] = computed.detach().clone()
 
-        return module.register_forward_hook(record)
-
-    handles = [watch(n, m) for n, m in net.named_modules() if isinstance(m, nn.Linear)]
-    try:
+    with ExitStack() as hooks:
+        for name, module in net.named_modules():
+            if isinstance(module, nn.Linear):
+                hooks.enter_context(module.register_forward_hook(partial(record, name)))
         logits = run(net, x)
-    finally:
-        for handle in handles:
-            handle.remove()
     found = [name for name, computed in seen.items() if torch.equal(computed, logits)]
     if not found:
         raise StemError(

@@ -99,7 +99,6 @@ STUDY = Study(
     title="What does a short masked fine-tuning of a trained network bring?",
     about="a trained network anchored and fine-tuned with masking, against controls, and soups",
     options=Options,
-    varies=("base_epochs", "tuning_epochs", "tuning_lr", "soup", "greedy"),
     arms=make_arms,
     findings=find,
     finish="killick.studies.finetune.soups:make_soups",

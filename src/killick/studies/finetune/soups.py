@@ -27,7 +27,6 @@ from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.processes import Processes, choose_device
 from killick.runtime.progress import DisplayFactory
-from killick.storage.loading import load
 from killick.storage.saving import save
 from killick.studies.study import Plan
 from killick.studies.trained_job import TrainedJob, first_batches, open_job, reference_pool
@@ -143,8 +142,8 @@ def make_soups(
 
 def _save_soup(way: str, places: Sequence[Path], folder: Path, device: torch.device) -> None:
     """Average the models in some run folders, and save the result."""
-    first = open_job(places[0], device)
-    models = [load(place / "model").to(device).eval() for place in places]
+    first, *others = (open_job(place, device) for place in places)
+    models = [first.model, *(other.model for other in others)]
     samples = take_samples(first.recipe, device)
     if way == "soup":
         soup, kept = average(models, samples), list(range(len(models)))

@@ -4,14 +4,7 @@ from dataclasses import dataclass
 
 from killick.errors import OptionError
 from killick.settings import setting
-from killick.studies.findings import (
-    NONE,
-    Findings,
-    Results,
-    compare_values,
-    format_mean,
-    make_table,
-)
+from killick.studies.findings import Findings, Results, compare_values, format_mean, make_table
 from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, compare_protocols
 
 
@@ -52,7 +45,7 @@ def find(results: Results) -> Findings:
     figures, rows, headline = [], [], []
     for batchnorm in results.plan.options.batchnorm:
         grids = {}
-        base = results.by_seed(RADII[0], batchnorm=batchnorm, protocol="standard")
+        widths = {p: results.by_seed(RADII[0], batchnorm=batchnorm, protocol=p) for p in protocols}
         for protocol in protocols:
             known = {"batchnorm": batchnorm, "protocol": protocol}
             grids[protocol] = arrange(results.records(**known))
@@ -66,8 +59,8 @@ def find(results: Results) -> Findings:
                 cut = results.records(metric=name, cut=1, **known)
                 row[name.replace("_", " ")] = f"at least {text}" if cut else text
             headline.append(f"{protocol}, BatchNorm {batchnorm} {row['radius 10 points']}")
-            gap = compare_values(results.by_seed(RADII[0], **known), base, 1, 2)
-            row["10 points − standard"] = NONE if protocol == "standard" else gap
+            gap = compare_values(widths[protocol], widths.get("standard", {}), 1, 2)
+            row["10 points − standard"] = gap
             spread = results.spread_over("draw", RADII[0], **known)
             row["± over directions"] = format_mean(spread, 1, 2)
             rows.append(row)
@@ -84,7 +77,6 @@ def find(results: Results) -> Findings:
         f"Radius within 10 points of the center: {'; '.join(headline)}.",
         tuple(figures),
         (table,),
-        ("The paper calls the optimum of masked training “wider and flatter”, without a number.",),
     )
 
 
@@ -114,6 +106,7 @@ STUDY = Study(
         ),
     },
     notes=(
+        "The paper calls the optimum of masked training “wider and flatter”, without a number.",
         "The paper does not state whether BatchNorm statistics follow the weights. The code of Li et"
         " al. (2018) keeps them; both are measured here.",
     ),

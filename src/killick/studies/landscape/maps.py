@@ -35,9 +35,10 @@ def draw_maps(name: str, grids: Mapping[str, Grid], span: float) -> Figure:
     records = []
     for protocol, grid in grids.items():
         ticks = np.linspace(-span, span, len(grid)).tolist()
-        places = [(x, y) for y in ticks for x in ticks]
         records += [
-            (protocol, x, y, float(value)) for (x, y), value in zip(places, grid.flat, strict=True)
+            (protocol, x, y, float(value))
+            for y, line in zip(ticks, grid, strict=True)
+            for x, value in zip(ticks, line, strict=True)
         ]
     note = "Mean over seeds; one color scale for all maps."
     return Figure(name, note, tuple(panels), ("protocol", "x", "y", ACCURACY), tuple(records))

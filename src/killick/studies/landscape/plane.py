@@ -46,32 +46,30 @@ def measure(
 ) -> None:
     """Accuracy at every point of the plane around a trained network, then the width of its optimum.
 
-    Points come from the center outwards; each is kept at once, and kept ones are not repeated.
-
-    Records are `{"metric": "top1", "value", "batchnorm", "draw", "x", "y"}`, and one for each of
-    `RADII`, with `"cut"` where the region reaches the edge.
+    A record is kept for each point at once, from the center outwards, then one for each of `RADII`,
+    with `"cut"` where the region reaches the edge.
     """
     job = open_job(folder, device)
     places = order_points(options["points"], options["span"])
     kinds = list(itertools.product(options["batchnorm"], range(options["draws"])))
     known = {tuple(record.get(name) for name in _POINT) for record in kept.records}
-    left = {kind: [place for place in places if (*kind, *place) not in known] for kind in kinds}
-    total = len(kinds) * len(places)
-    done = total - sum(map(len, left.values()))
-    if done < total:
+    points = [(*kind, *place) for kind in kinds for place in places]
+    left = [point for point in points if point not in known]
+    if left:
         images, labels = gather_images(
             job, options["corruptions"], options["severities"], options["images"]
         )
         inputs = gather_inputs(job, options["statistics"])
-        with show(f"plane around {folder.name}", total, done, "point") as display:
-            for (how, draw), points in left.items():
+        done = len(points) - len(left)
+        with show(f"plane around {folder.name}", len(points), done, "point") as display:
+            for (how, draw), group in itertools.groupby(left, lambda point: point[:2]):
                 plane = Plane(job.model, options["directions"], draw)
-                for x, y in points:
-                    plane.move(x, y)
+                for point in group:
+                    plane.move(*point[2:])
                     if how == "settled":
                         plane.settle(inputs)
                     value = compute_accuracy(plane.model, images, labels)
-                    where = dict(zip(_POINT, (how, draw, x, y), strict=True))
+                    where = dict(zip(_POINT, point, strict=True))
                     kept.add({"metric": ACCURACY, "value": value, **where})
                     done += 1
                     display.update(done, f"top-1 {100 * value:.1f} %")
@@ -87,12 +85,7 @@ def measure(
 
 
 def order_points(points: int, span: float) -> list[tuple[float, float]]:
-    """The places of a square grid from `-span` to `span`, from the center outwards.
-
-    Example:
-        >>> order_points(3, 0.5)[:3]
-        [(0.0, 0.0), (0.0, -0.5), (-0.5, 0.0)]
-    """
+    """The places of a square grid from `-span` to `span`, from the center outwards."""
     half = points // 2
     numbers = [(i, j) for j in range(-half, half + 1) for i in range(-half, half + 1)]
     numbers.sort(key=lambda place: place[0] ** 2 + place[1] ** 2)
