@@ -26,11 +26,9 @@ from killick.nets import create
 from killick.results.measurements import Measured
 from killick.runtime.progress import Display
 from killick.studies.adaptation import STUDY, probes
-from killick.studies.adaptation.domains import load_domains
 from killick.studies.adaptation.features import (
     MASKED,
     UNMASKED,
-    Backbone,
     FeatureReader,
     find_head,
 )
@@ -43,6 +41,7 @@ from killick.studies.adaptation.probes import (
     ProbeSettings,
     choose_rate,
     fit_probe,
+    load_domains,
     score,
 )
 from killick.studies.findings import Results
@@ -100,24 +99,26 @@ def test_features_are_what_the_last_layer_of_any_network_reads_masked_or_not(fam
     plain = killick.standard(stir(net.eval()), NORMALIZE, image_shape=(3, 32, 32))
     model = stir(killick.anchor(plain)).eval()
     x, r = uint8(6, seed=1), uint8(6, seed=2)
-    backbone = Backbone(model)
+    reader = FeatureReader(trained_on(model), 1)
     head = model.net.get_submodule(name)
-    assert backbone.anchored
-    assert backbone.width == head.in_features
-    read = {masked: backbone.read(x, r, masked) for masked in (False, True)}
+    assert reader.anchored
+    assert reader.width == head.in_features
+    read = {masked: reader.read(x, r, masked) for masked in (False, True)}
     for masked, found in read.items():
         expected = seen_by(head, lambda m=masked: model(x, r, masked=m))
         assert torch.allclose(found, expected, atol=1e-5)
     assert not torch.allclose(read[False], read[True], atol=1e-3)
-    own = Backbone(plain)
+    own = FeatureReader(trained_on(plain), 1)
     assert not own.anchored
     assert torch.allclose(own.read(x), seen_by(net.get_submodule(name), lambda: plain(x)))
 
 
 def test_the_network_stays_as_it_is_and_reading_leaves_no_hooks_and_no_gradients():
-    model = killick.anchor(small_cnn(), normalize=NORMALIZE).train()
+    model = killick.anchor(small_cnn(), normalize=NORMALIZE)
+    job = trained_on(model)
+    model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = Backbone(model).read(uint8(4), uint8(4, seed=3))
+    found = FeatureReader(job, 1).read(uint8(4), uint8(4, seed=3))
     assert model.training
     assert not found.requires_grad
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -170,8 +171,8 @@ def test_training_pictures_are_read_from_their_own_references_each_masked_too():
     drawn = torch.full((3, n), -1)
     for number in range(n):
         same = x[number].expand(pool.shape)
-        unmasked = reader.backbone.read(same, pool)
-        masked = reader.backbone.read(same, pool, masked=True)
+        unmasked = reader.read(same, pool)
+        masked = reader.read(same, pool, masked=True)
         for draw in range(3):
             gaps = (unmasked - found[draw, UNMASKED, number]).abs().amax(1)
             drawn[draw, number] = gaps.argmin()
@@ -204,7 +205,7 @@ def test_test_pictures_are_all_seen_from_the_same_references_of_the_training_set
     assert kinds == [0, 0, 1, 1]
     found = reader.read_test(images, references)  # more than a block
     for number, reference in enumerate(references):
-        expected = reader.backbone.read(images.images(), reference.expand(600, -1, -1, -1))
+        expected = reader.read(images.images(), reference.expand(600, -1, -1, -1))
         assert torch.allclose(found[number], expected, atol=1e-5)
     few = some_images([1, 1])
     assert len(reader.read_test(images, reader.choose_references(few))) == 2
@@ -216,7 +217,7 @@ def test_a_standard_network_has_one_draw_of_one_kind():
     found = reader.read_training(images)
     assert found.shape == (1, 1, 10, 8)
     assert reader.choose_references(images) is None
-    assert torch.equal(found[0, 0], reader.backbone.read(images.images()))
+    assert torch.equal(found[0, 0], reader.read(images.images()))
     assert torch.equal(reader.read_test(images, None), found[0])
 
 
@@ -224,7 +225,7 @@ def test_references_of_a_set_too_large_are_drawn_from_a_part_of_each_class(monke
     monkeypatch.setattr("killick.studies.adaptation.features._POOL_BYTES", 4 * 3 * 16 * 16)
     reader, images = FeatureReader(trained_on(anchored_cnn()), 8), some_images([10, 10])
     found = reader.read_training(images)[:, UNMASKED, 0]
-    seen = reader.backbone.read(images.images()[:1].expand(20, -1, -1, -1), images.images())
+    seen = reader.read(images.images()[:1].expand(20, -1, -1, -1), images.images())
     nearest = torch.cdist(found, seen).argmin(1)
     assert len(set(nearest.tolist())) <= 4
     assert {0, 1} == {number // 10 for number in nearest.tolist()}

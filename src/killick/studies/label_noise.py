@@ -143,8 +143,6 @@ STUDY = Study(
         ),
     },
     notes=(
-        "A flipped label is always another class, and the share is exact; the paper does not state"
-        " this.",
         "References for evaluation are balanced over the given labels, so they differ by level.",
     ),
 )

@@ -9,7 +9,7 @@ from killick.report.tables import TextTable
 from killick.studies.findings import Curves, Results, find_metric, make_table, title_of
 
 if TYPE_CHECKING:
-    from killick.report.figures import Figure, Panel, Style
+    from killick.report.figures import Figure, Panel
 
 _MOST_TICKS = 11
 # A protocol looks the same in all studies.
@@ -38,19 +38,12 @@ class Plot:
         """Those with values: numbers in order, then names."""
         return sort_levels(level for line in self.curves.values() for level in line if line[level])
 
-    @property
-    def styles(self) -> "dict[str, Style]":
-        """How each protocol is drawn."""
-        from killick.report.figures import Style
-
-        return {protocol: Style(*_STYLES.get(protocol, _OTHER)) for protocol in self.curves}
-
 
 def draw_lines(plot: Plot, name: str) -> "Panel":
     """A line for each protocol over equally spaced levels."""
     import numpy as np
 
-    from killick.report.figures import finish, new_chart, put_line
+    from killick.report.figures import Style, finish, new_chart, put_line
 
     levels = plot.levels
     seeds = {seed for line in plot.curves.values() for values in line.values() for seed in values}
@@ -62,8 +55,8 @@ def draw_lines(plot: Plot, name: str) -> "Panel":
         if there and common:
             values = np.array([[line[level][seed] for level in there] for seed in common])
             places = [levels.index(level) for level in there]
-            values = plot.factor * values
-            put_line(axes, places, values, plot.styles[protocol], protocol, every=every)
+            style = Style(*_STYLES.get(protocol, _OTHER))
+            put_line(axes, places, plot.factor * values, style, protocol, every=every)
     axes.set_xticks(range(0, len(levels), every), [format_level(each) for each in levels[::every]])
     axes.set_xlim(-0.3, len(levels) - 0.7)
     axes.set_xlabel(plot.along)
@@ -72,7 +65,7 @@ def draw_lines(plot: Plot, name: str) -> "Panel":
 
 def draw_points(plot: Plot, name: str) -> "Panel":
     """A row for each level: the mean of each protocol, and a bar over its seeds."""
-    from killick.report.figures import finish, new_chart, shorten
+    from killick.report.figures import Style, finish, new_chart, shorten
 
     levels, protocols = plot.levels, list(plot.curves)
     rows = [[p for p in protocols if plot.curves[p].get(level)] for level in levels]
@@ -82,7 +75,8 @@ def draw_points(plot: Plot, name: str) -> "Panel":
     for place, (level, row) in enumerate(zip(levels, rows, strict=True)):
         for number, protocol in enumerate(row):
             values = [plot.factor * value for value in plot.curves[protocol][level].values()]
-            style, y = plot.styles[protocol], place + 0.75 * (number + 0.5) / len(row) - 0.375
+            style = Style(*_STYLES.get(protocol, _OTHER))
+            y = place + 0.75 * (number + 0.5) / len(row) - 0.375
             axes.plot([min(values), max(values)], [y, y], color=style.color, linewidth=1.4)
             axes.plot([statistics.fmean(values)], [y], label=protocol, **style.line)
     axes.set_yticks(range(len(levels)), [shorten(format_level(level), 21) for level in levels])

@@ -25,10 +25,6 @@ from killick.studies.study import Plan, Study
 
 ROWS, ABOUT = "study.csv", "study.json"
 _ABOUT = ("size", "recipe", "settings", "seeds", "evaluation")
-_INTERVALS = (
-    "Intervals of metrics in the main table are over seeds from five seeds on; with fewer they are"
-    " over images, and other seeds may differ by more."
-)
 _PROPOSED = (
     "The paper's “proposed” is masked-label here: its text masks towards the uniform distribution,"
     " its released code towards the label."
@@ -138,7 +134,7 @@ def _planned_rows(run: Run, evaluation: Mapping[str, Any]) -> Run:
 
 def _section(study: Study, findings: Findings) -> Section:
     """The study's own part of the report."""
-    notes = (*study.notes, _INTERVALS, *([_PROPOSED] if study.item else []))
+    notes = (*study.notes, *([_PROPOSED] if study.item else []))
     title = f"{study.item}, here and in the paper" if study.item else "Beyond the paper"
     return Section("study", title, 0, lambda _: Content(findings.figures, findings.tables, notes))
 

@@ -46,12 +46,14 @@ def find_head(net: nn.Module, x: Tensor) -> str:
     return found[-1]
 
 
-class Backbone:
-    """A trained model, read before its last layer."""
+class FeatureReader:
+    """Reads the features of a trained job, with so many references for each image."""
 
-    def __init__(self, model: Anchored | Standard) -> None:
-        self._model = model
+    def __init__(self, job: TrainedJob, draws: int) -> None:
+        self._job, model = job, job.model
         self.anchored = isinstance(model, Anchored)
+        self.draws = draws if self.anchored else 1
+        self.kinds = 2 if self.anchored else 1  # unmasked and masked
         like = next(model.parameters())
         noise = torch.rand(2, *model.image_shape, generator=torch.Generator().manual_seed(0))
         images = noise.to(like.device)
@@ -65,36 +67,26 @@ class Backbone:
         self, images: Tensor, references: Tensor | None = None, masked: bool = False
     ) -> Tensor:
         """The features `(n, width)` of images, each with its reference."""
-        with evaluating(self._model), torch.no_grad():
+        with evaluating(self._job.model), torch.no_grad():
             inputs = self._inputs(images, references, masked)
-            return inputs_of(self._model.net, [self._head], inputs)[self._head].float()
+            return inputs_of(self._job.model.net, [self._head], inputs)[self._head].float()
 
     def _inputs(self, images: Tensor, references: Tensor | None, masked: bool) -> Tensor:
         """The input of the network itself."""
-        model = self._model
+        model = self._job.model
         if isinstance(model, Standard):
             return images if model.normalize is None else model.normalize(images)
         assert references is not None
         return pair(model.prepare(images), model.prepare(references), masked)
-
-
-class FeatureReader:
-    """Features of whole sets from a trained job, with so many references for each image."""
-
-    def __init__(self, job: TrainedJob, draws: int) -> None:
-        self._job = job
-        self.backbone = Backbone(job.model)
-        self.draws = draws if self.backbone.anchored else 1
-        self.kinds = 2 if self.backbone.anchored else 1  # unmasked and masked
 
     def read_training(self, images: ImageSet) -> Tensor:
         """Features `(draws, kinds, n, width)` of training images: kinds are unmasked and masked.
 
         Each image has its own references, drawn from the set with balanced classes.
         """
-        shape = (self.draws, self.kinds, len(images), self.backbone.width)
+        shape = (self.draws, self.kinds, len(images), self.width)
         found = torch.empty(shape, device=self._job.device)
-        pool = self._pool(images) if self.backbone.anchored else None
+        pool = self._pool(images) if self.anchored else None
         seed = key(self._job.recipe.seed, _REFERENCES) % 2**63
         generator = torch.Generator().manual_seed(seed)
         for place, block in self._job.blocks(images):
@@ -103,24 +95,24 @@ class FeatureReader:
                 if pool is not None:
                     references = take(pool.images, pool.draw(len(block), generator))
                 for kind in range(self.kinds):
-                    read = self.backbone.read(block, references, masked=kind == MASKED)
+                    read = self.read(block, references, masked=kind == MASKED)
                     found[draw, kind, place] = read
         return found
 
     def read_test(self, images: ImageSet, references: Tensor | None) -> Tensor:
         """Features `(references, n, width)` of test images with every reference."""
         views = [None] if references is None else list(references)
-        shape = (len(views), len(images), self.backbone.width)
+        shape = (len(views), len(images), self.width)
         found = torch.empty(shape, device=self._job.device)
         for place, block in self._job.blocks(images):
             for number, view in enumerate(views):
                 same = None if view is None else view.expand(block.shape)
-                found[number, place] = self.backbone.read(block, same)
+                found[number, place] = self.read(block, same)
         return found
 
     def choose_references(self, images: ImageSet) -> Tensor | None:
         """References for testing: as many different training images as draws."""
-        if not self.backbone.anchored:
+        if not self.anchored:
             return None
         seed = key(self._job.recipe.seed, _TESTED) % 2**63
         return self._job.load_images(

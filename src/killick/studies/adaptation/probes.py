@@ -8,7 +8,7 @@ steps, and its learning rate is chosen in the same way.
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +20,11 @@ from killick.core.masking import ReferenceMasking
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
 from killick.data.sources import load_sets
+from killick.data.sources.imagefolder import read_classes
 from killick.data.splits import limit_images, stratified
 from killick.errors import DataError, DivergedError
 from killick.results.measurements import Measured, Record
 from killick.runtime.progress import DisplayFactory
-from killick.studies.adaptation.domains import load_domains
 from killick.studies.adaptation.features import UNMASKED, FeatureReader
 from killick.studies.trained_job import TrainedJob, open_job
 from killick.training.optimizers import learning_rate
@@ -33,7 +33,8 @@ from killick.training.recipe import Schedule
 SAME_DATA, SAME_DOMAIN, OTHER_DOMAIN = "id", "within", "ood"  # values of "task" in records
 CHOSEN = "learning_rate"  # metric of the last record of a probe
 _MOMENTUM = 0.9
-_HELD = 0.2  # of the training images, to choose the learning rate on
+_HELD = 0.2  # of the training images, to choose the learning rate on; of a domain, to test on
+_SPLIT_SEED = 0  # of domains
 _FITTING, _CHOOSING = 0xF17, 0xC40
 
 
@@ -84,9 +85,8 @@ def fit_probe(
     """A probe trained on cached features.
 
     Each step draws one of the references of every image, and with probability `alpha` masks the
-    reference for the whole batch. Features are `(draws, kinds, n, width)`, see
-    `FeatureReader.read_training`; with one kind nothing can be masked. The learning rate is the highest
-    of a cosine schedule.
+    reference for the whole batch. Features are those of `FeatureReader.read_training`; the learning
+    rate is the highest of a cosine schedule.
     """
     draws, kinds, n, _ = features.shape
     probe = Probe(features, classes)
@@ -175,7 +175,7 @@ def measure(
     """
     job = open_job(folder, device)
     reader = FeatureReader(job, options["draws"])
-    alphas = options["alphas"] if reader.backbone.anchored else [0.0]
+    alphas = options["alphas"] if reader.anchored else [0.0]
     tasks = list(_find_tasks(job, options))
     with show(f"probes on {folder.name}", len(tasks), 0, "source") as display:
         for number, task in enumerate(tasks):
@@ -205,26 +205,15 @@ def _measure_task(
         tests.append((kind, name, read, images.labels.to(features.device)))
     name_key = int.from_bytes(hashlib.sha256(task.source.encode()).digest()[:8])
     for alpha in alphas:
-        settings = ProbeSettings(
-            options["probe_epochs"],
-            options["probe_batch"],
-            options["probe_decay"],
-            alpha,
-            options["probe_target"],
-            key(seed, name_key),
-        )
+        epochs, batch, decay = (options[f"probe_{name}"] for name in ("epochs", "batch", "decay"))
+        target, own_seed = options["probe_target"], key(seed, name_key)
+        settings = ProbeSettings(epochs, batch, decay, alpha, target, own_seed)
         rate = choose_rate(features, labels, classes, options["rates"], settings)
         probe = fit_probe(features, labels, classes, rate, settings)
+        about = {"source": task.source, "alpha": alpha}
         found = [
-            {
-                "metric": metric,
-                "task": kind,
-                "source": task.source,
-                "alpha": alpha,
-                "target": name,
-                "reference": number,
-                "value": value,
-            }
+            {"metric": metric, "task": kind, **about, "target": name, "reference": number}
+            | {"value": value}
             for kind, name, read, truth in tests
             for number, logits in enumerate(probe(read))
             for metric, value in score(logits, truth).items()
@@ -248,3 +237,57 @@ def _find_tasks(job: TrainedJob, options: Record) -> Iterator[ProbeTask]:
         tests = [(OTHER_DOMAIN, n, each.whole) for n, each in domains.items() if n != source]
         own = domains[source]
         yield ProbeTask(source, own.train, [(SAME_DOMAIN, source, own.held), *tests])
+
+
+# The same classes in several domains, from folders laid out as DomainNet: `real/cat/1.jpg`
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The images of one domain."""
+
+    train: ImageSet  # to train a probe on
+    held: ImageSet  # to test that probe on the same domain
+    whole: ImageSet  # to test probes of other domains on
+
+
+def load_domains(
+    folder: Path, wanted: Sequence[str] | None = None, sources: Sequence[str] = ()
+) -> dict[str, Domain]:
+    """The domains of a folder by name, with the classes that all of them have."""
+    top = folder.expanduser()
+    there = [path.name for path in top.iterdir() if path.is_dir()] if top.is_dir() else []
+    there = sorted(name for name in there if not name.startswith("."))
+    names = list(dict.fromkeys(wanted or there))
+    missing = [name for name in (*names, *sources) if name not in there or name not in names]
+    if missing or len(names) < 2:
+        raise DataError(
+            f"--domains {folder} needs at least 2 folders DOMAIN/CLASS/image"
+            + (f", among them {missing[0]!r}" if missing else "")
+            + f"; found {', '.join(there[:10]) or 'none'}. Choose with --styles and --sources."
+        )
+    read = {name: read_classes(top / name, name) for name in names}
+    shared = set.intersection(*(set(images.class_names) for images in read.values()))
+    if len(shared) < 2:
+        raise DataError(
+            f"the domains {', '.join(names)} in {folder} share"
+            f" {', '.join(sorted(shared)) or 'no class'}. At least 2 common classes are needed."
+        )
+    return {name: _split(_keep_classes(images, sorted(shared))) for name, images in read.items()}
+
+
+def _keep_classes(images: ImageSet, names: Sequence[str]) -> ImageSet:
+    if list(images.class_names) == list(names):
+        return images
+    numbers = torch.tensor([names.index(n) if n in names else -1 for n in images.class_names])
+    labels = numbers[images.labels]
+    kept = (labels >= 0).nonzero().squeeze(1)
+    return replace(images.part(kept), labels=labels[kept], class_names=tuple(names))
+
+
+def _split(images: ImageSet) -> Domain:
+    """A fixed fifth is held out, stratified by class; every class keeps an image to train on."""
+    room = len(images) - len(images.labels.unique())
+    count = min(round(_HELD * len(images)), room)
+    kept, cut = stratified(images.labels, count, _SPLIT_SEED)
+    return Domain(images.part(kept), images.part(cut), images)

@@ -115,9 +115,5 @@ STUDY = Study(
             remark="The paper has no such experiment: its CIFAR-10 settings, tuned for a tenth.",
         ),
     },
-    notes=(
-        "The base is trained once for each seed. BatchNorm statistics of soups are re-estimated on"
-        " training images; greedy soups are chosen on validation images.",
-    ),
 )
 STUDIES.register(STUDY.name, STUDY)

@@ -70,8 +70,7 @@ def find(results: Results) -> Findings:
         "Width of the optimum",
         rows,
         "Radius of a disc with the area of the region, in norms of the weights: within 10 points of the"
-        " center, within 90 % of its accuracy above chance, within half of it; “at least”: it reaches"
-        " the edge. Kept BatchNorm statistics do not fit the moved weights, which costs accuracy.",
+        " center, within 90 % of its accuracy above chance, within half of it.",
     )
     return Findings(
         f"Radius within 10 points of the center: {'; '.join(headline)}.",
@@ -106,7 +105,6 @@ STUDY = Study(
         ),
     },
     notes=(
-        "The paper calls the optimum of masked training “wider and flatter”, without a number.",
         "The paper does not state whether BatchNorm statistics follow the weights. The code of Li et"
         " al. (2018) keeps them; both are measured here.",
     ),

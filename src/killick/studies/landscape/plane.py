@@ -213,11 +213,7 @@ def arrange(records: Iterable[Mapping[str, Any]], **known: Any) -> Grid:
 
 
 def measure_widths(grid: Grid, span: float, chance: float) -> dict[str, Width]:
-    """The widths of the optimum in the center, for each of `RADII`.
-
-    The last two are relative, chance is 0 % and the center 100 %, so that arms of different accuracy
-    compare.
-    """
+    """The widths of the optimum for each of `RADII`; the last two between chance and the center."""
     center = middle_of(grid)
     levels = (center - 0.1, *(chance + share * (center - chance) for share in (0.9, 0.5)))
     return {
