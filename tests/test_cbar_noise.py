@@ -72,7 +72,7 @@ def spectral_noise(phases: torch.Tensor, height: int, width: int, brown: bool) -
 @pytest.mark.parametrize(("severity", "height", "width"), cases("blue_noise_sample"))
 def test_blue_noise_blots_out_what_the_definition_does(severity, height, width, generator):
     images = some_images(2, height, width)
-    phases = cbar_noise._draw_phases(2, height, width, CPU, generator)
+    phases = cbar_noise._draw_phases(images, 1, generator)
     found = cbar_noise._apply_blue_noise(images, severity, phases)
     for image, drawn, result in zip(images, phases, found, strict=True):
         kept = spectral_noise(drawn, height, width, brown=False) > 0.3 * severity - 2.5
@@ -82,7 +82,7 @@ def test_blue_noise_blots_out_what_the_definition_does(severity, height, width, 
 @pytest.mark.parametrize(("severity", "height", "width"), cases("brownish_noise"))
 def test_brownish_noise_adds_what_the_definition_does(severity, height, width, generator):
     images = some_images(2, height, width)
-    phases = cbar_noise._draw_phases(6, height, width, CPU, generator)
+    phases = cbar_noise._draw_phases(images, 3, generator)
     found = cbar_noise._apply_brownish_noise(images, severity, phases)
     noise = np.stack([spectral_noise(drawn, height, width, brown=True) for drawn in phases])
     noise = noise.reshape(2, 3, height, width)
@@ -92,7 +92,7 @@ def test_brownish_noise_adds_what_the_definition_does(severity, height, width, g
 @pytest.mark.slow
 def test_spectral_noise_is_the_definition_at_224_too(generator):
     images = some_images(1, 224, 224)
-    phases = cbar_noise._draw_phases(3, 224, 224, CPU, generator)
+    phases = cbar_noise._draw_phases(images, 3, generator)
     blue = cbar_noise._apply_blue_noise(images, 2.4, phases[:1])
     kept = spectral_noise(phases[0], 224, 224, brown=False) > 0.3 * 2.4 - 2.5
     assert np.array_equal(blue.numpy(), images.numpy() * kept)
@@ -103,7 +103,7 @@ def test_spectral_noise_is_the_definition_at_224_too(generator):
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (9, 9), (9, 12), (12, 9), (1, 1)])
 def test_phases_are_uniform_and_independent(height, width, generator):
-    phases = cbar_noise._draw_phases(4000, height, width, CPU, generator).double()
+    phases = cbar_noise._draw_phases(some_images(4000, height, width), 1, generator).double()
     drawn = phases[:, :-1] if height % 2 and width % 2 else phases
     assert drawn.shape == phases.shape or phases[:, -1].eq(0).all()
     if drawn.numel():
@@ -137,7 +137,7 @@ def spectrum(planes: np.ndarray) -> np.ndarray:
 
 
 def test_power_of_blue_noise_grows_with_the_square_of_frequency(generator):
-    phases = cbar_noise._draw_phases(1000, 32, 32, CPU, generator)
+    phases = cbar_noise._draw_phases(some_images(1000, 32, 32), 1, generator)
     plane = cbar_noise._frequencies(32, 32, CPU)
     noise = cbar_noise._make_noise(phases, plane, plane.distance).numpy()
     ratio = spectrum(noise) / rings(CYCLES**2)
@@ -194,7 +194,7 @@ def perlin(draw: cbar_noise._Lattice, side: int, row: int, column: int) -> float
 @pytest.mark.parametrize(("severity", "height", "width"), cases("perlin_noise"))
 def test_perlin_noise_blends_in_what_the_definition_does(severity, height, width, generator):
     images = some_images(1, height, width)
-    draw = cbar_noise._draw_lattice(1, CPU, generator)
+    draw = cbar_noise._draw_lattice(images, generator)
     found = cbar_noise._apply_perlin_noise(images, severity, draw)
     side, weight = min(height, width), 0.05 * severity
     noise = [[perlin(draw, side, y, x) for x in range(width)] for y in range(height)]
@@ -204,7 +204,7 @@ def test_perlin_noise_blends_in_what_the_definition_does(severity, height, width
 @pytest.mark.parametrize(("height", "width"), [(224, 224), (4, 64), (64, 4)])
 def test_perlin_noise_is_the_definition_where_there_are_many_cells_too(height, width, generator):
     images = some_images(1, height, width)
-    draw = cbar_noise._draw_lattice(1, CPU, generator)
+    draw = cbar_noise._draw_lattice(images, generator)
     found = cbar_noise._apply_perlin_noise(images, 5.8, draw)
     rows, columns = range(0, height, 9), range(0, width, 9)
     noise = [[perlin(draw, min(height, width), y, x) for x in columns] for y in rows]
@@ -223,7 +223,7 @@ def test_hashes_are_swapped_from_the_last_to_the_first(generator):
 
 
 def test_hashes_are_distributed_as_after_random_swaps(generator):
-    found = cbar_noise._draw_lattice(4000, CPU, generator).hashes
+    found = cbar_noise._draw_lattice(some_images(4000, 1, 1), generator).hashes
     assert torch.equal(found.sort(1).values, torch.arange(256).expand(4000, 256))
     partners = np.random.default_rng(0).integers(256, size=(256, 4000))
     expected = cbar_noise._shuffle(torch.from_numpy(partners))
@@ -232,7 +232,9 @@ def test_hashes_are_distributed_as_after_random_swaps(generator):
 
 
 def test_gradients_are_points_of_a_square_brought_to_length_one(generator):
-    gradients = cbar_noise._draw_lattice(200, CPU, generator).gradients.double().flatten(0, 1)
+    gradients = (
+        cbar_noise._draw_lattice(some_images(200, 1, 1), generator).gradients.double().flatten(0, 1)
+    )
     assert torch.allclose(gradients.norm(dim=1), torch.ones(len(gradients), dtype=torch.float64))
     # Over a square the flatter of both slopes, with its sign, is uniform, and so are the quarters.
     slope = (gradients.abs().amin(1) / gradients.abs().amax(1)).sort().values
@@ -243,7 +245,7 @@ def test_gradients_are_points_of_a_square_brought_to_length_one(generator):
 
 
 def test_gradients_of_length_zero_stay_zero():
-    draw = cbar_noise._draw_lattice(1, CPU, None)
+    draw = cbar_noise._draw_lattice(some_images(1, 1, 1), None)
     draw.gradients[:] = torch.nn.functional.normalize(torch.zeros(1, 256, 2), dim=2)
     result = cbar_noise._apply_perlin_noise(torch.zeros(1, 3, 9, 9, dtype=torch.uint8), 8, draw)
     assert result.eq(51).all()

@@ -15,7 +15,6 @@ from killick.corruptions.cbar_patterns import (
 )
 from killick.corruptions.corruption import CORRUPTIONS
 
-CPU = torch.device("cpu")
 ALL = [checkerboard_cutout, cocentric_sine_waves, plasma_noise, single_frequency_greyscale]
 MANY = 20_000
 
@@ -37,6 +36,11 @@ def cases(name: str) -> list[tuple[float, int, int, int]]:
 def some_images(n: int, height: int, width: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(5)
     return torch.randint(256, (n, 3, height, width), dtype=torch.uint8, generator=generator)
+
+
+def blank(n: int, height: int, width: int) -> torch.Tensor:
+    """Images that take no memory."""
+    return torch.zeros((), dtype=torch.uint8).expand(n, 3, height, width)
 
 
 def numbers(draw: tuple[torch.Tensor, ...], image: int) -> list[float]:
@@ -73,7 +77,7 @@ def are_unrelated(draw: tuple[torch.Tensor, ...]) -> bool:
 @pytest.mark.parametrize(("severity", "n", "height", "width"), cases("single_frequency_greyscale"))
 def test_a_plane_wave_is_added(severity, n, height, width, generator):
     images = some_images(n, height, width)
-    draw = cbar_patterns._draw_plane_wave(n, CPU, generator)
+    draw = cbar_patterns._draw_plane_wave(images, generator)
     wave = np.zeros((n, 1, height, width))
     for image in range(n):
         across, down, phase = numbers(draw, image)
@@ -85,7 +89,7 @@ def test_a_plane_wave_is_added(severity, n, height, width, generator):
 
 
 def test_plane_waves_have_one_uniform_frequency_and_another_below_it(generator):
-    draw = cbar_patterns._draw_plane_wave(MANY, CPU, generator)
+    draw = cbar_patterns._draw_plane_wave(blank(MANY, 1, 1), generator)
     level = draw.across.abs() > draw.down.abs()
     larger = torch.where(level, draw.across, draw.down)
     smaller = torch.where(level, draw.down, draw.across)
@@ -102,7 +106,7 @@ def test_plane_waves_have_one_uniform_frequency_and_another_below_it(generator):
 @pytest.mark.parametrize(("severity", "n", "height", "width"), cases("cocentric_sine_waves"))
 def test_wavy_rings_are_added(severity, n, height, width, generator):
     images = some_images(n, height, width)
-    draw = cbar_patterns._draw_rings(n, height, width, CPU, generator)
+    draw = cbar_patterns._draw_rings(images, generator)
     saw = np.zeros((n, 1, height, width))
     for image in range(n):
         column, row, frequency, amplitude, breadth = numbers(draw, image)
@@ -117,14 +121,14 @@ def test_wavy_rings_are_added(severity, n, height, width, generator):
 
 @pytest.mark.parametrize(("height", "width", "tenth"), [(224, 224, 22.4), (30, 50, 3.0)])
 def test_rings_are_drawn_over_the_image(height, width, tenth, generator):
-    draw = cbar_patterns._draw_rings(MANY, height, width, CPU, generator)
+    draw = cbar_patterns._draw_rings(blank(MANY, height, width), generator)
     ends = {"column": width, "row": height, "frequency": 10, "amplitude": tenth, "breadth": tenth}
     assert all(is_uniform(getattr(draw, name), 0, end) for name, end in ends.items())
     assert are_unrelated(draw)
 
 
 def test_rings_of_no_breadth_are_finite():
-    draw = cbar_patterns._draw_rings(1, 8, 8, CPU, None)._replace(breadth=torch.zeros(1, 1, 1))
+    draw = cbar_patterns._draw_rings(blank(1, 8, 8), None)._replace(breadth=torch.zeros(1, 1, 1))
     result = cbar_patterns._apply_rings(torch.full((1, 3, 8, 8), 128, dtype=torch.uint8), 5, draw)
     assert (result.int() - 128).abs().max() <= 33
 
@@ -149,7 +153,7 @@ def plasma(x: float, y: float, time: float, steps: int, sharpness: float) -> lis
 @pytest.mark.parametrize(("severity", "n", "height", "width"), cases("plasma_noise"))
 def test_plasma_is_blended_in(severity, n, height, width, generator):
     images = some_images(n, height, width)
-    draw = cbar_patterns._draw_plasma(n, height, width, CPU, generator)
+    draw = cbar_patterns._draw_plasma(images, generator)
     colours = np.zeros((n, 3, height, width))
     for image in range(n):
         time, steps, sharpness, scale = numbers(draw, image)
@@ -163,7 +167,7 @@ def test_plasma_is_blended_in(severity, n, height, width, generator):
 
 
 def test_plasma_is_drawn_in_its_ranges(generator):
-    draw = cbar_patterns._draw_plasma(MANY, 224, 300, CPU, generator)
+    draw = cbar_patterns._draw_plasma(blank(MANY, 224, 300), generator)
     assert is_uniform(draw.time, 0, 6 * math.pi)
     assert is_uniform(draw.sharpness, 0.5, 1)
     assert is_uniform(draw.scale, 16.8, 44.8)
@@ -186,7 +190,7 @@ def on_board(draw: cbar_patterns._Board, image: int, y: int, x: int) -> tuple[fl
 @pytest.mark.parametrize(("severity", "n", "height", "width"), cases("checkerboard_cutout"))
 def test_squares_of_one_colour_are_cut_out(severity, n, height, width, generator):
     images = some_images(n, height, width)
-    draw = cbar_patterns._draw_board(n, height, width, CPU, generator)
+    draw = cbar_patterns._draw_board(images, generator)
     middle = draw.chance.shape[1] // 2
     expected = images.clone()
     for image in range(n):
@@ -205,7 +209,7 @@ def test_numbers_are_shared_by_the_same_squares_as_in_the_original_table(generat
     # There a square is looked up rounded towards zero, in a table of 4 * side // square entries
     # each way, the negative ones from its end.
     side, n = 20, 60
-    draw = cbar_patterns._draw_board(n, side, side, CPU, generator)
+    draw = cbar_patterns._draw_board(blank(n, side, side), generator)
     middle = draw.chance.shape[1] // 2
     for image in range(n):
         entries = int(4 * side // float(draw.square[image]))
@@ -222,11 +226,11 @@ def test_numbers_are_shared_by_the_same_squares_as_in_the_original_table(generat
 
 
 def test_boards_are_drawn_in_their_ranges(generator):
-    draw = cbar_patterns._draw_board(MANY // 4, 224, 250, CPU, generator)
+    draw = cbar_patterns._draw_board(blank(MANY // 4, 224, 250), generator)
     assert is_uniform(draw.angle, 0, 2 * math.pi)
     assert is_uniform(draw.square, 22.4, 56)
     assert is_uniform(draw.chance[:, ::5, ::5], 0, 1)
-    assert cbar_patterns._draw_board(50, 5, 5, CPU, generator).square.min() == 1
+    assert cbar_patterns._draw_board(blank(50, 5, 5), generator).square.min() == 1
 
 
 @pytest.mark.parametrize("severity", severities("checkerboard_cutout"))

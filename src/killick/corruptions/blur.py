@@ -4,6 +4,7 @@ import functools
 import math
 
 import torch
+from scipy.fft import next_fast_len
 from torch import Tensor
 
 from killick.corruptions.corruption import Generator, corruption, to_bytes
@@ -114,14 +115,9 @@ def good_size(size: int) -> int:
         >>> good_size(238)
         240
     """
-    while True:
-        rest = size
-        for factor in (2, 3, 5):
-            while rest % factor == 0:
-                rest //= factor
-        if rest == 1 and size % 2 == 0:
-            return size
+    while size % 2 or next_fast_len(size, real=True) != size:
         size += 1
+    return size
 
 
 @corruption(

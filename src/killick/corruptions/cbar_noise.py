@@ -27,8 +27,7 @@ def blue_noise_sample(images: Tensor, severity: float, *, generator: Generator) 
     zero frequency, in cycles per image; one field of noise serves all three channels. See
     `_make_noise` for the phases.
     """
-    n, _, height, width = images.shape
-    phases = _draw_phases(n, height, width, images.device, generator)
+    phases = _draw_phases(images, 1, generator)
     return _apply_blue_noise(images, severity, phases)
 
 
@@ -49,8 +48,7 @@ def brownish_noise(images: Tensor, severity: float, *, generator: Generator) -> 
     also becomes lighter or darker, but is left out of the standard deviation. See `_make_noise` for
     the phases.
     """
-    n, channels, height, width = images.shape
-    phases = _draw_phases(n * channels, height, width, images.device, generator)
+    phases = _draw_phases(images, 3, generator)
     return _apply_brownish_noise(images, severity, phases)
 
 
@@ -69,14 +67,14 @@ class _Frequencies(NamedTuple):
     distance: Tensor  # from zero frequency, (height, width)
 
 
-def _draw_phases(
-    n: int, height: int, width: int, device: torch.device, generator: Generator
-) -> Tensor:
-    """Uniform phases for the independent half of `n` spectra: `(n, count)`.
+def _draw_phases(images: Tensor, fields: int, generator: Generator) -> Tensor:
+    """Uniform phases for the independent half of the spectra, `(n * fields, count)`.
 
     Those of the left half, row by row, then, at odd widths, those of the upper half of the middle
     column. Where that has a middle of its own, its phase is zero.
     """
+    height, width = images.shape[2:]
+    n, device = len(images) * fields, images.device
     count = height * (width // 2) + (width % 2) * ((height + 1) // 2)
     phases = torch.rand(n, count, device=device, generator=generator).mul_(2 * math.pi)
     if height % 2 and width % 2:
@@ -135,8 +133,7 @@ def perlin_noise(images: Tensor, severity: float, *, generator: Generator) -> Te
     A gradient of zero length, which one image in a thousand has, is NaN in the original and
     blackens the pixels around; here it stays zero.
     """
-    draw = _draw_lattice(len(images), images.device, generator)
-    return _apply_perlin_noise(images, severity, draw)
+    return _apply_perlin_noise(images, severity, _draw_lattice(images, generator))
 
 
 class _Lattice(NamedTuple):
@@ -144,8 +141,9 @@ class _Lattice(NamedTuple):
     hashes: Tensor  # (n, 256), a permutation each
 
 
-def _draw_lattice(n: int, device: torch.device, generator: Generator) -> _Lattice:
+def _draw_lattice(images: Tensor, generator: Generator) -> _Lattice:
     """Gradients, as grid points of a square brought to length 1, and hashes."""
+    n, device = len(images), images.device
     ends = torch.randint(-256, 256, (n, _HASHES, 2), device=device, generator=generator)
     gradients = torch.nn.functional.normalize(ends.float(), dim=2)
     partners = torch.randint(_HASHES, (_HASHES, n), device=device, generator=generator)

@@ -16,12 +16,12 @@ from torch import Tensor
 from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
 
 _GRAY = 128
-_PLASMA_STEPS = (4, 5, 6)
+_MOST_STEPS = 6  # of plasma
 
 
-def _uniform(low: float, high: float, n: int, device: torch.device, generator: Generator) -> Tensor:
+def _uniform(low: float, high: float, images: Tensor, generator: Generator) -> Tensor:
     """A number in [low, high) for each image, `(n, 1, 1)`."""
-    share = torch.rand(n, 1, 1, device=device, generator=generator)
+    share = torch.rand(len(images), 1, 1, device=images.device, generator=generator)
     return share.mul_(high - low).add_(low)
 
 
@@ -47,15 +47,14 @@ def single_frequency_greyscale(images: Tensor, severity: float, *, generator: Ge
     chance, is uniform between -pi and pi, the other uniform between minus and plus that; the phase
     is uniform.
     """
-    draw = _draw_plane_wave(len(images), images.device, generator)
-    return _apply_plane_wave(images, severity, draw)
+    return _apply_plane_wave(images, severity, _draw_plane_wave(images, generator))
 
 
-def _draw_plane_wave(n: int, device: torch.device, generator: Generator) -> _PlaneWave:
-    larger = _uniform(-math.pi, math.pi, n, device, generator)
-    smaller = larger * _uniform(-1, 1, n, device, generator)
-    swapped = _uniform(0, 1, n, device, generator) < 0.5
-    phase = _uniform(0, 2 * math.pi, n, device, generator)
+def _draw_plane_wave(images: Tensor, generator: Generator) -> _PlaneWave:
+    larger = _uniform(-math.pi, math.pi, images, generator)
+    smaller = larger * _uniform(-1, 1, images, generator)
+    swapped = _uniform(0, 1, images, generator) < 0.5
+    phase = _uniform(0, 2 * math.pi, images, generator)
     across, down = torch.where(swapped, smaller, larger), torch.where(swapped, larger, smaller)
     return _PlaneWave(across, down, phase)
 
@@ -84,17 +83,14 @@ def cocentric_sine_waves(images: Tensor, severity: float, *, generator: Generato
     amplitude and breadth uniform to a tenth of the side. All channels get the same, as in the
     published generator.
     """
-    n, _, height, width = images.shape
-    draw = _draw_rings(n, height, width, images.device, generator)
-    return _apply_rings(images, severity, draw)
+    return _apply_rings(images, severity, _draw_rings(images, generator))
 
 
-def _draw_rings(
-    n: int, height: int, width: int, device: torch.device, generator: Generator
-) -> _Rings:
+def _draw_rings(images: Tensor, generator: Generator) -> _Rings:
+    height, width = images.shape[2:]
     tenth = min(height, width) / 10
     ends = (width, height, 10, tenth, tenth)
-    return _Rings(*(_uniform(0, end, n, device, generator) for end in ends))
+    return _Rings(*(_uniform(0, end, images, generator) for end in ends))
 
 
 def _apply_rings(images: Tensor, severity: float, draw: _Rings) -> Tensor:
@@ -125,28 +121,23 @@ def plasma_noise(images: Tensor, severity: float, *, generator: Generator) -> Te
     their mean and y end up. Uniform: time to 6 pi, sharpness from 0.5 to 1, scale from 0.075 to 0.2
     of the side. (The original has a further term, of which the factor starts at zero and stays.)
     """
-    n, _, height, width = images.shape
-    draw = _draw_plasma(n, height, width, images.device, generator)
-    return _apply_plasma(images, severity, draw)
+    return _apply_plasma(images, severity, _draw_plasma(images, generator))
 
 
-def _draw_plasma(
-    n: int, height: int, width: int, device: torch.device, generator: Generator
-) -> _Plasma:
-    side = min(height, width)
-    low, high = _PLASMA_STEPS[0], _PLASMA_STEPS[-1] + 1
+def _draw_plasma(images: Tensor, generator: Generator) -> _Plasma:
+    n, side, device = len(images), min(images.shape[2:]), images.device
     return _Plasma(
-        time=_uniform(0, 6 * math.pi, n, device, generator),
-        steps=torch.randint(low, high, (n, 1, 1), device=device, generator=generator),
-        sharpness=_uniform(0.5, 1, n, device, generator),
-        scale=_uniform(0.075 * side, 0.2 * side, n, device, generator),
+        time=_uniform(0, 6 * math.pi, images, generator),
+        steps=torch.randint(4, _MOST_STEPS + 1, (n, 1, 1), device=device, generator=generator),
+        sharpness=_uniform(0.5, 1, images, generator),
+        scale=_uniform(0.075 * side, 0.2 * side, images, generator),
     )
 
 
 def _apply_plasma(images: Tensor, severity: float, draw: _Plasma) -> Tensor:
     columns, rows = _coordinates(images.shape[2], images.shape[3], images.device)
     x, y = columns / draw.scale, rows / draw.scale
-    for step in range(_PLASMA_STEPS[-1]):
+    for step in range(_MOST_STEPS):
         # Images that have had all their steps are pushed no further. In the first step x is still
         # one row and y one column.
         push = (step < draw.steps) / (2.25 - draw.sharpness) ** step
@@ -176,9 +167,7 @@ def checkerboard_cutout(images: Tensor, severity: float, *, generator: Generator
     of the side, uniform, and at least one pixel. Each square of the one color becomes gray (128)
     with that chance, independently.
     """
-    n, _, height, width = images.shape
-    draw = _draw_board(n, height, width, images.device, generator)
-    return _apply_board(images, severity, draw)
+    return _apply_board(images, severity, _draw_board(images, generator))
 
 
 def _reach(height: int, width: int) -> int:
@@ -186,13 +175,12 @@ def _reach(height: int, width: int) -> int:
     return math.ceil(math.hypot(height, width) / max(0.1 * min(height, width), 1))
 
 
-def _draw_board(
-    n: int, height: int, width: int, device: torch.device, generator: Generator
-) -> _Board:
-    side, reach = min(height, width), _reach(height, width)
-    angle = _uniform(0, 2 * math.pi, n, device, generator)
-    square = _uniform(0.1 * side, 0.25 * side, n, device, generator).clamp_min_(1)
-    chance = torch.rand(n, 2 * reach, 2 * reach, device=device, generator=generator)
+def _draw_board(images: Tensor, generator: Generator) -> _Board:
+    side, reach = min(images.shape[2:]), _reach(*images.shape[2:])
+    angle = _uniform(0, 2 * math.pi, images, generator)
+    square = _uniform(0.1 * side, 0.25 * side, images, generator).clamp_min_(1)
+    shape = len(images), 2 * reach, 2 * reach
+    chance = torch.rand(shape, device=images.device, generator=generator)
     # The original rounds towards zero, so that the two squares that meet at the first pixel share
     # a number; no others of their color that are in one image do.
     chance[:, reach - 1, reach - 1] = chance[:, reach, reach]

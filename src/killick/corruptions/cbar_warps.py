@@ -12,9 +12,10 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag, grid_sample
+from torch.nn.functional import grid_sample
 
 from killick.corruptions.corruption import Generator, corruption, to_bytes, to_floats
+from killick.corruptions.filters import Mixture, merge, mix
 
 _ROTATIONS = 21
 
@@ -52,16 +53,12 @@ def circular_motion_blur(images: Tensor, severity: float, *, generator: Generato
     proportional to `exp(-2 u^2)`. Each rotation is an interpolation by cubic splines with mirrored
     edges, and black where it looks outside of the outermost pixels' centers (scipy's `rotate`).
     """
-    n, channels, height, width = images.shape
-    levels = to_floats(images).reshape(n * channels, height, width)
+    height, width = images.shape[2:]
+    levels = to_floats(images).reshape(-1, height, width)
     rows, columns = _spline_inverse(height, images.device), _spline_inverse(width, images.device)
-    splines = (rows @ levels @ columns.T).view(n * channels, height * width)
-    pixels, weights, starts = _rotations(height, width, severity, images.device)
-    # With one pixel of all images side by side in memory, the blur adds whole rows to rows.
-    blurred = embedding_bag(
-        pixels, splines.T.contiguous(), starts, mode="sum", per_sample_weights=weights
-    )
-    return to_bytes(blurred.T.reshape(images.shape))
+    splines = (rows @ levels @ columns.T).view(images.shape)
+    blurred = mix(splines, _rotations(height, width, severity, images.device))
+    return to_bytes(blurred).contiguous()
 
 
 @corruption(cifar=(1, 2, 5, 9, 10))
@@ -123,16 +120,11 @@ def _discs(
     Also which pixels stay, and for each row and each column its disc.
     """
     cell, down, across = _cells(height, width)
-    row, column = torch.meshgrid(
-        torch.arange(height, dtype=torch.float64),
-        torch.arange(width, dtype=torch.float64),
-        indexing="ij",
-    )
+    sides = (torch.arange(side, dtype=torch.float64) for side in (height, width))
+    row, column = torch.meshgrid(*sides, indexing="ij")
     cell = max(cell, 1)
-    disc_row, disc_column = (
-        (row // cell).clamp_max(down - 1),
-        (column // cell).clamp_max(across - 1),
-    )
+    disc_row = (row // cell).clamp_max(down - 1)
+    disc_column = (column // cell).clamp_max(across - 1)
     dy, dx = row - (disc_row + 0.5) * cell, column - (disc_column + 0.5) * cell
     distance = torch.hypot(dy, dx) / (cell / 2)
     # The rest at the lower and right edges is in no cell, though a disc may reach it.
@@ -228,16 +220,14 @@ def _spline_inverse(length: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=5)
-def _rotations(
-    height: int, width: int, severity: float, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """For each pixel the coefficients that the blur adds, their weights, and where they start."""
+def _rotations(height: int, width: int, severity: float, device: torch.device) -> Mixture:
+    """The coefficients that the blur adds for each pixel."""
     step = torch.linspace(-1, 1, _ROTATIONS, dtype=torch.float64)[:, None]
     share = torch.exp(-2 * step**2)
     share /= share.sum()
     angle = step * math.radians(severity / 10 * 15)
     size, middle_y, middle_x = height * width, (height - 1) / 2, (width - 1) / 2
-    sources, weights, counts = [], [], []
+    parts = []
     for pixels in torch.arange(size).split(4096):  # a large image's all at once would not fit
         dy, dx = pixels // width - middle_y, pixels % width - middle_x
         y = angle.cos() * dy + angle.sin() * dx + middle_y
@@ -247,20 +237,11 @@ def _rotations(
         source = rows[..., :, None] * width + columns[..., None, :]
         weight = (share * inside)[..., None, None] * row_weights[..., :, None]
         weight = weight * column_weights[..., None, :]
-        local = torch.arange(len(pixels))[:, None, None]
-        pairs, where = torch.unique(local * size + source, return_inverse=True)
-        total = torch.zeros(len(pairs), dtype=torch.float64)
-        total.index_add_(0, where.flatten(), weight.flatten())
-        pairs, total = pairs[total != 0], total[total != 0]
-        sources.append(pairs % size)
-        weights.append(total)
-        counts.append(torch.bincount(pairs // size, minlength=len(pixels)))
-    count = torch.cat(counts)
-    return (
-        torch.cat(sources).int().to(device),
-        torch.cat(weights).float().to(device),
-        (count.cumsum(0) - count).int().to(device),
-    )
+        target = pixels[:, None, None].expand_as(source)
+        parts.append(merge(target.flatten(), source.flatten(), weight.flatten(), size))
+    places, weights, begins = zip(*parts, strict=True)
+    begin = torch.stack(begins).sum(0, dtype=torch.int32)  # each counts what is before a pixel
+    return Mixture(torch.cat(places), torch.cat(weights), begin).to(device)
 
 
 def _taps(places: Tensor, length: int) -> tuple[Tensor, Tensor]:
