@@ -7,13 +7,13 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
 from killick.errors import DataError, DtypeError, OptionError, ShapeError
-from killick.metrics import aupr, auroc, detection, fpr_at_tpr_in, fpr_at_tpr_out, roc, threshold
+from killick.metrics import aupr, auroc, fpr_at_tpr_in, fpr_at_tpr_out, roc, threshold
 
 few = st.integers(-3, 3).map(float) | st.sampled_from([math.inf, -math.inf, 0.1, -0.0])
 scores = st.lists(few, min_size=1, max_size=15)
@@ -231,15 +231,6 @@ def test_a_thinned_curve_is_part_of_the_whole_and_has_no_large_gaps(points):
 def test_a_single_pair_of_scores_can_be_thinned():
     curve = roc(torch.tensor([1.0]), torch.tensor([2.0]), points=5)
     assert curve.true_positive.tolist() == [0.0, 1.0, 1.0]
-
-
-@given(scores, scores)
-def test_a_way_without_numpy_gives_the_same(inside, outside):
-    assume(len(inside) > 1)
-    a, b = float64(inside).sort().values, float64(outside).sort().values
-    for right in (False, True):
-        expected = torch.searchsorted(a, b, right=right)
-        assert torch.equal(detection._count_below(a, b, or_equal=right), expected)
 
 
 def test_scores_with_gradients_are_taken_without():

@@ -22,10 +22,7 @@ _TABLE = 1 << 21
 def gaussian_blur(images: Tensor, sigma: float, *, generator: Generator) -> Tensor:
     """The images convolved with a Gaussian that ends at 4 sigma, the edges repeated outwards.
 
-    The original calculates with float64, this with float32.
-
-    Constants:
-        sigma: In pixels.
+    `sigma` is in pixels. The original calculates with float64, this with float32.
     """
     return smooth(images, sigma)
 
@@ -38,11 +35,8 @@ def gaussian_blur(images: Tensor, sigma: float, *, generator: Generator) -> Tens
 def defocus_blur(images: Tensor, radius: float, alias: float, *, generator: Generator) -> Tensor:
     """The images convolved with a disc whose rim is softened, mirrored at their edges.
 
-    The original calculates with float64, this with float32.
-
-    Constants:
-        radius: Of the disc, in pixels.
-        alias: Sigma of the Gaussian that softens it.
+    `radius` is in pixels, `alias` the sigma of the Gaussian that softens the disc. The original
+    calculates with float64, this with float32.
     """
     height, width = images.shape[2:]
     kernel = disc(radius, alias)
@@ -128,11 +122,8 @@ def good_size(size: int) -> int:
 def zoom_blur(images: Tensor, step: float, count: int, *, generator: Generator) -> Tensor:
     """The mean of the images and their middles enlarged 1, 1 + step, 1 + 2 * step ... times.
 
-    Heights and widths are enlarged each about their own middle; the original is for squares.
-
-    Constants:
-        step: Between the factors.
-        count: How many factors.
+    There are `count` factors. Heights and widths are enlarged each about their own middle; the
+    original is for squares.
     """
     mixture = _zoom_mixture(step, int(count), *images.shape[2:], images.device)
     return to_bytes(mix(images, mixture)).contiguous()

@@ -42,9 +42,8 @@ def caustic_refraction(images: Tensor, severity: float, *, generator: Generator)
     The side is the shorter one. Deviations: the random numbers come from torch, and the arithmetic
     is in float32.
     """
-    height, width = images.shape[2:]
-    times, sizes = _draw_surfaces(images, generator)
-    return _refract(images, severity, _surface(height, width, times, sizes))
+    surface = _surface(*images.shape[2:], *_draw_surfaces(images, generator))
+    return _refract(images, severity, surface)
 
 
 def _draw_surfaces(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -66,10 +65,7 @@ def _surface(height: int, width: int, times: Tensor, sizes: Tensor) -> Tensor:
     total = torch.ones((), device=times.device)
     for number in range(1, 6):
         t = times * (1 - 3.5 / number)
-        i, j = (
-            (t - i).cos_() + (t + j).sin_() + y,
-            (t - j).sin_() + (t + i).cos_() + x,
-        )
+        i, j = (t - i).cos_() + (t + j).sin_() + y, (t - j).sin_() + (t + i).cos_() + x
         down = (weight_y / (i + t).sin_()).square_()
         across = (weight_x / (j + t).cos_()).square_()
         total = total + down.add_(across).rsqrt_()

@@ -47,8 +47,7 @@ def sparkles(images: Tensor, severity: float, *, generator: Generator) -> Tensor
     them (0 to 1) and d the distance from the center, a pixel goes from its value v towards white by
     the share `(1 - (f - 1/2)^2) l^2 / (d^2 + 0.0001)`, at most 1. One sparkle follows another.
     """
-    bursts = _draw_bursts(images, _SPARKLES, 0.0, 1.0, generator)
-    return _add_sparkles(images, severity, bursts)
+    return _add_sparkles(images, severity, _draw_bursts(images, _SPARKLES, 0.0, 1.0, generator))
 
 
 @corruption(cifar=(1, 1.5, 2.5, 4.5, 5), imagenet=(1, 2, 4, 9, 10))
@@ -60,8 +59,7 @@ def inverse_sparkles(images: Tensor, severity: float, *, generator: Generator) -
     white is multiplied by the share `(1 - (f - 1/2)^2) (l^2 / (d^2 + 0.0001))^e`, at most 1, with
     `e = (s / 10) 65 / 50`.
     """
-    bursts = _draw_bursts(images, 1, 0.25, 0.75, generator)
-    return _surround(images, severity, bursts)
+    return _surround(images, severity, _draw_bursts(images, 1, 0.25, 0.75, generator))
 
 
 @corruption(cifar=(0.5, 1, 1.5, 2, 2.5))
@@ -74,8 +72,7 @@ def lines(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     ends, in rows and in columns, that are nearer to it than 1, each by 1 minus the distance: what
     scikit-image's `line_aa` draws, in closed form. Values are truncated after each line.
     """
-    height, width = images.shape[2:]
-    count = int(severity / 10 * min(height, width))
+    count = int(severity / 10 * min(images.shape[2:]))
     return _cross_out(images, _draw_lines(images, count, generator))
 
 

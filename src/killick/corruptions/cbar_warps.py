@@ -41,8 +41,7 @@ def ripple(images: Tensor, severity: float, *, generator: Generator) -> Tensor:
     wavelength l uniform in 0.1 to 0.3 sides and a phase p uniform in 0 to 2 pi; columns likewise by
     a draw of their own. The side is the axis's own length. Interpolation is bilinear.
     """
-    wavelengths, phases = _draw_waves(images, generator)
-    return _displace(images, severity, wavelengths, phases)
+    return _displace(images, severity, *_draw_waves(images, generator))
 
 
 @corruption(cifar=(2.8, 3.6, 4.4, 5.2, 6))

@@ -22,8 +22,7 @@ _UNIT = 1 << _BITS
 def contrast(images: Tensor, factor: float, *, generator: Generator) -> Tensor:
     """The images with every channel drawn towards its own mean over the image.
 
-    Constants:
-        factor: What is left of the distance to the mean.
+    `factor` is what is left of the distance to the mean.
     """
     levels = to_floats(images)
     mean = levels.mean((2, 3), keepdim=True)
@@ -35,10 +34,8 @@ def brightness(images: Tensor, added: float, *, generator: Generator) -> Tensor:
     """The images with the value of HSV raised, hue and saturation kept.
 
     The value is the largest of the three channels, and to change it scales all three; black, which
-    has no hue, becomes gray. The original goes to HSV and back, to the same effect.
-
-    Constants:
-        added: To the value, as a share of full scale.
+    has no hue, becomes gray. The original goes to HSV and back, to the same effect. `added` is a
+    share of full scale.
     """
     value = to_floats(_highest(images))
     raised = (value + 255 * added).clamp_(0, 255)
@@ -72,10 +69,8 @@ def pixelate(images: Tensor, scale: float, *, generator: Generator) -> Tensor:
     """The images made smaller by the means of boxes, and large again by repetition.
 
     Equal to Pillow's BOX filter, down and up, which rounds the means along x, then those along y.
-    (Since version 13 it begins with y in images twice as tall as wide: a gray level there.)
-
-    Constants:
-        scale: Of the small image, in (0, 1]; its sides are cut to whole pixels, at least 1.
+    (Since version 13 it begins with y in images twice as tall as wide: a gray level there.) The
+    sides of the small image are `scale` times the original ones, cut to whole pixels, at least 1.
     """
     height, width = images.shape[2:]
     low, narrow = max(1, int(height * scale)), max(1, int(width * scale))
@@ -88,10 +83,7 @@ def pixelate(images: Tensor, scale: float, *, generator: Generator) -> Tensor:
 def jpeg_compression(images: Tensor, quality: float, *, generator: Generator) -> Tensor:
     """The images after they were written and read as JPEG, with the pixels that Pillow gives.
 
-    Colors have half the resolution, Pillow's default.
-
-    Constants:
-        quality: Of libjpeg, 1 to 100; cut to a whole number.
+    `quality` is libjpeg's, 1 to 100; colors have half the resolution, Pillow's default.
     """
     return recode(images, int(quality))
 

@@ -31,10 +31,9 @@ def elastic_transform(
 
     As in ImageNet-C and CIFAR-10-C (Hendrycks and Dietterich 2019): three points around the middle
     are moved, and the image with them; then every pixel is fetched from elsewhere, by smoothed
-    uniform noise. Both steps interpolate linearly between mirrored edges, without and with the
-    edge repeated. Not as there: the random numbers; the rounding to 1/32 of a
-    pixel in the first step, by OpenCV before version 5; images under 3 pixels, where its three
-    points are one.
+    uniform noise. Both steps interpolate linearly between mirrored edges, without and with the edge
+    repeated. Not as there: the random numbers; the rounding to 1/32 of a pixel in the first step, by
+    OpenCV before version 5; images under 3 pixels, where its three points are one.
 
     Constants:
         alpha: Scale of the displacement; without any, there is only the affine map.

@@ -70,11 +70,7 @@ def load_photographs(where: str | os.PathLike[str]) -> list[Tensor]:
     """
     folder = _find_folder(where)
     for place in (folder, folder / "frost"):
-        found = sorted(
-            path
-            for path in place.glob("[fF]rost*")
-            if path.suffix.lower() in _KINDS and path.is_file()
-        )
+        found = sorted(p for p in place.glob("[fF]rost*") if p.suffix.lower() in _KINDS)
         if len(found) >= _USED:
             return [_read(path) for path in found[:_USED]]
     raise DataError(
@@ -144,11 +140,10 @@ def _prepare(
             factor = _SPARE * max(height / tall, width / wide)
             pane = _resize(pane, factor, math.ceil(tall * factor), math.ceil(wide * factor))
         resized.append(pane)
-    ends = torch.tensor([pane.numel() for pane in resized]).cumsum(0)
     sizes = torch.tensor([pane.shape for pane in resized]).to(device)
-    begins = torch.cat((torch.zeros(1, dtype=torch.long), ends[:-1])).to(device)
+    counts = sizes.prod(1)
     pixels = torch.cat([pane.reshape(-1) for pane in resized])
-    return Panes(pixels, begins, sizes[:, 1], sizes[:, 2])
+    return Panes(pixels, counts.cumsum(0) - counts, sizes[:, 1], sizes[:, 2])
 
 
 def _resize(texture: Tensor, scale: float, height: int, width: int) -> Tensor:

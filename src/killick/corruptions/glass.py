@@ -40,13 +40,10 @@ def glass_blur(
     return smooth(planes.view(channels, n, height, width).transpose(0, 1), sigma)
 
 
-def _draw(
-    shape: tuple[int, int, int], reach: int, device: torch.device, generator: Generator
-) -> Tensor:
+def _draw(shape: tuple[int, ...], reach: int, device: torch.device, generator: Generator) -> Tensor:
     """The number of a neighbor for each visited pixel, row by row in the square of neighbors."""
-    return torch.randint(
-        (2 * reach) ** 2, shape, dtype=torch.int32, device=device, generator=generator
-    )
+    count = (2 * reach) ** 2
+    return torch.randint(count, shape, dtype=torch.int32, device=device, generator=generator)
 
 
 def _trace(drawn: Tensor, reach: int, height: int, width: int) -> Tensor:

@@ -19,13 +19,9 @@ def smear(levels: Tensor, angles: Tensor, radius: float, sigma: float) -> Tensor
     """Each pixel becomes the weighted mean of those ahead of it on a line that begins at it.
 
     There are `2 * radius + 1` of them, one apart and rounded to whole pixels, the pixel itself the
-    first, with the weights of one half of a Gaussian. What lies outside repeats the edge.
-
-    Args:
-        levels: Float32 `(n, c, h, w)`; not changed.
-        angles: Of each image's line, in degrees, `(n,)`: 0 is to the right, 90 downwards.
-        radius: Half of the line's length, in pixels.
-        sigma: Of the Gaussian, in pixels.
+    first, with the weights of one half of a Gaussian. What lies outside repeats the edge. `levels`
+    are float32 `(n, c, h, w)` and stay as they are; `angles`, `(n,)`, are in degrees: 0 is to the
+    right, 90 downwards.
 
     Example:
         >>> point = torch.tensor([[[[0.0, 0.0, 1.0, 0.0]]]])
@@ -90,12 +86,8 @@ def motion_blur(images: Tensor, radius: float, sigma: float, *, generator: Gener
     """The images as if the camera had moved, each along its own line within 45 degrees of level.
 
     The original hands the image to ImageMagick, which calculates with 16 bits and rounds to the
-    nearest gray level; this calculates with float32 and rounds as well. The angles come from
-    another stream of random numbers.
-
-    Constants:
-        radius: Half of the line's length, in pixels.
-        sigma: How the weights fall off along it, in pixels.
+    nearest gray level; this calculates with float32 and rounds as well. `radius` is half of the
+    line's length and `sigma` says how the weights fall off along it, both in pixels.
     """
     angles = torch.empty(len(images), device=images.device).uniform_(-45, 45, generator=generator)
     smeared = smear(to_floats(images), angles, radius, sigma)

@@ -20,22 +20,14 @@ _SIGN = -(2**31)
 
 @corruption(cifar=(0.04, 0.06, 0.08, 0.09, 0.1), imagenet=(0.08, 0.12, 0.18, 0.26, 0.38))
 def gaussian_noise(images: Tensor, std: float, *, generator: Generator) -> Tensor:
-    """The images with independent normal noise added to every value.
-
-    Constants:
-        std: As a share of full scale.
-    """
+    """The images with independent normal noise added to every value; `std` is of full scale."""
     noise = torch.randn(images.shape, device=images.device, generator=generator)
     return to_bytes(to_floats(images).add_(noise, alpha=255 * std))
 
 
 @corruption(cifar=(0.06, 0.1, 0.12, 0.16, 0.2), imagenet=(0.15, 0.2, 0.35, 0.45, 0.6))
 def speckle_noise(images: Tensor, std: float, *, generator: Generator) -> Tensor:
-    """The images with normal noise added that is proportional to the value: bright is noisier.
-
-    Constants:
-        std: As a share of the value.
-    """
+    """The images with normal noise added that is proportional to the value: bright is noisier."""
     noise = torch.randn(images.shape, device=images.device, generator=generator)
     return to_bytes(noise.mul_(std).add_(1).mul_(images))
 
@@ -44,10 +36,7 @@ def speckle_noise(images: Tensor, std: float, *, generator: Generator) -> Tensor
 def impulse_noise(images: Tensor, share: float, *, generator: Generator) -> Tensor:
     """The images with some values replaced by 0 or 255, equally often: salt and pepper.
 
-    Values are hit, not pixels, so the specks are colored.
-
-    Constants:
-        share: Of the values that are replaced.
+    A `share` of the values is hit, not of the pixels, so the specks are colored.
     """
     noise = _random_bits(images, generator).bitwise_and_(-_LEVELS)
     # What lies between the bounds becomes 0; what is beyond them, by at least a step of 256, goes
@@ -63,20 +52,15 @@ def shot_noise(images: Tensor, photons: float, *, generator: Generator) -> Tenso
 
     The gray level that comes out has at most 256 values, so it is drawn as it is, by an alias table
     for each gray level that goes in. No probability is further than 2^-24 from that of the Poisson
-    distribution, and levels that it never gives are never drawn.
-
-    Constants:
-        photons: Expected count at full scale.
+    distribution, and levels that it never gives are never drawn. `photons` is the expected count
+    at full scale.
     """
-    table = _shot_table(photons, images.device)
-    return _look_up(images, _random_bits(images, generator), table)
+    bits = _random_bits(images, generator)
+    return _look_up(images, bits, _shot_table(photons, images.device))
 
 
 def _random_bits(images: Tensor, generator: Generator) -> Tensor:
-    """32 random bits for each value of `images`, as int32.
-
-    Two come from each draw of 64, which costs little more than one of 32.
-    """
+    """32 random bits for each value, as int32; two come from each draw of 64, which is faster."""
     draws = torch.empty((images.numel() + 1) // 2, dtype=torch.int64, device=images.device)
     bits = draws.random_(-(2**63), None, generator=generator).view(torch.int32)
     return bits[: images.numel()].view(images.shape)

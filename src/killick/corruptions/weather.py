@@ -30,16 +30,14 @@ def fog(images: Tensor, amount: float, decay: float, *, generator: Generator) ->
 
     The landscape has the next power of two as its size (32 for CIFAR, 256 for ImageNet, as in the
     originals); its upper left part is used. A black image stays black. Besides other random numbers
-    the originals have float64.
-
-    Constants:
-        amount: Of fog, in multiples of full scale.
-        decay: By which the roughness falls from one scale to the next finer one.
+    the originals have float64. `amount` is in multiples of full scale; the roughness falls by
+    `decay` from one scale to the next finer one.
     """
     n, _, height, width = images.shape
     size = 1 << (max(height, width) - 1).bit_length()
     noise = torch.empty(size * size - 1, n, device=images.device)
-    return _lay_fog(images, _raise_land(noise.uniform_(-1, 1, generator=generator), decay), amount)
+    land = _raise_land(noise.uniform_(-1, 1, generator=generator), decay)
+    return _lay_fog(images, land, amount)
 
 
 def _raise_land(noise: Tensor, decay: float) -> Tensor:
@@ -254,9 +252,8 @@ def _light(drops: Tensor) -> Tensor:
     heights = _blur(edges.measure_distances(crests, _FARTHEST).float()).div_(edges.UNIT)
     heights = edges.equalize(heights.add_(1e-4).long(), _FARTHEST)  # whole numbers stay whole
     framed = edges.frame(edges.frame(heights, 0, mirrored=True), 1, mirrored=True)
-    lit = edges.differ(edges.add_neighbors(framed, 1), 0).add_(
-        edges.differ(edges.add_neighbors(framed, 0), 1)
-    )
+    lit = edges.differ(edges.add_neighbors(framed, 1), 0)
+    lit.add_(edges.differ(edges.add_neighbors(framed, 0), 1))
     return _blur(lit.add_(heights).clamp_(0, 255).float()).round_()
 
 

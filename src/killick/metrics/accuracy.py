@@ -1,5 +1,7 @@
 """Accuracy, log-likelihood and Brier score: for each image, and as means over images."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -90,50 +92,32 @@ def _squared_error(probs: Tensor, labels: Tensor) -> Tensor:
     return probs.square().sum(-1) - 2 * _own(probs, labels)[..., 0] + 1
 
 
+def _brier(logits: Tensor, labels: Tensor) -> Tensor:
+    return _squared_error(logits.log_softmax(-1).exp(), labels)
+
+
 for _metric in (
     Metric(
-        "top1",
-        "accuracy",
-        "share of images whose predicted class is right",
-        +1,
-        "%",
-        "logits",
-        lambda logits, labels: _hits(logits, labels, 1),
-        short="top-1",
+        *("top1", "accuracy", "share of images whose predicted class is right", +1, "%", "logits"),
+        *(partial(_hits, k=1), "top-1"),
         scaled=False,
     ),
     Metric(
-        "top5",
-        "top-5 accuracy",
+        *("top5", "top-5 accuracy"),
         "share of images whose label is among the five highest classes (six classes or more)",
-        +1,
-        "%",
-        "logits",
-        lambda logits, labels: _hits(logits, labels, 5),
-        short="top-5",
+        *(+1, "%", "logits", partial(_hits, k=5), "top-5"),
         scaled=False,
         min_classes=6,
         summary=False,
     ),
     Metric(
-        "nll",
-        "negative log-likelihood",
-        "mean negative log-likelihood of the label",
-        -1,
-        "nats",
-        "logits",
-        _nll_per_image,
-        short="NLL",
+        *("nll", "negative log-likelihood", "mean negative log-likelihood of the label"),
+        *(-1, "nats", "logits", _nll_per_image, "NLL"),
     ),
     Metric(
-        "brier",
-        "Brier score",
+        *("brier", "Brier score"),
         "squared distance of the probabilities from the one-hot label, from 0 to 2",
-        -1,
-        "",
-        "logits",
-        lambda logits, labels: _squared_error(logits.log_softmax(-1).exp(), labels),
-        short="Brier",
+        *(-1, "", "logits", _brier, "Brier"),
         summary=False,
     ),
 ):

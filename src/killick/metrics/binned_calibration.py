@@ -56,11 +56,7 @@ def reliability(
 
 
 def ece(
-    confidence: Tensor,
-    correct: Tensor,
-    bins: int = 15,
-    norm: str = "l1",
-    binning: str = "width",
+    confidence: Tensor, correct: Tensor, bins: int = 15, norm: str = "l1", binning: str = "width"
 ) -> float:
     """The expected calibration error: the gap between confidence and accuracy, over bins.
 

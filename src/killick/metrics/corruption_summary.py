@@ -33,13 +33,10 @@ def relative_mce(
     """`mce` of what corruptions add to the error on clean images, the share `clean_error`."""
     ratios = []
     for name in names:
-        own, other = (
-            _sum(errors, name, clean_error),
-            _sum(baseline_errors, name, baseline_clean_error),
-        )
-        if other == 0:
+        baseline = _sum(baseline_errors, name, baseline_clean_error)
+        if baseline == 0:
             raise DataError(f"the baseline has no errors on {name} to divide by. Take another.")
-        ratios.append(own / other)
+        ratios.append(_sum(errors, name, clean_error) / baseline)
     return sum(ratios) / len(ratios)
 
 
@@ -51,13 +48,5 @@ def _sum(errors: Errors, name: str, clean_error: float) -> float:
     return sum(errors[name, severity] - clean_error for severity in SEVERITIES)
 
 
-register_metric(
-    Metric(
-        "mce",
-        "mean corruption error",
-        "mean over the 15 corruptions of the error relative to a --baseline",
-        -1,
-        "%",
-        short="mCE",
-    )
-)
+_ABOUT = "mean over the 15 corruptions of the error relative to a --baseline"
+register_metric(Metric("mce", "mean corruption error", _ABOUT, -1, "%", short="mCE"))

@@ -61,15 +61,5 @@ def e_aurc(confidence: Tensor, correct: Tensor) -> float:
     return float((found.risk - best).mean())
 
 
-register_metric(
-    Metric(
-        "aurc",
-        "area under risk-coverage",
-        "area under the curve of risk against coverage",
-        -1,
-        input="confidence",
-        compute=aurc,
-        short="AURC",
-        summary=False,
-    )
-)
+_NAMES = ("aurc", "area under risk-coverage", "area under the curve of risk against coverage")
+register_metric(Metric(*_NAMES, -1, input="confidence", compute=aurc, short="AURC", summary=False))

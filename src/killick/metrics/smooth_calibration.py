@@ -202,16 +202,11 @@ def _check(confidence: Tensor, correct: Tensor, bandwidth: float | None) -> tupl
     return check_pairs(confidence, correct)
 
 
+_ABOUT = "smooth calibration error of the top label: a kernel instead of bins"
 register_metric(
     Metric(
-        "smooth_ece",
-        "calibration error",
-        "smooth calibration error of the top label: a kernel instead of bins",
-        -1,
-        input="confidence",
-        compute=smooth_ece,
-        short="smooth ECE",
-        suite="calibration",
+        *("smooth_ece", "calibration error", _ABOUT, -1, "", "confidence", smooth_ece),
+        *("smooth ECE", "calibration"),
         estimator="top label, reflected kernel, bandwidth as in relplot 1.0.3",
         interval=smooth_ece_interval,
     )

@@ -66,12 +66,5 @@ def _slope(logits: Tensor, labels: Tensor, inverse: float) -> tuple[float, float
     return float(first), float(second)
 
 
-register_metric(
-    Metric(
-        "temperature",
-        "temperature",
-        "temperature that logits are divided by, fitted on validation images",
-        0,
-        summary=False,
-    )
-)
+_ABOUT = "temperature that logits are divided by, fitted on validation images"
+register_metric(Metric("temperature", "temperature", _ABOUT, 0, summary=False))
