@@ -96,29 +96,20 @@ def _brier(logits: Tensor, labels: Tensor) -> Tensor:
     return _squared_error(logits.log_softmax(-1).exp(), labels)
 
 
+_TOP1 = "share of images whose predicted class is right"
+_TOP5 = "share of images whose label is among the five highest classes (six classes or more)"
+_NLL = "mean negative log-likelihood of the label"
+_BRIER = "squared distance of the probabilities from the one-hot label, from 0 to 2"
+_top1, _top5 = partial(_hits, k=1), partial(_hits, k=5)
 for _metric in (
+    Metric("top1", "accuracy", _TOP1, +1, "%", "logits", _top1, "top-1", scaled=False),
     Metric(
-        *("top1", "accuracy", "share of images whose predicted class is right", +1, "%", "logits"),
-        *(partial(_hits, k=1), "top-1"),
-        scaled=False,
-    ),
-    Metric(
-        *("top5", "top-5 accuracy"),
-        "share of images whose label is among the five highest classes (six classes or more)",
-        *(+1, "%", "logits", partial(_hits, k=5), "top-5"),
+        *("top5", "top-5 accuracy", _TOP5, +1, "%", "logits", _top5, "top-5"),
         scaled=False,
         min_classes=6,
         summary=False,
     ),
-    Metric(
-        *("nll", "negative log-likelihood", "mean negative log-likelihood of the label"),
-        *(-1, "nats", "logits", _nll_per_image, "NLL"),
-    ),
-    Metric(
-        *("brier", "Brier score"),
-        "squared distance of the probabilities from the one-hot label, from 0 to 2",
-        *(-1, "", "logits", _brier, "Brier"),
-        summary=False,
-    ),
+    Metric("nll", "negative log-likelihood", _NLL, -1, "nats", "logits", _nll_per_image, "NLL"),
+    Metric("brier", "Brier score", _BRIER, -1, "", "logits", _brier, "Brier", summary=False),
 ):
     register_metric(_metric)
