@@ -42,8 +42,9 @@ def caustic_refraction(images: Tensor, severity: float, *, generator: Generator)
     The side is the shorter one. Deviations: the random numbers come from torch, and the arithmetic
     is in float32.
     """
+    height, width = images.shape[2:]
     times, sizes = _draw_surfaces(images, generator)
-    return _refract(images, severity, _surface(*images.shape[2:], times, sizes))
+    return _refract(images, severity, _surface(height, width, times, sizes))
 
 
 def _draw_surfaces(images: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from killick.data.image_set import ImageSet
 from killick.data.sources.imagefolder import read_classes
@@ -87,9 +86,10 @@ class CorruptedFiles:
             )
         part = slice((severity - 1) * count, severity * count)
         images = torch.from_numpy(np.array(pixels[part])).permute(0, 3, 1, 2)
-        chosen = labels[part] if len(labels) > count else labels
-        numbers: Tensor = torch.from_numpy(chosen.astype(np.int64))
-        return ImageSet.of(f"{name} {severity}", images, numbers, self._class_names)
+        chosen = torch.from_numpy(
+            (labels[part] if len(labels) > count else labels).astype(np.int64)
+        )
+        return ImageSet.of(f"{name} {severity}", images, chosen, self._class_names)
 
 
 def _open(file: Path) -> Array:

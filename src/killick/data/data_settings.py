@@ -13,8 +13,7 @@ class Data:
     """What it is trained on."""
 
     name: str = setting(
-        "shapes",
-        "the data, such as shapes, cifar10 or imagefolder:PATH; see killick list data",
+        "shapes", "the data, such as shapes, cifar10 or imagefolder:PATH; see killick list data"
     )
     root: str | None = setting(
         None, "where cifar10 and cifar100 are; none: $KILLICK_DATA or ./data"

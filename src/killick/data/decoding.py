@@ -32,14 +32,9 @@ class UnreadableImage(Exception):
 
 
 def decode(data: bytes | str | os.PathLike[str], name: str) -> Tensor:
-    """The image as uint8 `(3, height, width)`.
+    """The image of a file, given by its bytes or its path, as uint8 `(3, height, width)`.
 
-    Args:
-        data: The bytes of an image file, or its path.
-        name: What an error calls it.
-
-    Raises:
-        DataError: If it cannot be read.
+    A DataError, which calls it `name`, says why it cannot be read.
     """
     with explained(name):
         if data == b"" or (not isinstance(data, bytes) and os.stat(data).st_size == 0):
@@ -82,9 +77,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16-bit gray: Pillow's own conversion clips at 255
         low, high = np.array(image.getextrema())
         if low < 0 or high > 65535:
-            raise UnreadableImage(
-                f"its gray values, {low} to {high}, exceed 16 bits; save it with 8"
-            )
+            raise UnreadableImage(f"its gray values, {low} to {high}, exceed 16 bits")
         gray = (np.asarray(image).astype(np.uint32) * 255 + 32767) // 65535
         return Image.fromarray(gray.astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:

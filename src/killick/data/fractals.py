@@ -39,28 +39,26 @@ def make_mixing_images(count: int, size: int, seed: int) -> Tensor:
 
 def _make_julia(n: int, size: int, generator: torch.Generator) -> Tensor:
     """Julia sets of numbers just outside the Mandelbrot set, where they are most intricate."""
-    many = 3 * n
-    real, imaginary = _mandelbrot_edge(many, generator)
-    x0, y0 = (_between((many, 1, 1), -0.4, 0.4, generator) for _ in range(2))
-    zoom = 1.5 * _between((many, 1, 1), -1.2, 0, generator).exp()
+    real, imaginary = _mandelbrot_edge(3 * n, generator)
+    x0, y0 = (between((3 * n, 1, 1), -0.4, 0.4, generator) for _ in range(2))
+    zoom = 1.5 * between((3 * n, 1, 1), -1.2, 0, generator).exp()
     views = torch.stack([x0, y0, zoom, real, imaginary, torch.zeros_like(zoom)], 1)
-    return _color_views(_most_varied(views, n), size, generator)
+    return _color_views(views, n, size, generator)
 
 
 def _make_mandelbrot(n: int, size: int, generator: torch.Generator) -> Tensor:
     """Pieces of the Mandelbrot set's edge, at any scale."""
-    many = 3 * n
-    real, imaginary = _mandelbrot_edge(many, generator)
-    zoom = _between((many, 1, 1), -5, -0.7, generator).exp()
+    real, imaginary = _mandelbrot_edge(3 * n, generator)
+    zoom = between((3 * n, 1, 1), -5, -0.7, generator).exp()
     zero = torch.zeros_like(zoom)
     views = torch.stack([zero, zero, zero, real, imaginary, zoom], 1)
-    return _color_views(_most_varied(views, n), size, generator)
+    return _color_views(views, n, size, generator)
 
 
 def _mandelbrot_edge(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Numbers just outside the set's two largest parts, the cardioid and the disc beside it."""
-    turn = _between((n, 1, 1), 0, 2 * math.pi, generator)
-    beyond = _between((n, 1, 1), 1.0, 1.08, generator)
+    turn = between((n, 1, 1), 0, 2 * math.pi, generator)
+    beyond = between((n, 1, 1), 1.0, 1.08, generator)
     on_disc = torch.rand(n, 1, 1, generator=generator) < 0.25
     real = torch.where(on_disc, 0.25 * turn.cos() - 1, turn.cos() / 2 - (2 * turn).cos() / 4)
     imaginary = torch.where(on_disc, 0.25 * turn.sin(), turn.sin() / 2 - (2 * turn).sin() / 4)
@@ -89,16 +87,11 @@ def _escape_time(views: Tensor, size: int) -> Tensor:
     return torch.where(when < 0, -nearest.clamp_max(1), when)
 
 
-def _most_varied(views: Tensor, n: int) -> Tensor:
-    """The `n` views in which neighbouring pixels differ most, seen in small."""
+def _color_views(views: Tensor, n: int, size: int, generator: torch.Generator) -> Tensor:
+    """The `n` most varied views in color; four points a pixel, since edges are finer than any."""
     small = _escape_time(views, 12).add(2).log()
     change = (small[:, :, 1:] - small[:, :, :-1]).abs().mean((1, 2))
-    return views[change.argsort(descending=True)[:n]]
-
-
-def _color_views(views: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """The views in color; four points a pixel, since edges are finer than any pixel."""
-    fine = _escape_time(views, 2 * size)
+    fine = _escape_time(views[change.argsort(descending=True)[:n]], 2 * size)
     values = torch.where(fine < 0, fine + 1, fine.add(2).log())
     return functional.avg_pool2d(_color(_spread(values), generator), 2)
 
@@ -108,7 +101,7 @@ def _make_attractors(n: int, size: int, generator: torch.Generator) -> Tensor:
     points, jumps, settling = 2 * size**2, 24, 8
     linear, shift = _draw_maps(n, 4, generator)
     bend = torch.rand(n, 1, 1, generator=generator) < 0.5
-    where = _between((n, points, 2), -1, 1, generator)
+    where = between((n, points, 2), -1, 1, generator)
     shade = torch.rand(n, points, generator=generator)
     image = torch.arange(n)[:, None]
     hits, shades = torch.zeros(n, size**2), torch.zeros(n, size**2)
@@ -132,23 +125,23 @@ def _make_attractors(n: int, size: int, generator: torch.Generator) -> Tensor:
 
 def _draw_maps(n: int, maps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Linear parts `(n, maps, 2, 2)` that turn, shrink and shear a little, and shifts."""
-    angle = _between((n, maps), 0, 2 * math.pi, generator)
+    angle = between((n, maps), 0, 2 * math.pi, generator)
     turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], 2)
     shear = 0.25 * torch.randn(n, maps, 4, generator=generator)
-    linear = (turn + shear) * _between((n, maps, 1), 0.4, 0.7, generator)
-    return linear.view(n, maps, 2, 2), _between((n, maps, 2), -1, 1, generator)
+    linear = (turn + shear) * between((n, maps, 1), 0.4, 0.7, generator)
+    return linear.view(n, maps, 2, 2), between((n, maps, 2), -1, 1, generator)
 
 
 def _make_clouds(n: int, size: int, generator: torch.Generator) -> Tensor:
     """Noise in three mixed colors whose power falls with frequency, slowly or steeply."""
     rows, columns = torch.fft.fftfreq(size)[:, None], torch.fft.rfftfreq(size)[None, :]
     frequency = rows.hypot(columns).clamp_min(1 / size)
-    fall = _between((n, 1, 1, 1), 0.8, 2.2, generator)
+    fall = between((n, 1, 1, 1), 0.8, 2.2, generator)
     noise = torch.fft.rfft2(torch.randn(n, 3, size, size, generator=generator))
     layers: Tensor = torch.fft.irfft2(noise * frequency**-fall, s=(size, size)).flatten(2)
     layers = (layers - layers.mean(2, keepdim=True)) / layers.std(2, keepdim=True)
     mixing = functional.normalize(torch.randn(n, 3, 3, generator=generator), dim=2)
-    light = _between((n, 3, 1), -0.8, 0.8, generator)
+    light = between((n, 3, 1), -0.8, 0.8, generator)
     return (mixing @ layers * 1.4 + light).sigmoid().view(n, 3, size, size)
 
 
@@ -157,8 +150,8 @@ def _make_waves(n: int, size: int, generator: torch.Generator) -> Tensor:
     x, y = _grid(size)
     total = torch.zeros(n, size, size)
     for _ in range(4):
-        angle, phase = (_between((n, 1, 1), 0, 2 * math.pi, generator) for _ in range(2))
-        length = _between((n, 1, 1), 0.7, 2.6, generator).exp()
+        angle, phase = (between((n, 1, 1), 0, 2 * math.pi, generator) for _ in range(2))
+        length = between((n, 1, 1), 0.7, 2.6, generator).exp()
         along = length * (x * angle.cos() + y * angle.sin())
         total = total + (along + phase + 1.5 * total).sin()
     return _color(_spread(total), generator)
@@ -168,15 +161,15 @@ def _make_cells(n: int, size: int, generator: torch.Generator) -> Tensor:
     """Cells around random points, each with its color, darker towards its walls."""
     points = 20
     x, y = _grid(size)
-    x0, y0 = (_between((n, points, 1, 1), -1.1, 1.1, generator) for _ in range(2))
-    power = _between((n, 1, 1, 1), 1, 2.5, generator)  # 2 has straight walls, 1 is angular
+    x0, y0 = (between((n, points, 1, 1), -1.1, 1.1, generator) for _ in range(2))
+    power = between((n, 1, 1, 1), 1, 2.5, generator)  # 2 has straight walls, 1 is angular
     distance = ((x - x0).abs() ** power + (y - y0).abs() ** power) ** (1 / power)
     two = distance.topk(2, dim=1, largest=False)
     shade = torch.rand(n, points, generator=generator)
     own = shade.gather(1, two.indices[:, 0].flatten(1)).view(n, size, size)
-    ripple = _between((n, 1, 1), 0, 0.6, generator)
+    ripple = between((n, 1, 1), 0, 0.6, generator)
     image = _color((own + ripple * two.values[:, 0]).clamp_(0, 1), generator)
-    wall = (two.values[:, 1] - two.values[:, 0]) * _between((n, 1, 1), 4, 16, generator)
+    wall = (two.values[:, 1] - two.values[:, 0]) * between((n, 1, 1), 4, 16, generator)
     return image * wall.clamp(0.25, 1)[:, None]
 
 
@@ -187,9 +180,8 @@ def _color(values: Tensor, generator: torch.Generator) -> Tensor:
     position = values.flatten(1).clamp(0, 1) * (_KEYS - 1)
     below = position.long().clamp_max(_KEYS - 2)
     index = below[:, None].expand(-1, 3, -1)
-    mixed = torch.lerp(
-        keys.gather(2, index), keys.gather(2, index + 1), (position - below)[:, None]
-    )
+    low, high = keys.gather(2, index), keys.gather(2, index + 1)
+    mixed = torch.lerp(low, high, (position - below)[:, None])
     return mixed.view(n, 3, *values.shape[1:])
 
 
@@ -209,7 +201,8 @@ def _strengthen(images: Tensor) -> Tensor:
     return middle + (images - middle) * factor.clamp_min(1)
 
 
-def _between(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
+def between(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
+    """Random numbers, uniform from `low` to `high`."""
     return torch.rand(shape, generator=generator) * (high - low) + low
 
 
@@ -220,10 +213,6 @@ def _grid(size: int) -> tuple[Tensor, Tensor]:
 
 
 _KINDS: tuple[Callable[[int, int, torch.Generator], Tensor], ...] = (
-    _make_julia,
-    _make_mandelbrot,
-    _make_attractors,
-    _make_clouds,
-    _make_waves,
-    _make_cells,
+    *(_make_julia, _make_mandelbrot, _make_attractors),
+    *(_make_clouds, _make_waves, _make_cells),
 )

@@ -37,17 +37,14 @@ class Mixing:
         partner = neighbors(len(images), images.device)
         cut = self._which(keys)
         draw = uniform(keys, Stream.MIX_SHARE)
-        share = torch.where(
-            cut, interpolate(self._cutmix_shares, draw), interpolate(self._mixup_shares, draw)
-        )
+        of_cutmix = interpolate(self._cutmix_shares, draw)
+        share = torch.where(cut, of_cutmix, interpolate(self._mixup_shares, draw))
         height, width = images.shape[2:]
         inside = boxes(share, uniform(keys, Stream.MIX_PLACE, 2), height, width)
         share = torch.where(cut, 1 - inside.float().mean((1, 2)), share)
         # How much of the image itself stays, for each pixel: in CutMix all of it or nothing.
-        stays = torch.where(
-            cut[:, None, None], (~inside).float(), share[:, None, None].expand_as(inside)
-        )
-        stays = stays[:, None]
+        blended = share[:, None, None].expand_as(inside)
+        stays = torch.where(cut[:, None, None], (~inside).float(), blended)[:, None]
         others = images.index_select(0, partner)
         mixed = (stays * images + (1 - stays) * others).round().to(images.dtype)
         share = share[:, None]

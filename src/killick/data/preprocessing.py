@@ -31,10 +31,7 @@ POLICIES = {
 class PlainView:
     """The middle of an image, for evaluation and clean references.
 
-    Args:
-        size: Height and width of the view.
-        resize: The shorter side is brought to this first.
-        interpolation: "bilinear", "bicubic" or "nearest".
+    The shorter side is brought to `resize`, by default to `size`, and a square of `size` is cut out.
     """
 
     def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
@@ -73,14 +70,13 @@ def check_length(height: int, width: int, side: int, name: str) -> None:
 def view_for(model: ImageModel) -> PlainView:
     """The test view of the recipe that `model` was trained with; else of its image size.
 
-    Raises:
-        StorageError: If the recipe, which may come from anywhere, has impossible settings.
+    The recipe may come from anywhere, so its settings are checked.
     """
     recipe = (model.provenance or {}).get("recipe")
     data = recipe.get("data") if isinstance(recipe, dict) else None
-    known = data if isinstance(data, dict) else {}
+    data = data if isinstance(data, dict) else {}
     names = ("size", "resize", "interpolation")
-    known = {name: known[name] for name in names if known.get(name) is not None}
+    known = {name: data[name] for name in names if data.get(name) is not None}
     problems: list[str] = []
     found = read_settings(Data, known, "data.", problems)
     if problems:
@@ -126,7 +122,8 @@ class TrainView:
             steps.append(v2.RandomVerticalFlip())
         arguments = dict(policy_arguments or {})
         try:
-            steps += _policy(policy, arguments, interpolation, mixing_images)
+            if policy != "none":
+                steps.append(_policy(policy, arguments, interpolation, mixing_images))
             self._steps = v2.Compose(steps)
             for trial in range(16):  # some operations do not look at what is wrong
                 self(torch.zeros(3, 8, 8, dtype=torch.uint8), trial)
@@ -146,15 +143,12 @@ class TrainView:
 
 def _policy(
     policy: str, arguments: dict[str, Any], interpolation: str, mixing_images: Tensor | None
-) -> list[Callable[..., Any]]:
-    if policy == "none":
-        return []
+) -> Any:
     if policy == "pixmix":
         assert mixing_images is not None
-        return [PixMix(mixing_images, **arguments)]
+        return PixMix(mixing_images, **arguments)
     if policy == "autoaugment" and "policy" in arguments:
         arguments = {**arguments, "policy": v2.AutoAugmentPolicy(arguments["policy"])}
     # torchvision turns and shears tensors bilinearly at best.
-    nearest, bilinear = InterpolationMode.NEAREST, InterpolationMode.BILINEAR
-    turning = nearest if interpolation == "nearest" else bilinear
-    return [POLICIES[policy](**{"interpolation": turning, **arguments})]
+    turning = InterpolationMode("nearest" if interpolation == "nearest" else "bilinear")
+    return POLICIES[policy](**{"interpolation": turning, **arguments})

@@ -13,12 +13,8 @@ def stratified(labels: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """The numbers of the kept images and of the `count` cut off, each in ascending order.
 
     Every class is cut in proportion, to within one image, and the total is exact. A class loses
-    its last image only if there is no other way to that total.
-
-    Args:
-        labels: Class numbers `(n,)`.
-        count: How many to cut off; less than all.
-        seed: Decides which images of a class, and which class gives one more where they tie.
+    its last image only if there is no other way to that total. The seed decides which images of a
+    class, and which class gives one more where they tie.
 
     Example:
         >>> kept, cut = stratified(torch.tensor([0, 0, 0, 0, 1, 1]), 3, seed=0)

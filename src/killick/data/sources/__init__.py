@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -77,14 +77,13 @@ def load_sets(
     source = DATA_SOURCES.find(kind)
     if bool(source.argument) != bool(argument) or (colon and not source.argument):
         raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")
-    options, loaded = LoadOptions(root, download, test_only), _loaded.get()
-    if loaded is None:
-        return source.load(argument, options)
-    if (name, replace(options, test_only=False)) in loaded:  # has the test set, too
-        options = replace(options, test_only=False)
-    if (name, options) not in loaded:
+    loaded = _loaded.get()
+    loaded = {} if loaded is None else loaded
+    whole = LoadOptions(root, download)
+    options = LoadOptions(root, download, test_only)
+    if (name, whole) not in loaded and (name, options) not in loaded:
         loaded[name, options] = source.load(argument, options)
-    return loaded[name, options]
+    return loaded.get((name, whole)) or loaded[name, options]
 
 
 @contextmanager

@@ -27,7 +27,5 @@ def load_digits(argument: str, options: LoadOptions) -> Sets:
     return Sets(whole.part(kept), whole.part(cut))
 
 
-DATA_SOURCES.register(
-    "digits",
-    DataSource("digits", load_digits, "handwritten digits of scikit-learn, 32 px; no download"),
-)
+_HELP = "handwritten digits of scikit-learn, 32 px; no download"
+DATA_SOURCES.register("digits", DataSource("digits", load_digits, _HELP))

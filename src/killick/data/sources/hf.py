@@ -3,7 +3,7 @@
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,6 @@ from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.errors import DataError, InstallError
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 TEST_SPLITS = ("test", "validation", "valid", "val")  # the first that has labels
 
 logger = logging.getLogger("killick")
@@ -24,10 +21,8 @@ logger = logging.getLogger("killick")
 class RowReader:
     """Images in one column of a set, decoded here, not by the library, to the same pixels."""
 
-    def __init__(self, name: str, rows: "Dataset", image: str) -> None:
-        self.name = name
-        self.rows = rows
-        self.image = image
+    def __init__(self, name: str, rows: Any, image: str) -> None:
+        self.name, self.rows, self.image = name, rows, image
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,8 +62,8 @@ def load_hub(name: str, options: LoadOptions | None = None) -> Sets:
     return Sets(sets.pop("train", None), next(iter(sets.values()), None))
 
 
-def _open(name: str) -> "dict[str, Dataset]":
-    """The splits by name."""
+def _open(name: str) -> dict[str, Any]:
+    """The splits by name, each a `datasets.Dataset`."""
     try:
         import datasets
     except ImportError as error:
@@ -90,7 +85,7 @@ def _open(name: str) -> "dict[str, Dataset]":
     return dict(found)
 
 
-def _read_split(name: str, rows: "Dataset") -> tuple[RowReader, Tensor, list[str] | None]:
+def _read_split(name: str, rows: Any) -> tuple[RowReader, Tensor, list[str] | None]:
     """Images, labels (-1, as on the hub, where there is none), and the names of the classes."""
     import datasets
 
@@ -108,11 +103,9 @@ def _read_split(name: str, rows: "Dataset") -> tuple[RowReader, Tensor, list[str
         )
     values = rows.select_columns([labels[0]])[labels[0]][:]
     numbers = torch.tensor([-1 if value is None else int(value) for value in values]).long()
-    encoded = datasets.Image(decode=False)
-    reader = RowReader(
-        name, rows.select_columns([images[0]]).cast_column(images[0], encoded), images[0]
-    )
-    return reader, numbers, getattr(features[labels[0]], "names", None)
+    column = rows.select_columns([images[0]])
+    encoded = column.cast_column(images[0], datasets.Image(decode=False))
+    return RowReader(name, encoded, images[0]), numbers, getattr(features[labels[0]], "names", None)
 
 
 _HELP = "of the Hugging Face datasets library, by name or folder (killick[hf])"

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -61,11 +62,9 @@ def _with_lists(load: Callable[[Path], Sets]) -> Callable[..., Sets]:
         if not marked:
             return sets
         listed = read_list(folder, file)
-        return Sets(
-            sets.train and _leave_out(sets.train, listed, file, training=True),
-            sets.test and _leave_out(sets.test, listed, file),
-            sets.whole and _leave_out(sets.whole, listed, file),
-        )
+        train = sets.train and _leave_out(sets.train, listed, file, training=True)
+        others = (each and _leave_out(each, listed, file) for each in (sets.test, sets.whole))
+        return Sets(train, *others)
 
     return load_part
 
@@ -157,9 +156,8 @@ def _leave_out(
 
 def _pair(top: Path, test_name: str | None) -> Sets:
     train = read_classes(top / "train", top.name)
-    if test_name is None:
-        return Sets(train, None)
-    return Sets(train, read_classes(top / test_name, top.name, train.class_names))
+    test = test_name and read_classes(top / test_name, top.name, train.class_names)
+    return Sets(train, test or None)
 
 
 def read_classes(folder: Path, name: str, known: tuple[str, ...] = ()) -> ImageSet:
@@ -182,8 +180,7 @@ def read_classes(folder: Path, name: str, known: tuple[str, ...] = ()) -> ImageS
             f"{folder} has classes that are not trained on: {_quoted(unknown)}. Remove them, or"
             " add them to the training set."
         )
-    names: list[str] = []
-    labels: list[int] = []
+    names, labels = list[str](), list[int]()
     for kind in classes:
         files = list_images(folder / kind)
         if not files:
@@ -211,7 +208,7 @@ def _list(folder: Path) -> list[str]:
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
-        raise _cannot_list(error) from error
+        _refuse(error)
 
 
 def _list_folders(folder: Path) -> list[str]:
@@ -220,13 +217,9 @@ def _list_folders(folder: Path) -> list[str]:
 
 def list_images(folder: Path) -> list[str]:
     """The paths of the images below `folder`, at any depth, sorted; links are followed."""
-
-    def refuse(error: OSError) -> None:
-        raise _cannot_list(error) from error
-
     found: list[str] = []
     seen: set[str] = set()
-    for place, folders, files in os.walk(folder, followlinks=True, onerror=refuse):
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
         real = os.path.realpath(place)
         if real in seen:  # a link that leads back up
             folders.clear()
@@ -238,8 +231,9 @@ def list_images(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _cannot_list(error: OSError) -> DataError:
-    return DataError(f"cannot list {error.filename}: {error.strerror}. Check its permissions.")
+def _refuse(error: OSError) -> NoReturn:
+    where, reason = error.filename, error.strerror
+    raise DataError(f"cannot list {where}: {reason}. Check its permissions.") from error
 
 
 def _is_image(name: str) -> bool:

@@ -28,8 +28,7 @@ class PackReader:
 
     def __init__(self, name: str, contents: Tensor, offsets: Tensor) -> None:
         self.name = name  # what an error calls the pack
-        self.contents = contents  # tensors, which worker processes share instead of copying
-        self.offsets = offsets
+        self.contents, self.offsets = contents, offsets  # shared with worker processes, not copied
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

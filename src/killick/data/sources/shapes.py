@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from killick.data.fractals import between
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.runtime.atomic_files import atomic_file
@@ -52,38 +53,38 @@ def _make_part(count: int, seed: int) -> tuple[Tensor, Tensor]:
 def _draw_images(labels: Tensor, generator: torch.Generator) -> Tensor:
     """An image for each label, uint8."""
     n = len(labels)
-    dark = _between((n, 3, 1, 1), 0.05, 0.35, generator)
-    lift = _between((n, 3, 1, 1), 0.3, 1, generator)  # its direction is the shape's own color
-    bright = dark + lift * _between((n, 1, 1, 1), 0.07, 0.8, generator)  # from faint to plain
+    dark = between((n, 3, 1, 1), 0.05, 0.35, generator)
+    lift = between((n, 3, 1, 1), 0.3, 1, generator)  # its direction is the shape's own color
+    bright = dark + lift * between((n, 1, 1, 1), 0.07, 0.8, generator)  # from faint to plain
     image = dark + _draw_texture(n, generator)
     shade = 0.05 * _smooth_noise(n, 1, 3, generator)  # no shape is of one even color
     image = torch.lerp(image, bright + shade, _draw_shapes(labels, generator))
     image = _paint(image, _draw_lines(n, generator), generator)
     image = _paint(image, _draw_dots(n, generator), generator)
     noise = torch.randn(image.shape, generator=generator)
-    image += noise * _between((n, 1, 1, 1), 0, 0.04, generator)
+    image += noise * between((n, 1, 1, 1), 0, 0.04, generator)
     return image.mul_(255).round_().clamp_(0, 255).byte()
 
 
 def _draw_texture(n: int, generator: torch.Generator) -> Tensor:
     """A slope from one side to the other, colored clouds, and faint stripes; around 0."""
     x, y = _grid()
-    angle, other, phase = (_between((n, 1, 1), 0, 2 * math.pi, generator) for _ in range(3))
+    angle, other, phase = (between((n, 1, 1), 0, 2 * math.pi, generator) for _ in range(3))
     slope = x * angle.cos() + y * angle.sin()
-    waves = _between((n, 1, 1), 4, 14, generator) * (x * other.cos() + y * other.sin())
-    stripes = _between((n, 1, 1), 0, 0.06, generator) * (waves + phase).sin()
-    tint = _between((n, 3, 1, 1), -0.1, 0.1, generator)
+    waves = between((n, 1, 1), 4, 14, generator) * (x * other.cos() + y * other.sin())
+    stripes = between((n, 1, 1), 0, 0.06, generator) * (waves + phase).sin()
+    tint = between((n, 3, 1, 1), -0.1, 0.1, generator)
     return tint * slope[:, None] + 0.08 * _smooth_noise(n, 3, 5, generator) + stripes[:, None]
 
 
 def _draw_shapes(labels: Tensor, generator: torch.Generator) -> Tensor:
     """How much of each pixel the shape covers, `(n, 1, 32, 32)`."""
     n = len(labels)
-    radius = _between((n, 1, 1), 0.5, 0.8, generator)  # of half the image
+    radius = between((n, 1, 1), 0.5, 0.8, generator)  # of half the image
     room = 0.95 - radius  # for the middle, so that hardly a corner is cut off
-    x0, y0 = (_between((n, 1, 1), -1, 1, generator) * room for _ in range(2))
-    angle = _between((n, 1, 1), -0.3, 0.3, generator)
-    stretch = _between((n, 1, 1), -0.15, 0.15, generator).exp()
+    x0, y0 = (between((n, 1, 1), -1, 1, generator) * room for _ in range(2))
+    angle = between((n, 1, 1), -0.3, 0.3, generator)
+    stretch = between((n, 1, 1), -0.15, 0.15, generator).exp()
     x, y = _grid()
     x, y = (x - x0) / radius, (y - y0) / radius
     x, y = (x * angle.cos() + y * angle.sin()) * stretch, y * angle.cos() - x * angle.sin()
@@ -97,17 +98,17 @@ def _draw_shapes(labels: Tensor, generator: torch.Generator) -> Tensor:
 def _draw_lines(n: int, generator: torch.Generator) -> Tensor:
     """How much of each pixel a thin line covers, `(n, 1, 32, 32)`."""
     x, y = _grid()
-    angle = _between((n, 1, 1), 0, 2 * math.pi, generator)
-    offset = _between((n, 1, 1), -0.8, 0.8, generator)
-    width = _between((n, 1, 1), 0.02, 0.06, generator)
+    angle = between((n, 1, 1), 0, 2 * math.pi, generator)
+    offset = between((n, 1, 1), -0.8, 0.8, generator)
+    width = between((n, 1, 1), 0.02, 0.06, generator)
     return _soften((x * angle.cos() + y * angle.sin() - offset).abs() - width)[:, None]
 
 
 def _draw_dots(n: int, generator: torch.Generator) -> Tensor:
     """How much of each pixel a small dot covers, `(n, 1, 32, 32)`."""
     x, y = _grid()
-    x0, y0 = (_between((n, 1, 1), -1, 1, generator) for _ in range(2))
-    radius = _between((n, 1, 1), 0.1, 0.2, generator)
+    x0, y0 = (between((n, 1, 1), -1, 1, generator) for _ in range(2))
+    radius = between((n, 1, 1), 0.1, 0.2, generator)
     return _soften((x - x0).hypot(y - y0) - radius)[:, None]
 
 
@@ -123,10 +124,6 @@ def _smooth_noise(n: int, channels: int, cells: int, generator: torch.Generator)
     """Clouds between -1 and 1: random numbers on a coarse grid, with smooth ways between them."""
     coarse = torch.rand(n, channels, cells, cells, generator=generator).mul_(2).sub_(1)
     return functional.interpolate(coarse, size=(SIZE, SIZE), mode="bilinear", align_corners=True)
-
-
-def _between(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> Tensor:
-    return torch.rand(shape, generator=generator) * (high - low) + low
 
 
 def _grid() -> tuple[Tensor, Tensor]:
@@ -196,12 +193,9 @@ def load_shapes(argument: str, options: LoadOptions) -> Sets:
     try:
         # Opened here: numpy leaves the files of broken archives open.
         with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            images, labels, test_images, test_labels = (
-                torch.from_numpy(arrays[key]) for key in _ARRAYS
-            )
+            x, y, test_x, test_y = (torch.from_numpy(arrays[key]) for key in _ARRAYS)
     except Exception:  # it is not there, or damaged, and can be made again
-        parts = make_shapes(TRAIN_COUNT, TEST_COUNT, SEED)
-        images, labels, test_images, test_labels = parts
+        parts = x, y, test_x, test_y = make_shapes(TRAIN_COUNT, TEST_COUNT, SEED)
         arrays = {key: part.numpy() for key, part in zip(_ARRAYS, parts, strict=True)}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -209,10 +203,8 @@ def load_shapes(argument: str, options: LoadOptions) -> Sets:
                 np.savez(cache, allow_pickle=False, **arrays)
         except OSError as error:
             logger.info("%s is not kept: %s. KILLICK_CACHE names another folder.", file, error)
-    return Sets(
-        ImageSet.of("shapes", images, labels, CLASS_NAMES),
-        ImageSet.of("shapes", test_images, test_labels, CLASS_NAMES),
-    )
+    train = ImageSet.of("shapes", x, y, CLASS_NAMES)
+    return Sets(train, ImageSet.of("shapes", test_x, test_y, CLASS_NAMES))
 
 
 def cache_folder() -> Path:
@@ -221,7 +213,5 @@ def cache_folder() -> Path:
     return Path(os.environ.get("KILLICK_CACHE") or f"{common}/killick").expanduser()
 
 
-DATA_SOURCES.register(
-    "shapes",
-    DataSource("shapes", load_shapes, "ten shapes, 32 px, drawn by Killick; no download"),
-)
+_HELP = "ten shapes, 32 px, drawn by Killick; no download"
+DATA_SOURCES.register("shapes", DataSource("shapes", load_shapes, _HELP))
