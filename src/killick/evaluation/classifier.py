@@ -162,18 +162,18 @@ def open_classifier(
     normalize: Normalization | None = None,
     size: int | None = None,
     resize: int | None = None,
-    like: ImageSet | None = None,
+    like: Callable[[], ImageSet] | None = None,
 ) -> Classifier:
     """The classifier that a model, a folder, a name or an exported file stands for.
 
-    The options are those of `killick.evaluate`; `references` is 1 by default, and `like` are images
-    with the classes and the size of a network that does not know its own.
+    The options are those of `killick.evaluate`; `references` is 1 by default, and `like` loads
+    images with the classes and the size of a network that does not know its own.
     """
     if isinstance(model, Classifier):
         return model
     if references is not None and (type(references) is not int or references < 1):
         raise OptionError(f"references must be at least 1, found {references!r}.")
-    place, view = choose_device(place_of(model, device)), None
+    place, view, library = choose_device(place_of(model, device)), None, ""
     if isinstance(model, str | os.PathLike):
         given = os.fspath(model)
         if is_export(Path(given)):
@@ -181,9 +181,8 @@ def open_classifier(
             must = isinstance(device, str) and device != "auto"
             return _open_exported(Path(given), references, place, trust, name, must)
         if is_network_name(given):
-            net = make_by_name(given, checkpoint, None if like is None else like.classes)
             library, name = given.partition(":")[0], name or given
-            model, view = wrap_network(net, library, like, normalize, size, resize)
+            model = make_by_name(given, checkpoint, None if like is None else like().classes)
         else:
             _refuse(given, checkpoint=checkpoint, normalize=normalize)
             if Path(given).is_file():
@@ -200,12 +199,12 @@ def open_classifier(
             "expected a model, a folder, an exported file or a name such as timm:resnet50, found"
             f" {type(model).__name__}."
         )
-    elif is_bare(model):
-        net = model if isinstance(model, nn.Module) else FunctionNet(model)
-        model, view = wrap_network(net, "", like, normalize, size, resize)
-    assert isinstance(model, nn.Module)
-    inner = image_model_in(model) or model
-    assert isinstance(inner, ImageModel | Folded)
+    net = model if isinstance(model, nn.Module) else FunctionNet(model)
+    inner = image_model_in(net) or net
+    if not isinstance(inner, ImageModel | Folded):
+        images = None if like is None else like()
+        net, view = wrap_network(net, library, images, normalize, size, resize)
+        inner = net
     name, shape = name or _describe(inner), tuple(inner.image_shape)
     if len(shape) != 3 or shape[0] != 3:
         raise OptionError(f"{name} takes inputs of shape {shape}, not RGB images.")
@@ -232,7 +231,7 @@ def open_classifier(
     provenance = getattr(inner, "provenance", {}) or {}
     classifier = Classifier(
         name,
-        model.to(place),
+        net.to(place),
         place,
         view,
         inner.class_names,
@@ -250,12 +249,6 @@ def is_network_name(model: object) -> bool:
     """Whether a model is given as `timm:NAME` or alike."""
     library, colon, _ = model.partition(":") if isinstance(model, str) else ("", "", "")
     return bool(colon) and library in (*LIBRARIES, *own_libraries())
-
-
-def is_bare(model: object) -> bool:
-    """Whether a model is a network or function that knows nothing of its images."""
-    known = isinstance(model, nn.Module) and image_model_in(model) is not None
-    return callable(model) and not known and not isinstance(model, Folded)
 
 
 def place_of(model: object, device: torch.device | str | None) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -15,7 +16,6 @@ from killick.errors import OptionError
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import (
     Classifier,
-    is_bare,
     is_network_name,
     open_classifier,
     place_of,
@@ -148,9 +148,6 @@ def evaluate(
     """
     settings = make_settings(locals())
     with joined(place_of(model, device)) as processes, read_once():
-        named, like = is_network_name(model), None
-        if data is not None and (named or is_bare(model)):
-            like = load_test(data, root)
         classifier = open_classifier(
             model,
             name=name,
@@ -160,16 +157,16 @@ def evaluate(
             normalize=normalize,
             size=size,
             resize=resize,
-            like=like,
+            like=None if data is None else partial(load_test, data, root),
         )
         if classifier.exported is not None and precision != "float32":
             raise OptionError(f"{classifier.name} has its own precision, found {precision}.")
-        test = like or load_test_for(classifier, data, root)
+        test = load_test_for(classifier, data, root)
         if isinstance(data, tuple):
             test = number_classes(test, classifier)
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
-        notes = [_describe_view(classifier)] if named else []
+        notes = [_describe_view(classifier)] if is_network_name(model) else []
         if (anchored := classifier.anchored) is not None:
             stored = len(anchored.references)
             classifier.references = min(references, stored)
