@@ -37,7 +37,19 @@ class OnnxFile:
         require_onnx("onnx", "onnxscript", "onnxruntime")
         if precision == "float16":
             deployed = deployed.to_precision(torch.float16)
-        graph = _make_graph(deployed, image, opset)
+        with _explained(deployed), _silent(), torch.no_grad():
+            program = torch.onnx.export(
+                deployed,
+                _example(image),
+                dynamo=True,
+                dynamic_shapes=_DYNAMIC,
+                input_names=[INPUT],
+                output_names=list(deployed.outputs),
+                opset_version=opset,
+                verbose=False,
+            )
+        assert program is not None
+        graph = program.model_proto
         if precision == "int8":
             assert images is not None
             graph = _quantize(graph, images)
@@ -112,23 +124,6 @@ def _explained(deployed: Deployed) -> Iterator[None]:
         ) from problem
 
 
-def _make_graph(deployed: Deployed, image: Tensor, opset: int) -> Any:
-    """The graph of `deployed`, for any number of images."""
-    with _explained(deployed), _silent(), torch.no_grad():
-        program = torch.onnx.export(
-            deployed,
-            _example(image),
-            dynamo=True,
-            dynamic_shapes=_DYNAMIC,
-            input_names=[INPUT],
-            output_names=list(deployed.outputs),
-            opset_version=opset,
-            verbose=False,
-        )
-    assert program is not None
-    return program.model_proto
-
-
 def _lead_back_to_blocks(graph: Any) -> None:
     """Put a 1 x 1 max-pooling, which changes nothing, behind the first layer and its ReLU.
 
@@ -196,28 +191,23 @@ def _quantize(graph: Any, images: Tensor) -> Any:
 
 def _keep_in_bfloat16(graph: Any) -> None:
     """Store weights as bfloat16; a session casts them to float32, as onnxruntime computes."""
-    import onnx
+    from onnx import TensorProto, helper, numpy_helper
 
-    tensors = graph.graph.initializer
+    tensors, nodes = graph.graph.initializer, graph.graph.node
     kept: list[Any] = []
     casts: list[Any] = []
     for tensor in tensors:
-        if tensor.data_type != onnx.TensorProto.FLOAT or tensor.name == "threshold":
+        if tensor.data_type != TensorProto.FLOAT or tensor.name == "threshold":
             kept.append(tensor)
             continue
-        values = torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy()).bfloat16()
-        short = f"{tensor.name}.bfloat16"
-        raw = values.view(torch.int16).numpy().tobytes()
-        kept.append(
-            onnx.helper.make_tensor(short, onnx.TensorProto.BFLOAT16, tensor.dims, raw, raw=True)
-        )
-        casts.append(
-            onnx.helper.make_node("Cast", [short], [tensor.name], to=onnx.TensorProto.FLOAT)
-        )
-    nodes = [*casts, *graph.graph.node]
-    del tensors[:], graph.graph.node[:]
+        values = torch.from_numpy(numpy_helper.to_array(tensor).copy()).bfloat16()
+        raw, short = values.view(torch.int16).numpy().tobytes(), f"{tensor.name}.bfloat16"
+        kept.append(helper.make_tensor(short, TensorProto.BFLOAT16, tensor.dims, raw, raw=True))
+        casts.append(helper.make_node("Cast", [short], [tensor.name], to=TensorProto.FLOAT))
+    casts += nodes
+    del tensors[:], nodes[:]
     tensors.extend(kept)
-    graph.graph.node.extend(nodes)
+    nodes.extend(casts)
 
 
 def _forget_origin(graph: Any) -> None:

@@ -115,9 +115,10 @@ def read_one(image: InputImage, view: PlainView) -> InputImage:
     """
     if image.problem is not None:
         return image
-    path, name = image.path, printable(image.path)
+    path, name, for_file = image.path, printable(image.path), 0
+    with contextlib.suppress(OSError, ValueError):  # one that is not there is refused below
+        for_file = FILE_COPIES * min(os.stat(path).st_size, LARGEST_FILE)
     try:
-        for_file = FILE_COPIES * _size_of(path)
         with _BUDGET.reserve(for_file):
             height, width = measure_limited(read_file(path, name), name)
         check_length(height, width, view.resize or view.size, name)
@@ -125,11 +126,3 @@ def read_one(image: InputImage, view: PlainView) -> InputImage:
             return replace(image, pixels=view(decode_limited(read_file(path, name), name)))
     except DataError as problem:
         return replace(image, problem=str(problem))
-
-
-def _size_of(path: str) -> int:
-    """Bytes of a file that will be read; one that is not there, or too large, is refused later."""
-    try:
-        return min(os.stat(path).st_size, LARGEST_FILE)
-    except (OSError, ValueError):
-        return 0
