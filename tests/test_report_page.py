@@ -1,9 +1,9 @@
 """The page of a report: what is on it, what is escaped, what is missing."""
 
-import argparse
 import base64
 import json
 import re
+import shlex
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -14,6 +14,7 @@ import yaml
 from report_grid import grid_runs, make_grid
 from report_runs import LABEL, STANDARD
 
+from killick.cli import main, parse
 from killick.cli import report as reporting
 from killick.errors import KillickError, OptionError
 from killick.report.page import best_means, choose_columns
@@ -323,15 +324,9 @@ def test_the_page_stays_small(page):
     assert page.stat().st_size < 1_000_000
 
 
-def options_of(*words: str) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser()
-    reporting.add(parser.add_subparsers(dest="command"), "report")
-    return parser.parse_known_args(["report", *words])
-
-
 def test_the_command_writes_into_the_folder_it_was_given(grid, tmp_path, capsys):
     folder = make_grid(tmp_path / "grid", {"standard": STANDARD}, (0,), n=20, limit=20)
-    assert reporting.run(*options_of(str(folder))) == 0
+    assert main(["report", str(folder)]) == 0
     assert (folder / "report.html").exists()
     assert str(folder / "report.html") in capsys.readouterr().out
 
@@ -348,7 +343,7 @@ def test_the_command_takes_several_places_a_title_and_silence(grid, tmp_path, ca
         "masked-label",
         "--quiet",
     ]
-    assert reporting.run(*options_of(*words)) == 0
+    assert main(["report", *words]) == 0
     assert capsys.readouterr().out == ""
     assert "<h1>Two of them</h1>" in (tmp_path / "report" / "report.html").read_text()
 
@@ -358,13 +353,12 @@ def test_jobs_without_results_are_named_on_the_page(tmp_path):
     broken = folder / "anchored-seed7-fedcba"
     broken.mkdir()
     (broken / "job.json").write_text(json.dumps({"arm": "anchored", "seed": 7}))
-    reporting.run(*options_of(str(folder), "--quiet"))
+    assert main(["report", str(folder), "--quiet"]) == 0
     assert "anchored, seed 7, has no results yet" in (folder / "report.html").read_text()
 
 
 def test_the_help_has_examples_that_can_be_parsed():
     lines = [line.split("  ")[1] for line in reporting.EXAMPLES.splitlines() if "  killick" in line]
     for line in lines:
-        words = line.split()[2:]
-        options, rest = options_of(*words)
+        options, _ = parse(shlex.split(line)[1:])
         assert options.runs

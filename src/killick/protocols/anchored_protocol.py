@@ -69,10 +69,8 @@ class AnchoredProtocol(TrainingProtocol):
 
         if isinstance(model, Anchored):
             return model
-        stem = self.stem
-        if stem == "auto":
-            stem = "random" if fresh else "exact"
-        return anchor(model, init="random" if stem == "random" else "exact").train()
+        random = fresh if self.stem == "auto" else self.stem == "random"
+        return anchor(model, init="random" if random else "exact").train()
 
     def setup(self, model: "Model", run: RunContext) -> None:
         """Store references in the model, and prepare drawing them."""

@@ -112,14 +112,12 @@ class TrainingProtocol:
 
 @dataclass
 class Component:
-    """A part of a training step. The fields are its settings; hooks that are not needed are left out.
-
-    Attributes:
-        module: Layers that are trained beside the model, if set in `network` or `setup`.
-    """
+    """A part of a training step. The fields are its settings; hooks that are not needed are left out."""
 
     name: str = setting("", "of the component")
-    module = None  # type: Any  # an nn.Module; no annotation, which would make it a setting
+    # Layers that are trained beside the model, if set in `network` or `setup`. An annotation would
+    # make it a setting.
+    module = None  # type: Any
 
     @classmethod
     def from_recipe(cls, recipe: Any) -> "Component | None":

@@ -73,13 +73,9 @@ class Resampled:
 def resample(
     predictions: Sequence[Predictions], draws: BootstrapDraws, errors: Mapping[Condition, float]
 ) -> dict[Condition, Resampled]:
-    """All numbers about one model in resampled test sets.
+    """All numbers about one model, from one evaluation, in resampled test sets.
 
-    Args:
-        predictions: Of one model, from one evaluation.
-        draws: Shared by the models that are compared.
-        errors: The smooth calibration errors of the test sets, for their bandwidths. Test sets that
-            are not in it have no resampled calibration error.
+    `errors` are the smooth calibration errors of the test sets, for their bandwidths.
     """
     found: dict[Condition, Resampled] = {}
     groups: dict[tuple[str, int], list[Predictions]] = defaultdict(list)
@@ -101,11 +97,7 @@ def images_of(predictions: Predictions) -> tuple[str, ...]:
 
 
 def _label_digest(predictions: Predictions) -> str:
-    """A name for the images that a test set was made of.
-
-    Equal labels in equal order mean the same images, corrupted or not, also where published files
-    have digests of their own for each corruption.
-    """
+    """A name for the images that a test set was made of, corrupted or not."""
     labels = predictions.single.get("label")
     if labels is None:
         return ""
@@ -127,10 +119,7 @@ def _by_inference(predictions: Predictions) -> Iterator[tuple[str, dict[str, Arr
 
 
 def _resample_labeled(
-    sets: Sequence[Predictions],
-    draws: BootstrapDraws,
-    name: str,
-    errors: Mapping[Condition, float],
+    sets: list[Predictions], draws: BootstrapDraws, name: str, errors: Mapping[Condition, float]
 ) -> dict[Condition, Resampled]:
     """Accuracy, likelihood and calibration of sets that were made of the same images."""
     images: dict[Condition, tuple[str, ...]] = {}
@@ -187,11 +176,7 @@ def smooth_errors(
 def _resample_detection(
     clean: Predictions, other: Predictions, draws: BootstrapDraws
 ) -> dict[Condition, Resampled]:
-    """How well the energy separates an OOD set from the clean test set.
-
-    Both sides are drawn independently, also where OOD images were made from test images: nothing is
-    left of these that the energy could depend on.
-    """
+    """How well the energy separates an OOD set from the clean test set, drawn independently."""
     images = (*images_of(clean), *images_of(other))
     name = f"{other.about['set']} {other.about.get('images', '')}"
     inside = draws.counts(_label_digest(clean), clean.count)
@@ -208,10 +193,9 @@ def _resample_detection(
 
 
 def areas(ours: Array, theirs: Array, inside: Tensor, outside: Tensor) -> Tensor:
-    """AUROC in each resample, to first order.
+    """AUROC in each resample, to first order, from in-distribution and OOD scores.
 
-    From in-distribution scores `(n,)` and OOD scores `(m,)`, and how often each is drawn,
-    `(resamples, n)` and `(resamples, m)`.
+    `inside` and `outside` are how often each is drawn, `(resamples, n)` and `(resamples, m)`.
     """
     beaten, lost = _placements(theirs, ours), 1 - _placements(ours, theirs)
     return _means(outside, beaten) + _means(inside, lost) - float(beaten.mean())

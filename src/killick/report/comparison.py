@@ -68,16 +68,9 @@ class Comparison:
 
 
 def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Comparison:
-    """Runs as arms.
+    """Runs as arms; the baseline is named by its arm or one of its folders.
 
-    Args:
-        runs: Any, also from other machines.
-        baseline: The name of an arm, or of the folder of one of its runs. By default that of
-            standard training from scratch; the first if there is none.
-
-    Raises:
-        DataError: If there are no results in them.
-        OptionError: If there is no such arm.
+    By default it is standard training from scratch, or the first arm if there is none.
     """
     notes: list[str] = []
     parts = _with_results([part for run in runs for part in split_models(run)], notes)

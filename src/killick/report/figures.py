@@ -207,16 +207,14 @@ def finish(canvas: Canvas, name: str, title: str, description: str) -> Panel:
     svg = re.sub(r'="[^"]*"', _tidy_attribute, svg)
     svg = re.sub(r"\n\s*", "\n", svg)
     title, description = _clean(title), _clean(description)
-    words = (
-        f'<title id="{name}-title">{escape(title)}</title>'
-        f'<desc id="{name}-desc">{escape(description)}</desc>'
-    )
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
         f' viewBox="0 0 {width} {height + legend}" width="{width}" height="{height + legend}"'
         f' role="img" aria-labelledby="{name}-title {name}-desc">'
+        f'<title id="{name}-title">{escape(title)}</title>'
+        f'<desc id="{name}-desc">{escape(description)}</desc>'
     )
-    return Panel(name, title, opening + words + svg[svg.index(">") + 1 :])
+    return Panel(name, title, opening + svg[svg.index(">") + 1 :])
 
 
 def _put_legend(canvas: Canvas) -> int:

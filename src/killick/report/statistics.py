@@ -61,10 +61,7 @@ Table = dict[str, dict[str, Estimate]]  # arm, key of the metric; absent where i
 
 
 def mean_title(comparison: Comparison, suite: str = "corruptions") -> str:
-    """Which mean over corruptions is taken: "mean of 19", "mean of 3 chosen at severity 5", ...
-
-    Empty if nothing was corrupted.
-    """
+    """Which mean over corruptions is taken: "mean of 19", or empty if nothing was corrupted."""
     title, _, severities = _corrupted(comparison, suite)
     if not title or severities == list(SEVERITIES):
         return title
@@ -99,10 +96,7 @@ def by_severity(
 
 
 def by_corruption(comparison: Comparison) -> dict[str, dict[str, Estimate]]:
-    """The accuracy of each arm under each corruption, mean over severities.
-
-    The common corruptions come first, those of C-bar after them.
-    """
+    """The accuracy of each arm under each corruption, mean over severities; C-bar's come last."""
     found: dict[str, dict[str, Estimate]] = {}
     for suite in CORRUPTED:
         conditions = _common(comparison, suite, "top1")
@@ -142,13 +136,11 @@ def write_summary(comparison: Comparison, table: Table, path: Path) -> None:
 
 
 def _by_arm(comparison: Comparison, conditions: Sequence[Condition]) -> dict[str, Estimate]:
-    found = {}
-    for arm in comparison.arms if conditions else ():
-        values = _values(comparison, arm, conditions)
-        if values:
-            difference = _difference(comparison, arm, comparison.baseline, conditions)
-            found[arm.name] = Estimate(values, difference)
-    return found
+    return {
+        arm.name: Estimate(values, _difference(comparison, arm, comparison.baseline, conditions))
+        for arm in comparison.arms
+        if (values := _values(comparison, arm, conditions))
+    }
 
 
 def _conditions_of(comparison: Comparison, metric: SummaryMetric) -> list[Condition]:

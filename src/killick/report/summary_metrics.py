@@ -53,10 +53,7 @@ class SummaryMetric:
 
 
 def summary_metrics() -> tuple[SummaryMetric, ...]:
-    """All columns: registered metrics on clean, corrupted and OOD images.
-
-    Each is there from the first reference and, after these, from the mean over all references.
-    """
+    """All columns: first from the first reference, then from the mean over all references."""
     found = []
     for key, metric in METRICS.items():
         if not metric.summary or metric.input == "derived":

@@ -93,11 +93,10 @@ def _remove_old(folder: Path, sections: Iterable[Section]) -> None:
 
 
 def _default_title(data: ReportData) -> str:
-    arms, baseline = data.comparison.arms, data.comparison.baseline
-    others = [arm.name for arm in arms if arm is not baseline]
+    baseline = data.comparison.baseline
+    others = [arm.name for arm in data.comparison.arms if arm is not baseline]
     names = ", ".join(others) if len(others) <= _MOST_NAMED else f"{len(others)} arms"
-    against = "" if baseline is None else f" against {baseline.name}"
-    return f"{names}{against} on {data.comparison.data}"
+    return f"{names}{f' against {baseline.name}' if baseline else ''} on {data.comparison.data}"
 
 
 def headline(data: ReportData) -> str:
@@ -115,16 +114,15 @@ def headline(data: ReportData) -> str:
                 replace(each, values={seed: each.values[seed] for seed in seeds})
                 for each in (ours[key], base)
             )
-            change = metric.show(gap.value, sign=True) + " points" * (metric.unit == "%")
-            if gap.low is None or gap.high is None:
-                change += ", no interval"
-            else:
+            interval = ", no interval"
+            if gap.low is not None and gap.high is not None:
                 low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
-                change += f", 95 % interval {low} to {high}"
-                change += "" if gap.significant else ", not significant"
+                unclear = "" if gap.significant else ", not significant"
+                interval = f", 95 % interval {low} to {high}{unclear}"
+            change = metric.show(gap.value, sign=True) + " points" * (metric.unit == "%")
             return (
                 f"{name} has {_spell(data, key, mine)}, {baseline.name} {_value(metric, other)}"
-                f" ({change}; {count_words(len(seeds), 'seed')})."
+                f" ({change}{interval}; {count_words(len(seeds), 'seed')})."
             )
     return f"{name} and {baseline.name} have no metric in common."
 

@@ -107,8 +107,7 @@ def training_facts(run: TrainingRun) -> dict[str, Any]:
     recipe, facts = run.recipe, run.protocol.facts()
     made = remembered(run.model.net)  # started from a folder, it is not the recipe's
     further = {each.name: each.facts() for each in run.components}
-    others = {name: value for name, value in facts.items() if name not in COLUMNS}
-    if others:
+    if others := {name: value for name, value in facts.items() if name not in COLUMNS}:
         further[run.protocol.name] = others
     return {
         "network": recipe.network.name if made is None else made.name,

@@ -25,8 +25,7 @@ from killick.training.training_data import TrainingData
 class TrainingRun:
     """Everything that changes while training, and how to save and restore it.
 
-    `start` is a trained network to start from; it is not read if `restoring`, since weights will
-    come from a checkpoint.
+    A trained network in `start` is not read if `restoring`: weights come from a checkpoint.
     """
 
     def __init__(

@@ -64,7 +64,10 @@ class TrainingStep:
         self._prepare: Any = self._prepare_samples
         self._account: Any = self._keep_account
         if execution != "eager":
-            _allow_variants()
+            from torch._dynamo import config  # takes seconds, which eager runs do not need
+
+            # One variant for each arm that a process runs: at its limit torch goes on uncompiled.
+            config.recompile_limit = max(config.recompile_limit, VARIANTS)
             compiled = partial(torch.compile, dynamic=False)
             self._forward, self._prepare = compiled(model), compiled(self._prepare_samples)
             self._account = compiled(self._keep_account)
@@ -170,16 +173,6 @@ class TrainingStep:
             self._losses.index_copy_(0, place, self._loss.view(1))
             bad = (self._bad < 0) & ~self._loss.isfinite()
             self._bad.copy_(torch.where(bad, self.number, self._bad))
-
-
-def _allow_variants() -> None:
-    """Let torch compile one variant for each arm that a process runs.
-
-    At torch's own limit, eight, it goes on uncompiled with nothing but a warning.
-    """
-    from torch._dynamo import config  # loading it takes seconds, which eager runs do not need
-
-    config.recompile_limit = max(config.recompile_limit, VARIANTS)
 
 
 def _gradients_of(model: nn.Module, together: bool) -> AbstractContextManager[None]:

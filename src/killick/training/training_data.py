@@ -18,6 +18,7 @@ from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.protocols.base import RunContext
 from killick.protocols.references.reference_sampler import read_pixels
 from killick.runtime.processes import Processes, usual_workers
+from killick.training.initial_weights import Normalization
 from killick.training.recipe import Recipe
 from killick.training.validation import ValidationSet
 
@@ -33,7 +34,7 @@ class TrainingData:
     context: RunContext
     validation: ValidationSet | None  # looked at while training
     test: ValidationSet | None  # looked at once, at the end
-    normalize: tuple[tuple[float, ...], tuple[float, ...]]
+    normalize: Normalization
     class_names: tuple[str, ...]
     description: str
     fingerprint: str  # of the training set, to recognize it
@@ -167,13 +168,10 @@ def _mixing_images(folder: str | None, size: int, seed: int) -> Tensor:
     if not names:
         raise DataError(f"augment.mixing_set: no images in {folder}.")
     reader, view = FileReader(folder, names), PlainView(size)
-    images: Tensor = torch.stack([view(reader[number]) for number in range(len(reader))])
-    return images
+    return torch.stack([view(reader[number]) for number in range(len(reader))])
 
 
-def _normalization(
-    recipe: Recipe, pixels: Tensor | None
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalization(recipe: Recipe, pixels: Tensor | None) -> Normalization:
     """Mean and standard deviation of each channel: the recipe's, the set's, or ImageNet's."""
     if recipe.data.mean is not None and recipe.data.std is not None:
         return tuple(recipe.data.mean), tuple(recipe.data.std)

@@ -35,10 +35,8 @@ class Mixup(Component):
         from killick.data.mixing import Mixing
 
         if run.parts > 1 and run.pass_size % 2:
-            raise OptionError(
-                "mixup and CutMix mix in pairs, so each pass needs an even number of samples, found"
-                f" {run.pass_size}. Change batch or accumulate."
-            )
+            found = f"found {run.pass_size}. Change batch or accumulate."
+            raise OptionError(f"mixup and CutMix need an even number of samples in a pass, {found}")
         self._mixing = Mixing(self.mixup, self.cutmix, run.classes, run.device)
 
     def batch(self, batch: "Batch") -> "Batch":

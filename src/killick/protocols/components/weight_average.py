@@ -37,11 +37,8 @@ class WeightAverage(Component):
         self.average.eval().requires_grad_(False)
         self._done = 0
         self._pairs = list(zip(_floats(self.average), _floats(model), strict=True))
-        self._others = [
-            (mine, theirs)
-            for mine, theirs in zip(self.average.buffers(), model.buffers(), strict=True)
-            if not mine.is_floating_point()
-        ]
+        buffers = zip(self.average.buffers(), model.buffers(), strict=True)
+        self._others = [pair for pair in buffers if not pair[0].is_floating_point()]
 
     def step(self, number: int) -> None:
         """Move the average towards the model."""

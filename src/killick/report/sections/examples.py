@@ -52,11 +52,11 @@ class ExampleImage(NamedTuple):
         first = next(iter(self.by_arm.values()))
         corruption, thumbnail = first.about.get("corruption"), first.thumbnails[self.number]
         kind = "png" if thumbnail.startswith(b"\x89PNG") else "jpeg"
+        names = ("prediction", "confidence", "correct")
         found = []
         for arm, each in self.by_arm.items():
-            names = ("prediction", "confidence", "correct")
             predicted, confidence, right = (each.single[name][self.number] for name in names)
-            found.append((arm, _class_name(each, predicted), float(confidence), bool(right)))
+            found.append((arm, _class_name(each, predicted), confidence, right))
         shown = f"{spell_corruption(str(corruption))} {first.about.get('severity')}"
         return {
             "number": self.number,
