@@ -23,6 +23,13 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "most": ("at most", operator.le),
     "below": ("less than", operator.lt),
 }
+_KINDS: dict[Any, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    str: (str, "a text"),
+    list[int]: (int, "whole numbers such as [1, 5]"),
+    list[str]: (str, "names such as [a, b]"),
+}
 SPELLINGS = {"optimiser": "optimizer", "normalise": "normalize", "colour": "color"}  # accepted too
 _MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
 
@@ -78,11 +85,7 @@ def _settings_of_entries(field: Field, prefix: str) -> dict[str, Field]:
 def read_settings(kind: type, values: Any, prefix: str, problems: list[str]) -> Any:
     """A checked instance of a dataclass of settings; mistakes are added to `problems`.
 
-    Args:
-        kind: The dataclass.
-        values: By name; nested for fields that are dataclasses themselves.
-        prefix: Of the names in messages.
-        problems: What is wrong is added here.
+    `prefix` begins the names in messages.
     """
     return _Reader(kind, prefix, problems).read(kind, values, prefix)
 
@@ -181,16 +184,9 @@ def _convert(value: Any, hint: Any) -> tuple[str, Any]:
         if value is None:
             return "", None
         (hint,) = [option for option in hint.__args__ if option is not type(None)]
-    if hint is bool:
-        return ("" if isinstance(value, bool) else "true or false"), value
-    if hint is int:
-        fine = isinstance(value, int) and not isinstance(value, bool)
-        return ("" if fine else "a whole number"), value
     if hint is float:
         number = _number(value)
         return ("" if number is not None else "a number"), number
-    if hint is str:
-        return ("" if isinstance(value, str) else "a text"), value
     if typing.get_origin(hint) is dict:
         fine = isinstance(value, dict) and all(isinstance(key, str) for key in value)
         if fine and not _is_plain(value):
@@ -199,11 +195,11 @@ def _convert(value: Any, hint: Any) -> tuple[str, Any]:
     if hint == list[float]:
         numbers = [_number(item) for item in value] if isinstance(value, list) else [None]
         return ("" if None not in numbers else "numbers such as [0.3, 0.6]"), numbers
-    kind, words = {
-        list[int]: (int, "whole numbers such as [1, 5]"),
-        list[str]: (str, "names such as [a, b]"),
-    }[hint]
-    fine = isinstance(value, list) and all(type(item) is kind for item in value)
+    kind, words = _KINDS[hint]
+    items = value if typing.get_origin(hint) is list else [value]
+    fine = isinstance(items, list) and all(
+        isinstance(item, kind) and (kind is bool or not isinstance(item, bool)) for item in items
+    )
     return ("" if fine else words), value
 
 
@@ -251,18 +247,13 @@ def _limits(value: Any, meta: Mapping[str, Any]) -> str:
 def read_options(kind: type, values: Mapping[str, Any], where: str) -> Any:
     """A checked instance of `kind`, a flat dataclass of fields made by `setting`.
 
-    Args:
-        kind: Its fields are whole numbers, numbers, texts, true or false, or lists of them.
-        values: By name; a text is read as what the field wants, lists with commas.
-        where: Begins the error message.
+    A text is read as what the field wants, lists with commas. `where` begins the error message.
     """
     hints = typing.get_type_hints(kind)
-    read = {
-        name: value_from_text(value, hints[name])
-        if isinstance(value, str) and name in hints
-        else value
-        for name, value in values.items()
-    }
+    read = dict(values)
+    for name in hints.keys() & values.keys():
+        if isinstance(values[name], str):
+            read[name] = value_from_text(values[name], hints[name])
     problems: list[str] = []
     found = read_settings(kind, read, "", problems)
     if problems:

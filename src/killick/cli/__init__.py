@@ -147,14 +147,12 @@ def _run(words: list[str]) -> int:
 
 def _welcome() -> str:
     """What `killick` alone prints: first steps and all commands."""
-    _, commands = make_parser()
-    lines = [ABOUT, "", "Try first:"]
-    lines += [describe(FIRST_STEPS, 6, WIDTH), "", "Commands:"]
-    lines += [
-        describe({each.dest: each.help or "" for each in commands._choices_actions}, 14, WIDTH)
-    ]
-    lines += ["", "Help: killick COMMAND --help. Tab completion: killick completion --help."]
-    return "\n".join(lines)
+    about = {name: module.HELP for name, module in COMMANDS.items()}
+    return (
+        f"{ABOUT}\n\nTry first:\n{describe(FIRST_STEPS, 6, WIDTH)}\n\n"
+        f"Commands:\n{describe(about, 14, WIDTH)}\n\n"
+        "Help: killick COMMAND --help. Tab completion: killick completion --help."
+    )
 
 
 def _is_output_closed() -> bool:

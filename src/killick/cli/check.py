@@ -64,9 +64,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     lines = list(_describe_problems(found, broken))
     if not options.quiet:
         lines = [*(_describe(name, checked) for name, checked in found.items()), *lines]
-        if not broken:
-            lines.append("every image can be read")
-        elif options.list is not None:
+        lines += [] if broken else ["every image can be read"]
+        if broken and options.list is not None:
             folder = options.data.partition(WITHOUT)[0]
             lines.append(f"leave them out: '{folder}{WITHOUT}{options.list}'")
     for line in lines:

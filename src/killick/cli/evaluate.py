@@ -20,7 +20,6 @@ examples:
   killick evaluate runs/mine --suite clean,corruptions,cbar,calibration,ood,references --limit 1000
   killick evaluate runs/mine --ood textures=images:dtd/images --shift other=imagefolder:others
   killick evaluate runs/mine --suite corruptions --corruption-files CIFAR-10-C --baseline runs/plain
-  killick evaluate exports/mine --data imagefolder:images
   killick evaluate timm:resnet50 --checkpoint net.pth --data imagenet:/imagenet \\
       --suite clean,shift --shift imagenet-r=imagefolder:/imagenet-r
   torchrun --nproc-per-node 8 -m killick evaluate runs/mine --data imagenet:/imagenet

@@ -37,7 +37,7 @@ def add_evaluation(
 
 def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:
     """The given options of evaluation, as arguments of `killick.evaluate`."""
-    names = ("suites", "limit", "references", *_SHARED_EVALUATION)
+    names = ("references", "limit", "suites", *_SHARED_EVALUATION)
     found = {n: getattr(options, n) for n in (n.strip("-").replace("-", "_") for n in names)}
     return {name: value for name, value in found.items() if value not in (None, ())}
 

@@ -56,10 +56,10 @@ def _table(kind: str, entries: list[Entry]) -> str:
 
 
 def _entry(name: str, entry: Any, **more: Any) -> Entry:
-    about = getattr(entry, "about", "") or getattr(entry, "description", "")
-    about = about or getattr(entry, "title", "") or inspect.getdoc(entry) or name
-    about = entry if isinstance(entry, str) else about
-    return {"name": name, **more, "about": about.splitlines()[0].rstrip(".")}
+    """Its name and the first line of what it says of itself."""
+    said = (getattr(entry, key, "") for key in ("about", "description", "title"))
+    about = entry if isinstance(entry, str) else next(filter(None, said), inspect.getdoc(entry))
+    return {"name": name, **more, "about": (about or name).splitlines()[0].rstrip(".")}
 
 
 def _plain(names: dict[str, str]) -> list[Entry]:

@@ -23,7 +23,6 @@ EXAMPLES = """\
 examples:
   killick predict runs/mine photo.jpg
   killick predict runs/mine photos/ 'more/**/*.png' --output labels.csv
-  killick predict exported/model.onnx photos/ --top 3 --format json
   killick predict runs/mine photos/ --only out          only out-of-distribution images
   find . -name '*.jpg' -print0 | killick predict runs/mine - -0 --references 5
 
@@ -67,28 +66,18 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Label the images; 1 if some could not be read."""
     from rich.console import Console
 
+    from killick.deploy import prediction_writers as writers
     from killick.deploy.batch_prediction import explain_missing_threshold, predict_batches
-    from killick.deploy.prediction_writers import (
-        Csv,
-        JsonLines,
-        RecordCounts,
-        Table,
-        choose_format,
-        open_output,
-    )
     from killick.evaluation.classifier import open_classifier
     from killick.runtime.progress import TerminalDisplay
 
     on_terminal = options.output is None and sys.stdout.isatty()
-    form = choose_format(options.format, options.output, on_terminal)
+    form = writers.choose_format(options.format, options.output, on_terminal)
     if options.probabilities and form == "table":
         raise OptionError("--probabilities requires --format json or csv; a table takes --top 3.")
     images, total = _find(options)
     classifier = open_classifier(
-        options.model,
-        references=options.references,
-        device=options.device,
-        trust=options.trust,
+        options.model, references=options.references, device=options.device, trust=options.trust
     )
     batches = predict_batches(
         classifier,
@@ -103,12 +92,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         advice = explain_missing_threshold(classifier, options.model)
         if options.only in ("in", "out"):
             raise OptionError(f"--only {options.only} requires a stored threshold: {advice}")
-    writing = JsonLines()
+    writing = writers.JsonLines()
     if form == "csv":
-        writing = Csv(classifier, options.top, options.probabilities)
+        writing = writers.Csv(classifier, options.top, options.probabilities)
     elif form == "table":
-        writing = Table(classifier, options.top)
-    counts = RecordCounts(classifier.threshold is not None)
+        writing = writers.Table(classifier, options.top)
+    counts = writers.RecordCounts(classifier.threshold is not None)
     display = TerminalDisplay(
         "killick: predicting",
         total,
@@ -119,7 +108,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     )
     # On a terminal the lines of a table give the errors already.
     silent = on_terminal and form == "table" and options.only is None
-    with open_output(options.output) as write, display, contextlib.closing(batches):
+    with writers.open_output(options.output) as write, display, contextlib.closing(batches):
         if advice and not options.quiet:
             display.message(f"killick: {advice}")
         text = writing.head
@@ -161,8 +150,6 @@ def _write_undisturbed(write: Callable[[str], None], text: str) -> None:
 
 
 def _is_wanted(record: "Record", only: str | None) -> bool:
-    if only is None:
-        return True
     if only == "broken":
         return record.error is not None
-    return record.in_distribution is (only == "in")
+    return only is None or record.in_distribution is (only == "in")

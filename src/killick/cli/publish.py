@@ -17,8 +17,7 @@ examples:
   killick publish runs/mine --output published/mine --push owner/name --private
   killick publish my-model --output published/mine --rows evaluations/my-model
 
-The folder has config.json, model.safetensors, examples.safetensors, rows.csv and a model card,
-README.md, with the results of these weights and references. killick.load("owner/name") and every
+The folder has the model, its rows and a card, README.md. killick.load("owner/name") and every
 command that takes a model can read it from the hub.
 
 References are usually training images, and everyone who has the file can see them. --references

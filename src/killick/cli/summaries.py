@@ -39,22 +39,18 @@ def show_summary(rows: Rows) -> None:
     """Print the rows of an evaluation: sets, corruptions by severity, OOD detection."""
     console = _make_console()
     top1 = [row for row in rows if row["metric"] == "top1" and row["severity"] not in ("", "all")]
-    single = [row for row in top1 if row["inference"] == "single" and not _is_mean(row)]
+    means = [row for row in top1 if row["mean_of"]]
+    aurocs = [
+        (row["set"], SCORES.find(row["score"]).title, row)
+        for row in rows
+        if row["metric"] == "auroc"
+    ]
+    single = [row for row in top1 if row["inference"] == "single" and not row["mean_of"]]
     tables = (
         ("set, images", _sets(rows)),
         ("top-1 %", [(row["corruption"], str(row["severity"]), row) for row in single]),
-        (
-            "top-1 %, severity",
-            [(_title(row), str(row["severity"]), row) for row in top1 if _is_mean(row)],
-        ),
-        (
-            METRICS.find("auroc").column,
-            [
-                (row["set"], SCORES.find(row["score"]).title, row)
-                for row in rows
-                if row["metric"] == "auroc"
-            ],
-        ),
+        ("top-1 %, severity", [(_title(row), str(row["severity"]), row) for row in means]),
+        (METRICS.find("auroc").column, aurocs),
     )
     for first, cells in tables:
         if cells:
@@ -73,7 +69,7 @@ def _sets(rows: Rows) -> list[Cell]:
     shown = [
         row
         for row in rows
-        if (row["suite"] in ("clean", "shift") or _is_mean(row))
+        if (row["suite"] in ("clean", "shift") or row["mean_of"])
         and row["severity"] in ("", "all")
         and row["reference"] == ""
     ]
@@ -106,10 +102,6 @@ def _table(first: str, cells: list[Cell]) -> Table:
     for (line, k), found in lines.items():
         table.add_row(line, *([k] if several else []), *(found.get(each, "") for each in columns))
     return table
-
-
-def _is_mean(row: Row) -> bool:
-    return bool(row["mean_of"])
 
 
 def _title(row: Row) -> str:
