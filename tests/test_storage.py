@@ -335,7 +335,7 @@ def test_files_of_others_are_never_touched(tmp_path):
     assert len(os.listdir(tmp_path)) == len(theirs) + 3
     for text in ('{"model_type": "vit"}', "{", "[]"):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(StorageError, match="found the config.json of something else"):
+        with pytest.raises(StorageError, match="config.json of something else"):
             killick.save(stirred(), tmp_path)
 
 

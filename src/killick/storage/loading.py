@@ -241,9 +241,7 @@ def _make_net(architecture: Any, weights: dict[str, Tensor]) -> nn.Module:
     except Exception:  # cannot be made without its numbers; other errors come later
         wanted = 0
     # Anchored networks have a wider first layer, so the file may hold more.
-    stored = sum(
-        value.numel() for key, value in weights.items() if key not in ("references", "residuals")
-    )
+    stored = sum(t.numel() for k, t in weights.items() if k not in ("references", "residuals"))
     if wanted > stored + SPARE_NUMBERS:
         raise StorageError(
             f"the weights file holds {stored} numbers, but {show(architecture)} has {wanted}. Its"

@@ -104,7 +104,17 @@ def save(
     contents = gather(
         model, class_names=class_names, provenance=provenance, architecture=architecture
     )
-    _replace(folder, contents)
+    before = _replaceable_files(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        names = write_files(folder, contents, plain=False)
+    except OSError as problem:
+        raise StorageError(
+            f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
+            " unchanged. Free some space, or choose another folder."
+        ) from problem
+    for name in before - names:
+        (folder / name).unlink(missing_ok=True)
     known = contents.config.get("references")
     if known and known["count"]:
         _log.info("%d reference images are stored in %s. %s", known["count"], folder, known["note"])
@@ -136,8 +146,7 @@ def gather(
     classes = examples["logits"].shape[-1]
     if names is not None and len(names) != classes:
         raise OptionError(
-            f"expected {classes} class names, one for each logit, found {len(names)}. Pass"
-            " class_names=, or set the model's own."
+            f"expected {classes} class names, one for each logit, found {len(names)}."
         )
     if class_names is not None:
         model.class_names = tuple(class_names)
@@ -190,21 +199,6 @@ def write_files(folder: Path, contents: ModelContents, *, plain: bool) -> set[st
     return set(digests)
 
 
-def _replace(folder: Path, contents: ModelContents) -> None:
-    """Write a model into a folder, in the place of the one that may be there."""
-    before = _replaceable_files(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        names = write_files(folder, contents, plain=False)
-    except OSError as problem:
-        raise StorageError(
-            f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
-            " unchanged. Free some space, or choose another folder."
-        ) from problem
-    for name in before - names:
-        (folder / name).unlink(missing_ok=True)
-
-
 def _write_file(path: Path, data: bytes) -> None:
     with atomic_file(path) as file:
         file.write(data)
@@ -219,32 +213,31 @@ def _replaceable_files(folder: Path) -> set[str]:
     """
     if not folder.is_dir():
         return set()
-    names: set[str] = set()
+    config: dict[str, Any] = {}
     if (folder / "config.json").exists():
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            ours = config.get("format") == FORMAT
-        except (OSError, ValueError, RecursionError, AttributeError):
-            ours = False
-        if not ours:
+        except (OSError, ValueError, RecursionError):
+            config = {}
+        if not isinstance(config, dict) or config.get("format") != FORMAT:
             raise StorageError(
-                f"cannot write {folder}: expected an empty folder or one written by killick.save,"
-                " found the config.json of something else. Choose another folder."
+                f"cannot write {folder}: it holds the config.json of something else. Choose another"
+                " folder."
             )
-        names = {config[key] for key in PLAIN_NAMES if is_data_name(config, key)}
+    names = {config[key] for key in PLAIN_NAMES if is_data_name(config, key)}
     return names | {path.name for path in folder.iterdir() if _PART.fullmatch(path.name)}
 
 
 def _structure(model: Anchored | Standard) -> dict[str, Any]:
     """What it takes to make the model again, once its network is there."""
     normalize = model.normalize
-    found = {
+    stems = {"stems": [s.name for s in model.stems]} if isinstance(model, Anchored) else {}
+    return {
         "kind": type(model).__name__.lower(),
         "image_shape": list(model.image_shape),
         "normalize": normalize and {"mean": normalize.mean, "std": normalize.std},
+        **stems,
     }
-    stems = {"stems": [s.name for s in model.stems]} if isinstance(model, Anchored) else {}
-    return found | stems
 
 
 def _make_examples(model: Anchored | Standard) -> dict[str, Tensor]:

@@ -34,8 +34,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except Exception as problem:  # whatever a file of another kind makes its readers raise
         raise CheckpointError(
             f"cannot start from {path}: it is damaged or holds more than weights"
-            f" ({type(problem).__name__}). Save those of a network alone:"
-            " torch.save(net.state_dict(), FILE)."
+            f" ({type(problem).__name__}). Save only torch.save(net.state_dict(), FILE)."
         ) from None
     if isinstance(found, Mapping):
         if found.get("format") == CHECKPOINT_FORMAT:
@@ -108,8 +107,7 @@ def refuse_bomb(path: Path) -> None:
         inside = sum(member.file_size for member in archive.infolist())
     if inside > path.stat().st_size:
         raise CheckpointError(
-            f"{path.name} is damaged: expected no more than its {path.stat().st_size} bytes in it,"
-            f" found {inside}."
+            f"{path.name} is damaged: its archive of {path.stat().st_size} bytes unpacks to {inside}."
         )
 
 
