@@ -279,7 +279,7 @@ def test_an_archive_that_unpacks_to_very_much_is_refused(tmp_path, read):
         archive.writestr("archive/data.pkl", pickle.dumps({"step": 1}, protocol=2))
         archive.writestr("archive/data/0", bytes(2**25))
     began = time.perf_counter()
-    with pytest.raises(CheckpointError, match=r"expected no more than its|\(CheckpointError\)"):
+    with pytest.raises(CheckpointError, match=r"unpacks to|\(CheckpointError\)"):
         read(tmp_path)
     assert time.perf_counter() - began < 5
 
