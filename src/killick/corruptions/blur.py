@@ -103,12 +103,7 @@ def _disc_spectrum(
 
 
 def good_size(size: int) -> int:
-    """The next even number, from `size` on, without prime factors above 5.
-
-    Example:
-        >>> good_size(238)
-        240
-    """
+    """The next even number, from `size` on, without prime factors above 5: fast to transform."""
     while size % 2 or next_fast_len(size, real=True) != size:
         size += 1
     return size

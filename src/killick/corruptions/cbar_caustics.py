@@ -38,9 +38,6 @@ def caustic_refraction(images: Tensor, severity: float, *, generator: Generator)
     `i = p + (cos(t - i_0) + sin(t + i_1), sin(t - i_1) + cos(t + i_0))`, and 1 over the length of
     `0.005 (p_0 / sin(i_0 + t), p_1 / cos(i_1 + t))` is added to c, which begins at 1. This makes
     `|1.17 - (c / 5)^1.4|^8`, at most 1.
-
-    The side is the shorter one. Deviations: the random numbers come from torch, and the arithmetic
-    is in float32.
     """
     height, width = images.shape[2:]
     times, sizes = _draw_surfaces(images, generator)

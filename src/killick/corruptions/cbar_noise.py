@@ -1,8 +1,6 @@
 """Noise of C-bar: blue noise that blots out pixels, brownish noise, Perlin noise.
 
-Definitions are those of the published generators (Mintun et al. 2021), in which a parameter of
-maximum `m` is `severity * m / 10`. Where they have one side length, here it is the shorter side, so
-square images get theirs. The random numbers are another stream, and the arithmetic is float32.
+Definitions are by Mintun et al. (2021), as in `cbar_warps`.
 """
 
 import math

@@ -1,9 +1,6 @@
 """Patterns of C-bar: a plane wave, wavy rings, plasma, gray squares.
 
-Definitions are those of the published generators (Mintun et al. 2021), in which a parameter of
-maximum `m` is `severity * m / 10`. Where they have one side length, here it is the shorter side, so
-square images get theirs. The random numbers are another stream, and the arithmetic is float32. `x`
-counts columns and `y` rows, from 0.
+Definitions are by Mintun et al. (2021), as in `cbar_warps`. `x` counts columns and `y` rows, from 0.
 """
 
 import math

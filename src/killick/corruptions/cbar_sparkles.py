@@ -1,10 +1,7 @@
 """What C-bar draws over an image: sparkles, a white surround with rays, and gray lines.
 
-Definitions by Mintun et al. (2021), from their generator of the published sets. There a severity s
-stands for a share of a largest value: a parameter is s times that value over 10, the same for every
-image. `side` is the authors' image size; here, where an image is not square, it is the shorter
-side, and places are drawn along each axis by its own length. Deviations: the random numbers come
-from torch, and the arithmetic is in float32.
+Definitions are by Mintun et al. (2021), as in `cbar_warps`; places are drawn along each axis by its
+own length.
 """
 
 import math

@@ -86,9 +86,8 @@ def _load_once(where: str) -> tuple[Tensor, ...]:
 
 def _find_folder(where: str | os.PathLike[str]) -> Path:
     """A folder as it is given, or that of an installed package."""
-    folder = Path(where)
-    if folder.is_dir():
-        return folder
+    if os.path.isdir(where):
+        return Path(where)
     name = os.fspath(where)
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
@@ -104,9 +103,7 @@ def _read(path: Path) -> Tensor:
         with Image.open(path) as image:
             pixels = np.array(image.convert("RGB"))
     except OSError as error:
-        raise DataError(
-            f"expected a photograph in {path}, found a file that cannot be read: {error}."
-        ) from error
+        raise DataError(f"cannot read the photograph {path}: {error}.") from error
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
