@@ -197,18 +197,12 @@ def format_difference(found: "Interval | None", factor: float = 100, digits: int
 
 
 def compare_values(one: Values, other: Values, factor: float = 100, digits: int = 1) -> str:
-    """The mean difference over the seeds that both have, with Student's t interval; none to itself.
-
-    Example:
-        >>> compare_values({0: 0.5, 1: 0.51}, {0: 0.4, 1: 0.4})
-        '+10.5 [+4.1, +16.9]'
-    """
+    """The mean difference over the seeds of both, with Student's t interval; none to itself."""
     from killick.report.intervals import no_interval, t_interval
 
     gaps = [one[seed] - other[seed] for seed in one if seed in other]
     if not gaps or one is other:
         return NONE
     spread = len(gaps) > 1 and statistics.stdev(gaps) > 1e-9  # equal accuracies have none
-    return format_difference(
-        t_interval(gaps) if spread else no_interval(gaps[0], ""), factor, digits
-    )
+    found = t_interval(gaps) if spread else no_interval(gaps[0], "")
+    return format_difference(found, factor, digits)

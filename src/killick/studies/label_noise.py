@@ -104,10 +104,8 @@ def find(results: Results) -> Findings:
         along,
     )
     found = {heading: results.curves(metric, "noise") for metric, heading in _HEADINGS.items()}
-    plots = [
-        Plot(heading, curves, "% of the training images", along)
-        for heading, curves in found.items()
-    ]
+    unit = "% of the training images"
+    plots = [Plot(heading, curves, unit, along) for heading, curves in found.items()]
     rows = [
         {
             "noise, protocol": f"{level} %, {protocol}",

@@ -32,7 +32,6 @@ PAPER = {
     ("sketch", "clipart"): (35.4, 37.76),
     ("sketch", "painting"): (31.42, 32.7),
 }
-_PAPER_COLUMNS = ("paper: standard", "paper: masked")
 _TASKS = {"id": "the same data", "ood": "other domains"}
 
 
@@ -103,7 +102,11 @@ def find(results: Results) -> Findings:
         dict(zip(names, each, strict=True))
         for each in dict.fromkeys(tuple(record[name] for name in names) for record in records)
     ]
-    rows, left = [], dict(PAPER)
+    rows = []
+    left = {
+        places: {"paper: standard": f"{standard:.2f}", "paper: masked": f"{masked:.2f}"}
+        for places, (standard, masked) in PAPER.items()
+    }
     groups: dict[str, dict[str, dict[str, Values]]] = {}
     for test in tests:
         places = (shorten(test["source"]), shorten(test["target"]))
@@ -111,13 +114,13 @@ def find(results: Results) -> Findings:
         row |= {probe[0]: format_mean(values(probe, **test)) for probe in first.values()}
         row |= {f"{probe[0]} − standard": compare(probe, **test) for probe in compared}
         row |= {f"{p}, probe alpha {a:g}": format_mean(values((p, a), **test)) for p, a in others}
-        rows.append(row | published(left.pop(places, ())))
+        rows.append(row | left.pop(places, {}))
         group = "The same data" if test["task"] == "id" else f"Trained on {test['source']}"
         lines = groups.setdefault(group, {protocol: {} for protocol in first})
         for protocol, probe in first.items():
             lines[protocol][places[1]] = values(probe, **test)
-    for places, pair in left.items():
-        rows.append({"trained on → tested on": " → ".join(places)} | published(pair))
+    for places, paper in left.items():
+        rows.append({"trained on → tested on": " → ".join(places)} | paper)
     table = make_table(
         "study-adaptation-table",
         "Accuracy of linear probes, %",
@@ -137,11 +140,6 @@ def find(results: Results) -> Findings:
         (draw_figure("study-adaptation", plots, draw_points),),
         (table,),
     )
-
-
-def published(pair: Sequence[float]) -> dict[str, str]:
-    """The paper's values as columns."""
-    return dict(zip(_PAPER_COLUMNS, (f"{value:.2f}" for value in pair), strict=False))
 
 
 def shorten(data: str) -> str:

@@ -116,50 +116,32 @@ def make_soups(
             digest = hashlib.sha256(json.dumps([arm, names]).encode()).hexdigest()[:6]
             folder = output.absolute() / f"{arm}-seed{seed}-{digest}"
             folders.append(folder)
-            about = {
-                "arm": arm,
-                "seed": seed,
-                "finished": True,
-                "evaluation_digest": several[0].evaluation_digest,
-                "factors": {"way": way, "protocol": protocol},
-                "ingredients": names,
-            }
+            about = {"arm": arm, "seed": seed, "finished": True, "ingredients": names}
+            about["evaluation_digest"] = several[0].evaluation_digest
+            about["factors"] = {"way": way, "protocol": protocol}
             if read_job(folder) == about:
                 continue
             if not (folder / "model" / "config.json").exists():
                 _save_soup(way, [job.folder for job in several], folder, choose_device(device))
-            evaluate(
-                str(folder),
-                **plan.evaluation,
-                name=folder.name,
-                device=device,
-                folder=folder,
-                show=show,
-            )
+            how = {**plan.evaluation, "name": folder.name, "device": device}
+            evaluate(str(folder), **how, folder=folder, show=show)
             write_atomic(folder / JOB, json.dumps(about, indent=2) + "\n")
     return folders
 
 
 def _save_soup(way: str, places: Sequence[Path], folder: Path, device: torch.device) -> None:
     """Average the models in some run folders, and save the result."""
-    first, *others = (open_job(place, device) for place in places)
-    models = [first.model, *(other.model for other in others)]
+    jobs = [open_job(place, device) for place in places]
+    first, models = jobs[0], [job.model for job in jobs]
     samples = take_samples(first.recipe, device)
     if way == "soup":
         soup, kept = average(models, samples), list(range(len(models)))
     else:
         soup, kept = average_greedily(models, samples, _validation_accuracy(first))
     open_folder(folder, first.recipe, device)
-    save(
-        soup,
-        folder / "model",
-        class_names=soup.class_names,
-        provenance={
-            "recipe": models[0].provenance.get("recipe"),
-            "facts": models[0].provenance.get("facts"),
-            "soup": {"way": way, "of": [places[number].name for number in kept]},
-        },
-    )
+    provenance = {name: first.model.provenance.get(name) for name in ("recipe", "facts")}
+    provenance["soup"] = {"way": way, "of": [places[number].name for number in kept]}
+    save(soup, folder / "model", class_names=soup.class_names, provenance=provenance)
 
 
 def _validation_accuracy(job: TrainedJob) -> Callable[[Model], float]:

@@ -98,10 +98,8 @@ def find(results: Results) -> Findings:
         f" {options.candidates}. Seconds on {', '.join(machines)}. Paper: CIFAR-100-C, ResNet-18, 10"
         " and 50 references.",
     )
-    plots = [
-        Plot("Corrupted accuracy", accuracy, "%"),
-        Plot("Cost", seconds, "seconds for 1,000 images", factor=1),
-    ]
+    cost = Plot("Cost", seconds, "seconds for 1,000 images", factor=1)
+    plots = [Plot("Corrupted accuracy", accuracy), cost]
     return Findings(
         f"Corrupted accuracy − 1 random reference, points: {'; '.join(headline)}.",
         (draw_figure("study-inference", plots, draw_points),),
@@ -135,16 +133,8 @@ STUDY = Study(
             evaluation={**_FEW, "limit": 500},
         ),
         "smoke": Size(
-            options={
-                **_ONE,
-                "images": 60,
-                "draws": 2,
-                "k": 3,
-                "candidates": 5,
-                "bank": 50,
-                "timed": 50,
-                "repeats": 1,
-            },
+            options={**_ONE, "images": 60, "draws": 2, "k": 3, "candidates": 5}
+            | {"bank": 50, "timed": 50, "repeats": 1},
             evaluation=_ONE,
         ),
         "paper": Size(options={"at_once": 1000}, remark="--data.download true fetches CIFAR-100."),
