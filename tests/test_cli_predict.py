@@ -396,4 +396,4 @@ def test_an_exported_file_keeps_its_number_of_references(exported, here, capsys)
     assert run(capsys, path, "pictures", "--references", "3", "--quiet")[0] == 0
     code, _, err = run(capsys, path, "pictures", "--references", "2")
     assert code == 2
-    assert "3 references" in err
+    assert "references=3" in err
