@@ -24,7 +24,7 @@ from mkdocs.structure.pages import Page
 
 from killick import errors, metrics
 from killick.cli import make_parser
-from killick.report.summary_metrics import SummaryMetric, summary_metrics
+from killick.report.summary_metrics import summary_metrics
 from killick.studies import find_study, study_names
 from killick.training import load_recipe, shipped
 from killick.training.recipe_files import settings
@@ -268,7 +268,7 @@ def _describe_comparison(path: Path) -> str:
     with open(path, encoding="utf-8") as file:
         rows = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
     shown = [each for each in summary_metrics() if each.key in SHOWN]
-    titles = [f"{each.title}{', %' if each.unit == '%' else ''}" for each in shown]
+    titles = [f"{each.title}{', %' if each.metric.unit == '%' else ''}" for each in shown]
     link = f"[{path.name}](../../benchmarks/results/{path.name})"
     lines = [
         f"`killick compare`, {link}: mean ± standard deviation over seeds, and in brackets the"
@@ -277,17 +277,17 @@ def _describe_comparison(path: Path) -> str:
         "|" + " --- |" * (1 + len(shown)),
     ]
     for arm in dict.fromkeys(arm for arm, _ in rows):
-        cells = [_number(rows.get((arm, each.key)), each) for each in shown]
+        cells = [_number(rows.get((arm, each.key)), each.metric) for each in shown]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _number(row: dict[str, str] | None, measure: SummaryMetric) -> str:
+def _number(row: dict[str, str] | None, metric: metrics.Metric) -> str:
     if row is None:
         return ""
 
     def shown(name: str, sign: str = "") -> str:
-        return f"{measure.factor * float(row[name]):{sign}.{measure.digits}f}"
+        return f"{metric.factor * float(row[name]):{sign}.{metric.digits}f}"
 
     text = shown("mean") + (f" ± {shown('spread')}" if row["spread"] else "")
     if row["low"]:

@@ -117,7 +117,7 @@ def show_comparison(folder: Path) -> None:
         found = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
     known = {each.key: each for each in summary_metrics()}
     columns = [known[key] for key in _COMPARED if any(key == each for _, each in found)]
-    table = _make_table(["arm", *(f"{each.title} {each.unit}".rstrip() for each in columns)])
+    table = _make_table(["arm", *(f"{each.title} {each.metric.unit}".rstrip() for each in columns)])
     for arm in dict.fromkeys(arm for arm, _ in found):
         cells = []
         for column in columns:

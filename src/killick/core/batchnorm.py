@@ -45,24 +45,18 @@ class RecentPairs:
 
     It is written by plain operations on the device, so that it also works inside `torch.compile`
     and captured CUDA graphs.
-
-    Attributes:
-        owner: Stands for the one model that writes here; copies of it may read.
-        written: How many pairs were ever written, on the device.
-        mixed: Whether a batch was masked in part, on the device: then single samples are masked,
-            and the statistics of training are those to keep.
-        live: Which BatchNorm layers were training.
     """
 
     def __init__(self) -> None:
-        self.owner: object | None = None
+        self.owner: object | None = None  # the one model that writes here; copies of it may read
         self.images: Tensor | None = None
         self.references: Tensor | None = None
-        self.written: Tensor | None = None
+        self.written: Tensor | None = None  # how many pairs were ever written
+        # Whether a batch was masked in part: then the statistics of training are those to keep.
         self.mixed: Tensor | None = None
         self.started = 0  # what `written` was when the ring was made for images of this kind
         self.batch = 0
-        self.live: tuple[bool, ...] | None = None
+        self.live: tuple[bool, ...] | None = None  # which BatchNorm layers were training
 
     def keep(
         self, images: Tensor, references: Tensor, masked: Tensor, live: tuple[bool, ...]
@@ -115,10 +109,10 @@ class RecentPairs:
         """What is remembered, as tensors and plain values."""
         return {k: v for k, v in vars(self).items() if v is not None and k != "owner"}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
+        """Take up what `state_dict` gave, on its device or on another."""
         for key, value in state.items():
-            copied = value.clone() if isinstance(value, Tensor) else value
+            copied = value.to(device, copy=True) if isinstance(value, Tensor) else value
             setattr(self, key, tuple(copied) if key == "live" else copied)
 
 

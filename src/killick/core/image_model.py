@@ -82,27 +82,18 @@ class Threshold:
 
 
 class ImageModel(nn.Module):
-    """The base of anchored and standard models.
-
-    Attributes:
-        net: The network.
-        image_shape: Of one image, channels first.
-        normalize: Turns uint8 images into floats, where it was asked for.
-        class_names: In the order of the logits, if known.
-        provenance: How the model was trained, if known; saved with it.
-        threshold: Where in-distribution ends, once it was fitted; saved with it.
-    """
+    """The base of anchored and standard models."""
 
     def __init__(
         self, net: nn.Module, image_shape: Sequence[int], normalize: Normalize | None = None
     ) -> None:
         super().__init__()
         self.net = net
-        self.image_shape = tuple(image_shape)
+        self.image_shape = tuple(image_shape)  # of one image, channels first
         self.normalize = normalize
-        self.class_names: tuple[str, ...] | None = None
-        self.provenance: dict[str, Any] = {}
-        self.threshold: Threshold | None = None
+        self.class_names: tuple[str, ...] | None = None  # in the order of the logits
+        self.provenance: dict[str, Any] = {}  # how the model was trained; saved with it
+        self.threshold: Threshold | None = None  # where in-distribution ends, once fitted
 
     def check(self, images: Tensor, what: str = "images") -> None:
         """Refuse images of a wrong rank, channel count or dtype."""

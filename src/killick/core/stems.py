@@ -40,16 +40,12 @@ Init = Literal["exact", "random"]
 
 @dataclass(frozen=True)
 class Stem:
-    """Where one doubled layer is, and what each feature it reads stands for.
+    """Where one doubled layer is, and what each feature it reads stands for."""
 
-    Attributes:
-        name: Of the layer in the network.
-        half: For each feature, 0 if it comes from the reference, 1 if from the residual.
-        source: For each feature, its number among the features of the layer before doubling.
-    """
-
-    name: str
+    name: str  # of the layer in the network
+    # for each feature, 0 if it comes from the reference, 1 if from the residual
     half: tuple[int, ...]
+    # for each feature, its number among the features of the layer before doubling
     source: tuple[int, ...]
 
     @property
@@ -61,21 +57,14 @@ class Stem:
 
 @dataclass(frozen=True)
 class Widened:
-    """A network that reads pairs, and what goes with it.
+    """A network that reads pairs, and what goes with it."""
 
-    Attributes:
-        net: Reads pairs.
-        front: What has to be done to images before they are paired.
-        stems: The layers that were doubled.
-        counts: Modules and attributes in which the network keeps its channel count, now doubled.
-        example: Two images it was run on.
-    """
-
-    net: nn.Module
-    front: nn.Module | None
-    stems: tuple[Stem, ...]
+    net: nn.Module  # reads pairs
+    front: nn.Module | None  # what has to be done to images before they are paired
+    stems: tuple[Stem, ...]  # the layers that were doubled
+    # modules and attributes in which the network keeps its channel count, now doubled
     counts: tuple[tuple[str, str], ...]
-    example: Tensor
+    example: Tensor  # two images it was run on
 
 
 class WrappedLayer(nn.Module):

@@ -31,13 +31,6 @@ class PixMix:
         beta: The larger, the less is mixed in. Weights are drawn from Beta(beta, 1) for the image
             and Beta(1, beta) for what comes in; in half the cases it is taken away instead.
         severity: The strength of the changes, up to 10.
-
-    Example:
-        >>> mixing_images = torch.zeros(2, 3, 40, 40, dtype=torch.uint8)
-        >>> image = torch.full((3, 32, 32), 128, dtype=torch.uint8)
-        >>> mixed = PixMix(mixing_images)(image, torch.Generator().manual_seed(0))
-        >>> tuple(mixed.shape), mixed.dtype
-        ((3, 32, 32), torch.uint8)
     """
 
     def __init__(

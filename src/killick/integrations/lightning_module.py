@@ -124,12 +124,7 @@ class AnchoredClassifier(LightningModule):
         """Move remembered pairs, which a checkpoint has brought to the CPU, to the device."""
         recent = anchored_in(self.model).own_recent()
         if recent is not None:
-            recent.load_state_dict(
-                {
-                    key: value.to(self.device) if isinstance(value, Tensor) else value
-                    for key, value in recent.state_dict().items()
-                }
-            )
+            recent.load_state_dict(recent.state_dict(), self.device)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one step, with references drawn and masked."""
@@ -199,11 +194,8 @@ class AnchoredClassifier(LightningModule):
 def _images_and_labels(batch: Any) -> tuple[Tensor, Tensor]:
     pair = isinstance(batch, tuple | list) and len(batch) == 2
     if not pair or not all(isinstance(part, Tensor) for part in batch):
-        found = type(batch).__name__
-        if isinstance(batch, tuple | list):
-            found = f"a {found} of {', '.join(type(part).__name__ for part in batch)}"
         raise DataError(
-            f"expected batches as (images, labels), two tensors, found {found}. Let the data set"
-            " give such pairs, or collate_fn= of the data loader make them."
+            f"batches must be (images, labels), two tensors, found {type(batch).__name__}. Let the"
+            " data set give such pairs, or collate_fn= of the data loader make them."
         )
     return batch[0], batch[1]

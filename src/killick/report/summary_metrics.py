@@ -22,28 +22,13 @@ class SummaryMetric:
     inference: str = SINGLE  # "single", from the first reference, or "marginal", the mean over all
 
     @property
-    def unit(self) -> str:
-        """As in the metric's entry."""
-        return self.metric.unit
-
-    @property
-    def factor(self) -> float:
-        """What a value is multiplied by to be in that unit."""
-        return self.metric.factor
-
-    @property
-    def digits(self) -> int:
-        """Decimals to show."""
-        return self.metric.digits
-
-    @property
     def higher_is_better(self) -> bool:
         """The direction of the metric."""
         return self.metric.direction > 0
 
     def show(self, value: float, *, sign: bool = False) -> str:
         """A value in the metric's unit, without it."""
-        return (signed if sign else signless)(self.factor * value, self.digits)
+        return (signed if sign else signless)(self.metric.factor * value, self.metric.digits)
 
     def verdict(self, difference: Interval | None) -> str:
         """Whether a difference is "better" or "worse"; empty if it is not significant."""

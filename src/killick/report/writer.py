@@ -119,7 +119,7 @@ def headline(data: ReportData) -> str:
                 low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
                 unclear = "" if gap.significant else ", not significant"
                 interval = f", 95 % interval {low} to {high}{unclear}"
-            change = metric.show(gap.value, sign=True) + " points" * (metric.unit == "%")
+            change = metric.show(gap.value, sign=True) + " points" * (metric.metric.unit == "%")
             return (
                 f"{name} has {_spell(data, key, mine)}, {baseline.name} {_value(metric, other)}"
                 f" ({change}{interval}; {count_words(len(seeds), 'seed')})."
@@ -136,4 +136,4 @@ def _spell(data: ReportData, key: str, estimate: Estimate) -> str:
 
 def _value(metric: SummaryMetric, estimate: Estimate) -> str:
     spread = "" if estimate.spread is None else f" ± {metric.show(estimate.spread)}"
-    return f"{metric.show(estimate.mean)}{spread} {metric.unit}".rstrip()
+    return f"{metric.show(estimate.mean)}{spread} {metric.metric.unit}".rstrip()

@@ -26,17 +26,7 @@ class Display:
 
 
 class TerminalDisplay(Display):
-    """A bar with a status and the time left; a line now and then where there is no terminal.
-
-    Args:
-        title: Of the bar.
-        total: How much there is to do; None if unknown.
-        done: How much was done before.
-        console: Where to write; stdout by default.
-        unit: What is counted.
-        seconds_between_lines: Without a terminal.
-        delay: Seconds before the bar appears.
-    """
+    """A bar with a status and the time left; a line now and then where there is no terminal."""
 
     def __init__(
         self,
@@ -47,7 +37,7 @@ class TerminalDisplay(Display):
         *,
         unit: str = "step",
         seconds_between_lines: float = 30,
-        delay: float = 0,
+        delay: float = 0,  # seconds before the bar appears
     ) -> None:
         self._console = console or Console(highlight=False)
         self._title, self._total, self._before, self._unit = title, total, done, unit

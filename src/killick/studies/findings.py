@@ -63,7 +63,7 @@ class Results:
 
     def format(self, arm: str | None, metric: str) -> str:
         """The same as text, in the unit of the metric."""
-        column = find_metric(metric)
+        column = find_metric(metric).metric
         return format_mean(self.values(arm, metric), column.factor, column.digits)
 
     def summarize(self, arm: str, metrics: Iterable[str]) -> dict[str, str]:
@@ -76,7 +76,7 @@ class Results:
 
         if arm is None or base is None or arm == base:
             return NONE
-        column = find_metric(metric)
+        column = find_metric(metric).metric
         gap = between(self.report.comparison, arm, base, metric)
         return format_difference(gap, column.factor, column.digits)
 
@@ -155,7 +155,7 @@ def find_metric(key: str) -> "SummaryMetric":
 def title_of(metric: str) -> str:
     """The title of a summary metric, with its unit."""
     found = find_metric(metric)
-    return f"{found.title}, {found.unit}".rstrip(", ")
+    return f"{found.title}, {found.metric.unit}".rstrip(", ")
 
 
 def make_table(

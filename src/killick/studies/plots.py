@@ -113,7 +113,7 @@ def draw_figure(
 def plot_metric(metric: str, curves: Curves, along: str = "") -> Plot:
     """A plot of a summary metric, with its title and unit."""
     column = find_metric(metric)
-    return Plot(column.title, curves, column.unit, along, column.factor)
+    return Plot(column.title, curves, column.metric.unit, along, column.metric.factor)
 
 
 def sort_levels(levels: Iterable[Any]) -> list[Any]:

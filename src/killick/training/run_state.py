@@ -159,10 +159,7 @@ class TrainingRun:
         self.model.load_state_dict(state["model"])
         restore_optimizer(self.optimizer, state["optimizer"])
         if isinstance(self.model, Anchored) and self.model.recent is not None:
-            device, recent = self.processes.device, state["recent"]
-            self.model.recent.load_state_dict(
-                {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in recent.items()}
-            )
+            self.model.recent.load_state_dict(state["recent"], self.processes.device)
             self.model.mark_unsettled()
         self.protocol.load_state_dict(state["protocol"])
         for each in self.components:

@@ -30,19 +30,13 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class DataSource:
-    """A kind of data, by name.
+    """A kind of data, by name."""
 
-    Args:
-        name: What comes before the colon.
-        load: Called with what comes after the colon, and the options.
-        description: One line for lists.
-        argument: What comes after the colon, such as "PATH"; "" for nothing.
-    """
-
-    name: str
+    name: str  # what comes before the colon
+    # called with what comes after the colon, and the options
     load: Callable[[str, LoadOptions], Sets]
-    description: str
-    argument: str = ""
+    description: str  # one line for lists
+    argument: str = ""  # what comes after the colon, such as "PATH"; "" for nothing
 
     @property
     def written(self) -> str:
