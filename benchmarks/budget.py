@@ -2,7 +2,7 @@
 
     python benchmarks/budget.py --jobs 14        # minutes on a GPU
 
-Two runs take less than a minute of a core: 3,500 pictures for 12 epochs, the first choice, and
+Two runs take less than a minute of a core: 3,500 images for 12 epochs, the first choice, and
 1,500 for 40, of 1.4 times its cost. Masked networks have more to learn: they lose in the first,
 where no arm has converged, and win in the second and in all longer ones. The recipe is the second:
 the standard network, which the rule looks at, has learned its training set by heart. That rule was
@@ -54,16 +54,16 @@ def run(output: Path, options: argparse.Namespace) -> None:
     """All cells side by side; the table grows as they end."""
     budgets: dict[Path, tuple[int, int]] = {}
     cells: list[Job] = []
-    for pictures, epochs in sorted(BUDGETS, key=lambda budget: -budget[0] * budget[1]):
+    for images, epochs in sorted(BUDGETS, key=lambda budget: -budget[0] * budget[1]):
         settings = {
-            "data.limit": pictures,  # beside 500 for validation
+            "data.limit": images,  # beside 500 for validation
             "epochs": epochs,
             "precision": "float32",
             "execution": "eager",  # many small runs share a GPU: compiling each would take longer
         }
         asked = {"limit": 1000, "references": 1}
         made = make_jobs("shapes-compare", settings, parse_arms(ARMS), SEEDS, output, asked)
-        budgets |= {cell.folder: (pictures, epochs) for cell in made}
+        budgets |= {cell.folder: (images, epochs) for cell in made}
         cells += made
     todo = [cell for cell in cells if not cell.finished]
     jobs = LocalJobs(
@@ -96,10 +96,10 @@ def write_table(cells: list[Job], budgets: dict[Path, tuple[int, int]], path: Pa
             for row in found.rows
             if row["metric"] == "auroc" and row["score"] == "energy" and row["k"] in ("", 1)
         ]
-        pictures, epochs = budgets[cell.folder]
+        images, epochs = budgets[cell.folder]
         lines.append(
             {
-                "pictures": pictures,
+                "images": images,
                 "epochs": epochs,
                 "arm": cell.arm,
                 "seed": cell.seed,
@@ -110,7 +110,7 @@ def write_table(cells: list[Job], budgets: dict[Path, tuple[int, int]], path: Pa
         )
     if not lines:
         return
-    lines.sort(key=lambda line: (line["pictures"], line["epochs"], ARMS.index(str(line["arm"]))))
+    lines.sort(key=lambda line: (line["images"], line["epochs"], ARMS.index(str(line["arm"]))))
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]), lineterminator="\n")
         writer.writeheader()
@@ -120,7 +120,7 @@ def write_table(cells: list[Job], budgets: dict[Path, tuple[int, int]], path: Pa
 
 
 def pick(rows: list[Row], wanted: dict[str, object]) -> float:
-    """The value of the one row that is wanted, as an evaluation of 1,000 pictures has it."""
+    """The value of the one row that is wanted, as an evaluation of 1,000 images has it."""
     (value,) = [
         row["value"]
         for row in rows

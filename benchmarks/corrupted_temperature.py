@@ -3,9 +3,9 @@
     python benchmarks/corrupted_temperature.py --data pack:cifar10.npz --work tempered
 
 The settings of docs/evidence.md that are best calibrated under corruption were chosen under
-corruption, on pictures held back. A temperature fitted on clean pictures is no fair control for
-that; one that is fitted on corrupted pictures is. Each arm is trained as in the grid `tempered` of
-`evidence.py`, 5,000 training pictures set aside. Two temperatures are fitted on those: on them as
+corruption, on images held back. A temperature fitted on clean images is no fair control for
+that; one that is fitted on corrupted images is. Each arm is trained as in the grid `tempered` of
+`evidence.py`, 5,000 training images set aside. Two temperatures are fitted on those: on them as
 they are, and on all of C made of them, five severities, all logits together. The test set is then
 judged with each, and with none: a line each in `results/cifar10/corrupted-temperature.csv`, which
 grows after every model. Finished models are not trained again.
@@ -50,7 +50,7 @@ Judged = dict[str, float | int | str]
 def answers(
     classifier: Classifier, images: Tensor, corruptions: Sequence[str], seed: int
 ) -> Iterator[Tensor]:
-    """Logits of the pictures as they are, then of each corruption at each severity."""
+    """Logits of the images as they are, then of each corruption at each severity."""
     generator = torch.Generator(images.device).manual_seed(seed)
     for name, severity in [("", 0), *((n, s) for n in corruptions for s in SEVERITIES)]:
         parts = []
@@ -62,7 +62,7 @@ def answers(
 
 
 def fit(found: Sequence[Tensor], labels: Tensor) -> dict[str, float]:
-    """Temperatures by what they are fitted on: nothing, pictures as they are, corrupted ones."""
+    """Temperatures by what they are fitted on: nothing, images as they are, corrupted ones."""
     corrupted = torch.cat(list(found[1:]))
     return {
         "nothing": 1.0,
@@ -72,7 +72,7 @@ def fit(found: Sequence[Tensor], labels: Tensor) -> dict[str, float]:
 
 
 def judge(found: Sequence[Tensor], labels: Tensor, temperature: float) -> dict[str, float]:
-    """Calibration of the pictures as they are, and the mean over corruptions and severities."""
+    """Calibration of the images as they are, and the mean over corruptions and severities."""
     each = []
     for logits in found:
         confidence, answer = (logits / temperature).softmax(1).max(1)
@@ -143,11 +143,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, required=True, help="folder of the models")
     parser.add_argument("--recipe", default="cifar10-resnet18")
     parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--aside", type=int, default=HELD, help="training pictures to fit on")
+    parser.add_argument("--aside", type=int, default=HELD, help="training images to fit on")
     parser.add_argument("--arms", help="only these, comma-separated")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--corruptions", help="comma-separated; default: the 19 of C")
-    parser.add_argument("--limit", type=int, help="pictures of each set, to try the script")
+    parser.add_argument("--limit", type=int, help="images of each set, to try the script")
     parser.add_argument("--jobs", type=int, help="models that are trained, and asked, at once")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--results", type=Path, default=FILE)

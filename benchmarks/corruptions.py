@@ -44,8 +44,8 @@ AUTHORS = {
 }
 
 
-def make_pictures(count: int, size: int) -> Tensor:
-    """Smooth random pictures with some detail, the same each time."""
+def make_images(count: int, size: int) -> Tensor:
+    """Smooth random images with some detail, the same each time."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(count, 3, 8, 8, generator=generator) * 255
     large = torch.nn.functional.interpolate(coarse, (size, size), mode="bicubic")
@@ -80,7 +80,7 @@ def against_peer(size: int, count: int, rounds: int, threads: int) -> list[dict[
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from imagecorruptions import corrupt as peer  # type: ignore[import-untyped]
-    images = make_pictures(count, size)
+    images = make_images(count, size)
     arrays = [np.ascontiguousarray(image.permute(1, 2, 0).numpy()) for image in images[:8]]
     generator = torch.Generator().manual_seed(0)
     clock = cpu_seconds if threads == 1 else wall_seconds
@@ -107,7 +107,7 @@ def against_peer(size: int, count: int, rounds: int, threads: int) -> list[dict[
 
 def whole_cifar(count: int, rounds: int, threads: int) -> list[dict[str, object]]:
     """CPU time for CIFAR-10-C, each corruption and severity measured on some images."""
-    images = make_pictures(count, 32)
+    images = make_images(count, 32)
     generator = torch.Generator().manual_seed(0)
     total, rows = 0.0, []
     for name in list_corruptions("c", "cifar"):
@@ -133,7 +133,7 @@ def whole_cifar(count: int, rounds: int, threads: int) -> list[dict[str, object]
 
 def cbar(size: int, count: int, rounds: int, threads: int) -> list[dict[str, object]]:
     """C-bar's list for a size; for CIFAR against its authors' rates."""
-    images = make_pictures(count, size)
+    images = make_images(count, size)
     generator = torch.Generator().manual_seed(0)
     table = "cifar" if size == 32 else "imagenet"
     rows, totals = [], [0.0, 0.0]

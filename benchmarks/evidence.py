@@ -3,17 +3,17 @@
     python benchmarks/evidence.py --data pack:cifar10.npz --foreign foreign.npz --work evidence
 
 - The first grid: six arms, three seeds, ResNet-18, 60 epochs each, evaluated on corruptions C and
-  C-bar, calibration, foreign pictures and a shifted test set; seed 0 from five references.
+  C-bar, calibration, OOD images and a shifted test set; seed 0 from five references.
 - The second: what masking whole batches towards uniform does to BatchNorm, handled or not; a share
   of masked batches that falls; a small ViT and a ConvNeXt. One seed.
 - One cell of the first grid again, same seed: what a GPU does by itself.
 - `killick study finetune`: a finished network, tuned for a sixth of its epochs, masked or as it was.
-  5,000 training pictures are set aside, so that a temperature can be fitted.
-- Variants of the best arm, trained without the last 5,000 pictures and tested on those: whether
+  5,000 training images are set aside, so that a temperature can be fitted.
+- Variants of the best arm, trained without the last 5,000 images and tested on those: whether
   something is better, without a look at the test set. Chosen is, by a rule set before they ran, the
   one with the lowest negative log-likelihood under corruption, which pays for accuracy and for
-  honest confidence; unless it loses more than half a point on clean pictures.
-- The chosen one on all pictures, three seeds; it and the best arm once more with pictures set aside
+  honest confidence; unless it loses more than half a point on clean images.
+- The chosen one on all images, three seeds; it and the best arm once more with images set aside
   to fit a temperature on; and more seeds of BatchNorm left alone.
 - For each model of a grid that reads pairs, what a faded reference does to it (`gate.py`).
 
@@ -65,8 +65,8 @@ class Grid:
         arms: As `--arm` takes them.
         seeds: Of each.
         references: That models are asked from.
-        held: Whether the last training pictures take the place of the test set.
-        aside: How many training pictures are set aside, to fit a temperature on.
+        held: Whether the last training images take the place of the test set.
+        aside: How many training images are set aside, to fit a temperature on.
     """
 
     name: str
@@ -154,7 +154,7 @@ def study_command(options: argparse.Namespace) -> list[str]:
 
 
 def test_words(options: argparse.Namespace, references: int) -> list[str]:
-    """What models are tested on, among it foreign and shifted pictures."""
+    """What models are tested on, among it foreign and shifted images."""
     words = ["--suite", SUITES + (",references" if references > 1 else "")]
     for name in FOREIGN:
         words += ["--ood", f"{name}=pack:{options.foreign}#{name}"]
@@ -197,10 +197,10 @@ def run_grid(grid: Grid, options: argparse.Namespace) -> int:
 
 
 def hold_back(data: str, file: Path) -> None:
-    """A pack whose test set are the last training pictures of another, as they are encoded."""
+    """A pack whose test set are the last training images of another, as they are encoded."""
     kind, _, where = data.partition(":")
     if kind != "pack":
-        sys.exit(f"evidence.py: expected --data pack:FILE.npz to hold pictures back, found {data}.")
+        sys.exit(f"evidence.py: expected --data pack:FILE.npz to hold images back, found {data}.")
     state = Path(where).stat()
     source = np.array([state.st_size, state.st_mtime_ns])
     if file.exists():
@@ -212,7 +212,7 @@ def hold_back(data: str, file: Path) -> None:
         cut = len(labels) - HELD
         if cut <= 0:
             sys.exit(
-                f"evidence.py: expected more than {HELD} training pictures, found {len(labels)}."
+                f"evidence.py: expected more than {HELD} training images, found {len(labels)}."
             )
         arrays = {"class_names": pack["class_names"], "source": source}
         for name, part in (("train", slice(0, cut)), ("test", slice(cut, len(labels)))):
@@ -272,7 +272,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--arms", help="only these, comma-separated")
     parser.add_argument("--seeds", help="only these, comma-separated")
     parser.add_argument("--epochs", type=int, default=60, help="of every cell (60)")
-    parser.add_argument("--limit", type=int, help="pictures of each set, to try the script")
+    parser.add_argument("--limit", type=int, help="images of each set, to try the script")
     parser.add_argument("--jobs", type=int, help="cells at once")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--keep", action="store_true", help="weights too")
@@ -300,7 +300,7 @@ def check(options: argparse.Namespace) -> None:
     tested = studies(options) or any(not grid.held for grid in grids)
     if tested and not Path(options.foreign or "").is_file():
         sys.exit(
-            "evidence.py: expected a pack of foreign pictures, --foreign FILE.npz, found"
+            "evidence.py: expected a pack of OOD images, --foreign FILE.npz, found"
             f" {options.foreign or 'none'}."
         )
 

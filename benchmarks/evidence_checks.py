@@ -1,6 +1,6 @@
 """What `evidence_results.py` takes: cells that are whole, and fit to what was written before.
 
-A cell that was only tried (few epochs, few pictures, a part of the suites) would be lost among
+A cell that was only tried (few epochs, few images, a part of the suites) would be lost among
 thousands of lines, and its numbers on a page for good. So each is looked at before anything is
 written: whatever is missing or different is refused, by name.
 """
@@ -45,7 +45,7 @@ def check_cells(cells: Sequence[RunCell], where: object) -> None:
 
 
 def check_fit(before: Mapping[str, Lines], new: Mapping[str, Lines]) -> None:
-    """Refuse lines of other epochs or other numbers of pictures than those of before.
+    """Refuse lines of other epochs or other numbers of images than those of before.
 
     Args:
         before: Lines of the first, second and choosing grids that stay.
@@ -64,7 +64,7 @@ def check_fit(before: Mapping[str, Lines], new: Mapping[str, Lines]) -> None:
             count = known.get(_set(line), str(line["count"]))
             if count != str(line["count"]):
                 _refuse(
-                    f"expected {count} pictures of {' '.join(_set(line)).strip()} as in what is"
+                    f"expected {count} images of {' '.join(_set(line)).strip()} as in what is"
                     f" written, found {line['count']} in {line['arm']}, seed {line['seed']}."
                 )
     first, second = (
@@ -116,7 +116,7 @@ def _check_whole(cell: RunCell) -> None:
             f" {len(wrong) - 1} more such. Finish or remove it."
         )
     if {row["limit"] for row in rows} - {"", None}:
-        _refuse(f"expected all pictures in {cell.run.folder}, found limited ones. Remove it.")
+        _refuse(f"expected all images in {cell.run.folder}, found limited ones. Remove it.")
 
 
 def _expected(grid: str) -> list[_What]:

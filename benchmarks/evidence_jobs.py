@@ -20,7 +20,7 @@ FOLDERS = {  # of cells, and the grid they belong to
 }
 ICELESS = tuple(name for name in CORRUPTIONS if name != "frost")  # Killick's is drawn, not a photo
 FOREIGN = ("textures", "scenes", "characters")
-MADE = ("noise", "blobs", "scrambled")  # foreign pictures of Killick's own
+MADE = ("noise", "blobs", "scrambled")  # OOD images of Killick's own
 HIGHEST = 5
 
 
@@ -96,7 +96,7 @@ HELD_MEASURES = {
         *("smooth ECE, clean", "smooth ECE, corrupted", "NLL, corrupted"),
     )
 }
-# Of cells that set training pictures aside, to fit a temperature on.
+# Of cells that set training images aside, to fit a temperature on.
 TEMPERED_MEASURES: dict[str, Callable[[Cell], float]] = MEASURES | {
     f"{title}, {where}, temperature": lambda cell, suite=suite, metric=metric: cell.mean(
         suite, metric, scaling="temperature"

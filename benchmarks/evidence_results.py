@@ -13,10 +13,10 @@
 - `again.csv`: a cell that was run twice with the same seed.
 - `finetune.csv`: likewise of `killick study finetune`, networks that were finished before they were
   tuned, over the one that was tuned as long without masks; also with the logits divided by a
-  temperature that was fitted on training pictures set aside.
+  temperature that was fitted on training images set aside.
 - `tempered.csv`: likewise of the best arm and the variant that was chosen. Of these two all cells
   must be there at once, as the rows with a temperature are not among those that are written.
-- `choosing.csv`: variants, tested on training pictures that were held back.
+- `choosing.csv`: variants, tested on training images that were held back.
 - `seconds.csv`: how long each cell took, most of them beside others on the same GPU.
 - Figures of `killick report` over the first grid, where all of it is found.
 """
@@ -384,7 +384,7 @@ def _draw_gate(faded: Lines) -> str:
         for number, name in enumerate(curves)
     }
     with drawing():
-        below = "mean confidence on clean test pictures"
+        below = "mean confidence on clean test images"
         canvas, axes = new_chart("A reference, faded out", below, left=44)
         for name, points in curves.items():
             x = sorted(points)

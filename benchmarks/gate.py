@@ -8,7 +8,7 @@ as ever until `share` is small.
 - `mean`: the mean of the stored references takes the place of one in both halves, the other way to
   nearly hide a reference.
 - `batch`: as `faded`, but BatchNorm takes the statistics of the batch, all of it hidden or shown,
-  as in training; except that here a batch has up to 1,000 plain pictures and a single reference.
+  as in training; except that here a batch has up to 1,000 plain images and a single reference.
 
 `evidence.py` measures this of its models. By itself, on the embedded shapes, with a small ResNet
 on a CPU (a quarter of an hour, `results/gate-shapes-cpu.csv`); or some arms, by their names:
@@ -59,7 +59,7 @@ VIT = {
     "optimizer.decay": "matrices",
 }
 LABEL, UNIFORM = {"protocol.target": "label"}, {"protocol.target": "uniform"}
-# What is trained, and for how many seeds. A ViT learns from more pictures, and takes six minutes.
+# What is trained, and for how many seeds. A ViT learns from more images, and takes six minutes.
 ARMS: dict[str, tuple[dict[str, Any], int]] = {
     "label, by batch": (LABEL, 3),
     "uniform, by batch": (UNIFORM, 3),

@@ -3,7 +3,7 @@
     python benchmarks/precisions.py                      # trains on embedded shapes: minutes
 
 Accuracy, agreement and accepted share are those that `killick export` measures on all 2,000 test
-pictures; time is onnxruntime's for 64 images on one thread over that of the float32 file.
+images; time is onnxruntime's for 64 images on one thread over that of the float32 file.
 """
 
 import argparse
@@ -68,11 +68,11 @@ def write(made: dict[str, Exported], ratios: dict[str, float]) -> None:
                 "accepted",
                 "time over float32",
                 "control",
-                "pictures",
+                "images",
             ]
         )
         for precision, exported in made.items():
-            seen = exported.about.measured["pictures"]
+            seen = exported.about.measured["images"]
             table.writerow(
                 [
                     precision,

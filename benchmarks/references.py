@@ -48,7 +48,7 @@ Found = dict[str, list[float]]  # for each metric, from each reference
 
 @dataclass(frozen=True)
 class Preset:
-    """How much is trained, and on how many pictures it is asked."""
+    """How much is trained, and on how many images it is asked."""
 
     recipe: str
     settings: dict[str, Any]
@@ -122,7 +122,7 @@ def main() -> None:
         "--trained", nargs="+", choices=TRAINED, default=["masked-label", "standard"]
     )
     parser.add_argument("--epochs", type=int)
-    parser.add_argument("--limit", type=int, help="pictures of each set that are asked about")
+    parser.add_argument("--limit", type=int, help="images of each set that are asked about")
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--output", type=Path, help="run folders; kept, and gone on with")
@@ -265,7 +265,7 @@ def pick(rows: list[Row], inference: str) -> Found:
             and (row["suite"] != "corruptions" or is_widest(row, rows))
         ]
         columns = zip(*map(members_of, fitting), strict=True)
-        if fitting:  # several only where there are several sets of other pictures
+        if fitting:  # several only where there are several sets of other images
             found[name] = [statistics.fmean(column) for column in columns]
     return found
 

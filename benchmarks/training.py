@@ -97,19 +97,19 @@ def constant_step(channels: int, batch: int) -> Callable[[], None]:
     return replay
 
 
-class Pictures(Dataset[tuple[Tensor, int]]):
-    """What a plain script has: one picture at a time, through its own transform."""
+class Images(Dataset[tuple[Tensor, int]]):
+    """What a plain script has: one image at a time, through its own transform."""
 
     def __init__(self, images: ImageSet, transform: Callable[[Any], Tensor]) -> None:
-        to_picture = v2.ToPILImage()
-        self.pictures = [to_picture(image) for image in images.images()]
+        to_image = v2.ToPILImage()
+        self.images = [to_image(image) for image in images.images()]
         self.labels, self.transform = images.labels.tolist(), transform
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        return self.transform(self.pictures[number]), self.labels[number]
+        return self.transform(self.images[number]), self.labels[number]
 
 
 def plain_step(images: ImageSet) -> Callable[[], None]:
@@ -117,7 +117,7 @@ def plain_step(images: ImageSet) -> Callable[[], None]:
     to_tensor = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     augmented = v2.Compose([v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), *to_tensor])
     loaders = [
-        DataLoader(Pictures(images, transform), 128, shuffle=True, num_workers=2)
+        DataLoader(Images(images, transform), 128, shuffle=True, num_workers=2)
         for transform in (augmented, v2.Compose(to_tensor))
     ]
     net = killick.nets.create("killick:resnet18", in_chans=6).cuda()

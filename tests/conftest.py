@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
-from runs import make_pictures
+from runs import make_image_folder
 from torch import nn
 
 settings.register_profile("dev", deadline=None, max_examples=50)
@@ -24,9 +24,9 @@ def generator() -> torch.Generator:
 
 
 @pytest.fixture(scope="session")
-def pictures(tmp_path_factory) -> Path:
-    """A folder of 20 pictures of 4 classes."""
-    return make_pictures(tmp_path_factory.mktemp("pictures"))
+def image_folder(tmp_path_factory) -> Path:
+    """A folder of 20 images of 4 classes."""
+    return make_image_folder(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +72,7 @@ def here() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def few_shapes() -> Iterator[None]:
-    """Fewer embedded pictures, for what is about how they are used: all runs are judged on them."""
+    """Fewer embedded images, for what is about how they are used: all runs are judged on them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("killick.data.sources.shapes.TRAIN_COUNT", 1000)
         patch.setattr("killick.data.sources.shapes.TEST_COUNT", 300)

@@ -135,12 +135,12 @@ def mutate(data: bytes, chance: random.Random, others: list[bytes] | None = None
 
 
 @cache
-def picture_seeds() -> list[bytes]:
-    """Small pictures of every kind."""
+def image_seeds() -> list[bytes]:
+    """Small images of every kind."""
     noise = np.random.default_rng(0).integers(0, 256, (12, 16, 4), dtype=np.uint8)
     rgba = Image.fromarray(noise)
     rgb, exif = rgba.convert("RGB"), Image.Exif()
-    exif[0x0112], exif[0x010E], exif[0x011A] = 6, "a picture", 72.0
+    exif[0x0112], exif[0x010E], exif[0x011A] = 6, "an image", 72.0
     deep = Image.fromarray(noise[..., :2].copy().view(np.uint16)[..., 0])
     lab = Image.frombytes("LAB", (16, 12), noise[..., :3].tobytes())
     several: dict[str, Any] = {"save_all": True, "append_images": [rgb.rotate(180), rgb]}
@@ -170,11 +170,11 @@ def picture_seeds() -> list[bytes]:
         (deep, "PPM", {}),
     ]
     found = []
-    for picture, kind, options in kinds:
+    for image, kind, options in kinds:
         stream = io.BytesIO()
         more = [frame.copy() for frame in options.get("append_images", [])]
         options = {**options, "append_images": more}
-        picture.copy().save(stream, kind, **options)  # pictures remember how they were saved
+        image.copy().save(stream, kind, **options)  # images remember how they were saved
         found.append(stream.getvalue())
     return [*found, b"P3\n2 2\n255\n" + b"1 2 3 " * 4, _run_lengths()]
 
@@ -200,14 +200,14 @@ def _with_checksums(data: bytes) -> bytes:
 
 
 def images(chance: random.Random) -> Case:
-    """A damaged picture."""
-    seeds = picture_seeds()
+    """A damaged image."""
+    seeds = image_seeds()
     data = mutate(chance.choice(seeds), chance, seeds)
-    return Case({"a picture.jpg": _with_checksums(data) if chance.random() < 0.7 else data}, _look)
+    return Case({"an image.jpg": _with_checksums(data) if chance.random() < 0.7 else data}, _look)
 
 
 def _look(folder: Path) -> None:
-    path = folder / "a picture.jpg"
+    path = folder / "an image.jpg"
     contents = read_file(path, str(path))
     pixels = decode_limited(contents, str(path))
     assert pixels.dtype == torch.uint8
@@ -585,7 +585,7 @@ def make_seeds() -> None:
     Making some of it trains a network; in a child of a process that has computed on several
     threads, torch's threads may then find their pool half replaced, and end the child.
     """
-    for make in (picture_seeds, _recipes, saved_models, _run_files, _state, _checkpoint_seed):
+    for make in (image_seeds, _recipes, saved_models, _run_files, _state, _checkpoint_seed):
         make()
 
 

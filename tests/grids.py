@@ -26,10 +26,10 @@ EVALUATION = {
 }
 
 
-def write_recipe(pictures: Path, folder: Path, **changes) -> Path:
+def write_recipe(image_folder: Path, folder: Path, **changes) -> Path:
     """A recipe of seconds, as a file."""
     file = folder / "small.yaml"
-    file.write_text(yaml.safe_dump(asdict(small(pictures, data__workers=0, **changes))))
+    file.write_text(yaml.safe_dump(asdict(small(image_folder, data__workers=0, **changes))))
     return file
 
 

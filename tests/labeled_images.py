@@ -40,7 +40,7 @@ def make_standard() -> killick.Standard:
 
 
 def make_files(folder: Path, count: int = 11) -> list[str]:
-    """Pictures of several sizes and kinds."""
+    """Images of several sizes and kinds."""
     draw = np.random.default_rng(0)
     paths = []
     for number in range(count):
@@ -54,7 +54,7 @@ def make_files(folder: Path, count: int = 11) -> list[str]:
 
 
 def expected(model, path: str, k: int | None) -> dict:
-    """A record by hand, in float64, from the logits for each reference of one picture alone."""
+    """A record by hand, in float64, from the logits for each reference of one image alone."""
     image = killick.data.preprocessing.view_for(model)(decode(path, path))[None]
     said = killick.predict(model, image, "marginal", k, members=True) if k else None
     logits = killick.predict(model, image).logits[None] if said is None else said.members

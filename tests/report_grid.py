@@ -41,7 +41,7 @@ def make_grid(
             given = {"n": 60, "limit": 60, "corruptions": CORRUPTIONS, "severities": (1, 3, 5)}
             given |= {"skill": SKILLS.get(arm, 1.2), "job": job, "recipe": recipe}
             make_run(folder, name, facts, seed=seed, **{**given, **options})
-            _add_pictures_and_spread(folder / name)
+            _add_images_and_spread(folder / name)
             _add_training(folder / name, seed)
     return folder
 
@@ -50,7 +50,7 @@ def grid_runs(folder: Path) -> list[Run]:
     return find_runs([folder])
 
 
-def _add_pictures_and_spread(folder: Path) -> None:
+def _add_images_and_spread(folder: Path) -> None:
     for path in prediction_files(folder):
         answers = read_predictions(path)
         marginal = answers.marginal
@@ -60,13 +60,13 @@ def _add_pictures_and_spread(folder: Path) -> None:
             marginal = {**marginal, "spread": doubt.astype(np.float32)}
         kept = [number for number in (3, 7, 13, 17, 31, 45) if number < answers.count]
         kept = kept[-4:] if "correct" in answers.single else []
-        pictures = {number: encode(_picture(number)) for number in kept}
+        thumbnails = {number: encode(_image(number)) for number in kept}
         write_predictions(
-            folder, replace(answers, marginal=marginal, thumbnails=pictures, class_names=NAMES)
+            folder, replace(answers, marginal=marginal, thumbnails=thumbnails, class_names=NAMES)
         )
 
 
-def _picture(number: int) -> np.ndarray:
+def _image(number: int) -> np.ndarray:
     chance = np.random.default_rng(number)
     return chance.integers(0, 256, (3, 8, 8), dtype=np.uint8)
 

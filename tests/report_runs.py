@@ -33,7 +33,7 @@ def make_run(
     cbar: tuple[str, ...] = (),
     severities: tuple[int, ...] = (1, 2, 3, 4, 5),
     ood_sets: tuple[str, ...] = ("noise", "blobs"),
-    pictures: str = "0123456789ab",
+    images_digest: str = "0123456789ab",
     labels: int = 5,
     answers: bool = True,
     job: dict | None = None,
@@ -56,7 +56,7 @@ def make_run(
         cbar: Of the suite cbar.
         severities: Of both.
         ood_sets: Sets of the suite ood.
-        pictures: Digest of the images.
+        images: Digest of the images.
         labels: How many classes they have.
         answers: Whether answers are kept.
         job: As in `job.json`.
@@ -68,7 +68,7 @@ def make_run(
     common = {
         **make_row(model=name, network="killick:resnet_small", data="shapes", epochs=12),
         **dict(weights=f"weights of {name}", precision="float32", evaluation_seed=0),
-        **dict(seed=seed, limit=limit, view="32 px", images=pictures),
+        **dict(seed=seed, limit=limit, view="32 px", images=images_digest),
         **(
             {"references": "clean", "reference_policy": "random by class, clean"}
             if anchored

@@ -13,8 +13,8 @@ from killick.training import Recipe, loop, make_recipe, train
 from killick.training.checkpoint import load_checkpoint
 
 
-def make_pictures(folder: Path) -> Path:
-    """20 pictures of 4 classes, of several sizes, that a network can tell apart by colour."""
+def make_image_folder(folder: Path) -> Path:
+    """20 images of 4 classes, of several sizes, that a network can tell apart by colour."""
     generator = torch.Generator().manual_seed(0)
     colours = [(200, 40, 40), (40, 200, 40), (40, 40, 200), (200, 200, 40)]
     for kind, colour in enumerate(colours):
@@ -26,11 +26,11 @@ def make_pictures(folder: Path) -> Path:
     return folder
 
 
-def small(pictures: Path, **changes) -> Recipe:
-    """A run of seconds: 16 pictures of 16 px, 4 steps an epoch."""
+def small(image_folder: Path, **changes) -> Recipe:
+    """A run of seconds: 16 images of 16 px, 4 steps an epoch."""
     values = {
         "network": {"name": "killick:resnet_small"},
-        "data": {"name": f"imagefolder:{pictures}", "size": 16, "validation": 0},
+        "data": {"name": f"imagefolder:{image_folder}", "size": 16, "validation": 0},
         "augment": {"crop": "pad", "padding": 2, "flip": True},
         "protocol": {"name": "masked", "target": "label", "alpha": 0.5, "stored": 2},
         "optimizer": {"lr": 0.02},

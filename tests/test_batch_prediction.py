@@ -46,7 +46,7 @@ def anchored():
 
 
 def break_file(path) -> str:
-    path.write_bytes(b"no picture")
+    path.write_bytes(b"no image")
     return str(path)
 
 
@@ -99,7 +99,7 @@ def test_as_many_threads_read_as_asked_for_and_by_default_one_a_core(files, anch
 
 @pytest.mark.parametrize("places", [[0], [5], [11], [0, 1, 2, 11], range(12)])
 @pytest.mark.parametrize("batch", [1, 4, 50])
-def test_broken_pictures_are_told_in_their_places(places, batch, files, anchored, tmp_path):
+def test_broken_images_are_told_in_their_places(places, batch, files, anchored, tmp_path):
     whole = {record.image: record for record in label(anchored, files, batch=batch)}
     images = list(files)
     broken = [break_file(tmp_path / f"{number}.png") for number in range(len(places))]
@@ -164,7 +164,7 @@ def test_of_equals_the_first_is_the_label_and_the_most_likely():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("where", ["probs", "energy"])
-def test_a_picture_that_the_model_has_no_number_for_is_told(bad, where):
+def test_an_image_that_the_model_has_no_number_for_is_told(bad, where):
     values = {"probs": torch.tensor([[0.5, 0.5], [0.1, 0.9]]), "energy": torch.zeros(2)}
     values[where].view(-1)[0] = bad
     seen = [InputImage(name, torch.zeros(1)) for name in "ab"]
@@ -209,7 +209,7 @@ def test_a_classifier_that_is_open_already_stays_as_it_is(files, anchored):
     assert [r.to_dict() for r in first] == [r.to_dict() for r in again]
 
 
-def test_no_picture_at_all_is_an_error(anchored, tmp_path):
+def test_no_image_at_all_is_an_error(anchored, tmp_path):
     with pytest.raises(DataError, match="no images in"):
         list(label(anchored, tmp_path))
     with pytest.raises(DataError, match="no paths"):
@@ -239,7 +239,7 @@ def test_more_references_than_stored_are_refused(anchored):
     label(make_standard(), "x", references=1)
 
 
-def test_a_model_that_cannot_be_shown_pictures_is_refused():
+def test_a_model_that_cannot_be_shown_images_is_refused():
     floats = killick.standard(nn.Flatten(), image_shape=(3, 4, 4)).eval()
     with pytest.raises(OptionError, match="takes floats"):
         label(floats, "x")
@@ -267,7 +267,7 @@ def test_a_strip_that_would_grow_beyond_all_memory_is_refused_by_name(tmp_path, 
         assert read_one(InputImage(path), PlainView(16)).pixels.shape == (3, 16, 16)
 
 
-def test_only_so_many_pictures_are_read_ahead(files):
+def test_only_so_many_images_are_read_ahead(files):
     asked = []
 
     def endless():
@@ -316,7 +316,7 @@ def test_what_goes_wrong_while_looking_is_raised_and_the_threads_end(files):
     assert threads == [2] == [torch.get_num_threads()]
 
 
-def test_a_slow_picture_does_not_change_the_order(files, monkeypatch):
+def test_a_slow_image_does_not_change_the_order(files, monkeypatch):
     from killick.deploy import image_reading as reading
 
     decode = reading.decode_limited
@@ -339,7 +339,7 @@ def test_a_bug_while_reading_is_raised(files, monkeypatch):
         list(read_batches([InputImage(files[0])], PlainView(4), batch=1, workers=1))
 
 
-def test_several_small_pictures_are_read_at_once_but_a_huge_one_alone():
+def test_several_small_images_are_read_at_once_but_a_huge_one_alone():
     room, inside, most = MemoryBudget(100), [], []
 
     def take(size):
@@ -377,14 +377,14 @@ class Noted(MemoryBudget):
             yield
 
 
-def test_reading_a_picture_takes_room_for_its_file_and_then_for_its_pixels_too(files, monkeypatch):
+def test_reading_an_image_takes_room_for_its_file_and_then_for_its_pixels_too(files, monkeypatch):
     room, expected = Noted(1), []
     monkeypatch.setattr(reading, "_BUDGET", room)
     for path in files:
         assert read_one(InputImage(path), PlainView(4)).pixels is not None
-        with Image.open(path) as picture:
+        with Image.open(path) as image:
             for_file = 3 * os.path.getsize(path)
-            expected += [for_file, for_file + 22 * picture.width * picture.height]
+            expected += [for_file, for_file + 22 * image.width * image.height]
     assert room.asked == expected
 
 

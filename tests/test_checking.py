@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from runs import make_pictures
+from runs import make_image_folder
 
 from killick.cli import main
 from killick.cli.check import HEAD as FIRST_LINE
@@ -25,11 +25,11 @@ from killick.results.rows import read_rows
 
 @pytest.fixture
 def folder(tmp_path):
-    """Pictures of four classes to train and to test on, nothing wrong with them."""
+    """Images of four classes to train and to test on, nothing wrong with them."""
     top = tmp_path / "photos"
     for part in ("train", "test"):
         (top / part).mkdir(parents=True)
-        make_pictures(top / part)
+        make_image_folder(top / part)
     for number, file in enumerate(files(top, "test")):
         change(file, number)
     return top
@@ -132,7 +132,7 @@ def test_images_of_test_that_are_trained_on_are_told(folder, capsys):
         assert f"  {test} is {train}" in told
 
 
-def test_a_image_of_two_classes_is_told():
+def test_an_image_of_two_classes_is_told():
     images = torch.randint(0, 256, (6, 3, 4, 4), dtype=torch.uint8)
     images[4] = images[1]
     images[5] = images[2]
@@ -223,7 +223,7 @@ def test_imagenet_takes_a_list(folder, tmp_path):
 
 def test_a_folder_may_have_a_sharp_in_its_name(tmp_path):
     (tmp_path / "a#b").mkdir()
-    make_pictures(tmp_path / "a#b")
+    make_image_folder(tmp_path / "a#b")
     assert len(load_whole(f"imagefolder:{tmp_path / 'a#b'}")) == 20
 
 

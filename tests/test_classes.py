@@ -52,7 +52,7 @@ def test_a_group_has_the_probability_of_its_members():
     assert torch.allclose(grouped.apply(LOGITS).softmax(1), expected)
 
 
-def test_pictures_of_classes_without_a_place_are_left_out():
+def test_images_of_classes_without_a_place_are_left_out():
     images = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1).expand(6, 3, 2, 2)
     theirs = ("odd", "cat", "van")
     data = ImageSet.of("o", images.clone(), torch.tensor([0, 1, 2, 0, 2, 1]), theirs)

@@ -215,12 +215,14 @@ def test_piped_output_is_plain_lines(tmp_path, capsys, monkeypatch):
     assert "step 4/4 epoch 2/2 loss " in told
 
 
-def test_a_run_folder_is_named_by_recipe_data_and_protocol(tmp_path, monkeypatch, capsys, pictures):
+def test_a_run_folder_is_named_by_recipe_data_and_protocol(
+    tmp_path, monkeypatch, capsys, image_folder
+):
     monkeypatch.chdir(tmp_path)
-    words = ["--data", f"imagefolder:{pictures}", "--data.size", "16", "--epochs", "1"]
+    words = ["--data", f"imagefolder:{image_folder}", "--data.size", "16", "--epochs", "1"]
     assert main(["train", *words, "--quiet"]) == 0  # neither limit nor validation of shapes' own
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("shapes-small-pictures")
+    assert run.name.startswith("shapes-small-images")
     assert run.name.endswith("-masked-label-seed0")
     assert main(["train", *words, "--quiet"]) == 2
     assert run.name in capsys.readouterr().err
@@ -311,9 +313,9 @@ def test_lists_are_wrapped_on_a_terminal(monkeypatch, capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 70
 
 
-def test_every_metric_that_an_evaluation_writes_is_listed(pictures, tmp_path, capsys):
-    train(small(pictures, data__validation=4, epochs=1), tmp_path / "run", quiet=True)
-    words = ["--suite", "all", "--shift", f"same=imagefolder:{pictures}", "--corruptions"]
+def test_every_metric_that_an_evaluation_writes_is_listed(image_folder, tmp_path, capsys):
+    train(small(image_folder, data__validation=4, epochs=1), tmp_path / "run", quiet=True)
+    words = ["--suite", "all", "--shift", f"same=imagefolder:{image_folder}", "--corruptions"]
     words += ["fog,sparkles", "--severities", "1", "--synthetic", "noise", "--quiet"]
     assert main(["evaluate", str(tmp_path / "run"), *words]) == 0
     written = {row["metric"] for row in read_rows(tmp_path / "run")}

@@ -13,10 +13,10 @@ from killick.training import train
 
 
 @pytest.fixture(scope="module")
-def trained(pictures, tmp_path_factory):
-    """A small anchored run with validation pictures."""
+def trained(image_folder, tmp_path_factory):
+    """A small anchored run with validation images."""
     folder = tmp_path_factory.mktemp("runs") / "small"
-    train(small(pictures, data__validation=4, epochs=2), folder, quiet=True)
+    train(small(image_folder, data__validation=4, epochs=2), folder, quiet=True)
     return folder
 
 
@@ -65,9 +65,9 @@ def test_the_test_accuracy_of_training_is_measured_again_alike(run):
     assert after[0]["std"] != ""
 
 
-def test_all_suites_run(run, pictures, capsys):
-    words = ["--suite", "all", "--shift", f"same=imagefolder:{pictures}", "--limit", "8"]
-    words += ["--ood", f"others=pictures:{pictures}", "--severities", "1,5", "--references", "2"]
+def test_all_suites_run(run, image_folder, capsys):
+    words = ["--suite", "all", "--shift", f"same=imagefolder:{image_folder}", "--limit", "8"]
+    words += ["--ood", f"others=images:{image_folder}", "--severities", "1,5", "--references", "2"]
     assert main(["evaluate", str(run), *words]) == 0
     rows = read_rows(run)
     assert {r["suite"] for r in rows} == {
@@ -93,11 +93,13 @@ def test_the_threshold_is_kept_in_the_model(run, capsys):
     assert main(["evaluate", str(run), *words, "--quiet"]) == 0
 
 
-def test_a_network_by_name_is_evaluated_with_its_weights(pictures, tmp_path, monkeypatch, capsys):
+def test_a_network_by_name_is_evaluated_with_its_weights(
+    image_folder, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     net = killick.nets.create("timm:resnet18", num_classes=4)
     torch.save(net.state_dict(), "net.pth")
-    words = ["timm:resnet18", "--checkpoint", "net.pth", "--data", f"imagefolder:{pictures}"]
+    words = ["timm:resnet18", "--checkpoint", "net.pth", "--data", f"imagefolder:{image_folder}"]
     assert main(["evaluate", *words, "--size", "32", "--suite", "clean"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "images of 32 px, bicubic, normalized by mean (0.485," in told
@@ -110,9 +112,9 @@ def test_a_network_by_name_is_evaluated_with_its_weights(pictures, tmp_path, mon
     assert len(read_rows(tmp_path / "evaluations" / "timm-resnet18-other")) == len(rows)
     assert {row["network"] for row in rows} == {"timm:resnet18"}
     assert {row["protocol"] for row in rows} == {"standard"}
-    assert main(["evaluate", "timm:resnet18", "--data", f"imagefolder:{pictures}"]) == 2
+    assert main(["evaluate", "timm:resnet18", "--data", f"imagefolder:{image_folder}"]) == 2
     assert "--checkpoint FILE" in capsys.readouterr().err
-    assert main(["evaluate", "net.pth", "--data", f"imagefolder:{pictures}"]) == 2
+    assert main(["evaluate", "net.pth", "--data", f"imagefolder:{image_folder}"]) == 2
     assert "timm:NAME --checkpoint net.pth" in capsys.readouterr().err
 
 
@@ -140,7 +142,7 @@ def test_a_set_written_by_corrupt_scores_as_the_one_made_on_the_fly(run, tmp_pat
         assert a == pytest.approx(b, abs=1e-6)
 
 
-def test_corrupt_does_not_mix_or_overwrite(pictures, tmp_path, capsys):
+def test_corrupt_does_not_mix_or_overwrite(image_folder, tmp_path, capsys):
     words = ["corrupt", "--data", "digits", "--corruptions", "contrast"]
     assert main([*words, "--limit", "10", "--output", str(tmp_path / "c"), "--quiet"]) == 0
     assert main([*words, "--limit", "20", "--output", str(tmp_path / "c"), "--quiet"]) == 2
@@ -166,16 +168,18 @@ def test_corrupt_does_not_mix_or_overwrite(pictures, tmp_path, capsys):
     assert "another file for the sheet" in capsys.readouterr().err
 
 
-def test_a_folder_is_evaluated_whole_by_whom_it_did_not_train(run, pictures, tmp_path, monkeypatch):
-    monkeypatch.chdir(pictures.parent)
+def test_a_folder_is_evaluated_whole_by_whom_it_did_not_train(
+    run, image_folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(image_folder.parent)
     words = ["--suite", "clean", "--quiet"]
-    same = f"imagefolder:./{pictures.name}"  # the same data, written otherwise
+    same = f"imagefolder:./{image_folder.name}"  # the same data, written otherwise
     assert main(["evaluate", str(run), "--data", same, *words]) == 0
     (mine,) = {row["count"] for row in read_rows(run) if row["data"] == same}
     assert mine == 4
     torch.save(killick.nets.create("timm:resnet18", num_classes=4).state_dict(), tmp_path / "n.pth")
     other = ["timm:resnet18", "--checkpoint", str(tmp_path / "n.pth"), "--size", "32"]
-    words += ["--data", f"imagefolder:{pictures}", "--output", str(tmp_path / "out")]
+    words += ["--data", f"imagefolder:{image_folder}", "--output", str(tmp_path / "out")]
     assert main(["evaluate", *other, *words]) == 0
     assert {row["count"] for row in read_rows(tmp_path / "out")} == {20}
 
@@ -198,8 +202,8 @@ def test_a_contact_sheet_shows_every_corruption(tmp_path, capsys):
         assert page.width > 3 * 3 * 90
 
 
-def test_pictures_are_corrupted_one_by_one(pictures, tmp_path, capsys):
-    words = [str(pictures / "class0"), "--corruptions", "fog,cbar", "--severities", "2"]
+def test_images_are_corrupted_one_by_one(image_folder, tmp_path, capsys):
+    words = [str(image_folder / "class0"), "--corruptions", "fog,cbar", "--severities", "2"]
     assert main(["corrupt", *words, "--output", str(tmp_path / "out")]) == 0
     names = {file.name for file in (tmp_path / "out").iterdir()}
     assert len(names) == 5 * 11
@@ -221,11 +225,11 @@ def test_pictures_are_corrupted_one_by_one(pictures, tmp_path, capsys):
         (["evaluate", "RUN", "--mean", "0,0,0", "--std", "1,1,1"], "has its own"),
         (["evaluate", "RUN", "--severities", "1-5"], "--severities: takes"),
         (["corrupt", "--output", "zz"], "--output requires images"),
-        (["evaluate", "RUN", "--ood", "x=pictures:gone"], "gone"),
+        (["evaluate", "RUN", "--ood", "x=images:gone"], "gone"),
         (["evaluate", "RUN", "--ood", "noise=digits"], "--ood noise"),
         (["evaluate", "RUN", "--class-map", "gone.json"], "cannot read the class map gone.json"),
         (
-            ["evaluate", "RUN", "--suite", "clean,shift", "--shift", "a=pictures:."],
+            ["evaluate", "RUN", "--suite", "clean,shift", "--shift", "a=images:."],
             "have no classes",
         ),
         (["evaluate", "RUN", "--unknown"], "--unknown"),

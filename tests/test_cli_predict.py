@@ -38,10 +38,10 @@ def _registered(monkeypatch):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """Pictures, and models that know a threshold: half of the pictures are beyond it."""
+    """Images, and models that know a threshold: half of the images are beyond it."""
     place = tmp_path_factory.mktemp("place")
-    (place / "pictures").mkdir()
-    files = make_files(place / "pictures")
+    (place / "images").mkdir()
+    files = make_files(place / "images")
     for name, model in (("anchored", make_anchored()), ("standard", make_standard())):
         killick.save(model, place / f"{name}-unjudged", class_names=NAMES)
         energies = sorted(record.energy for record in label(model, files))
@@ -74,10 +74,10 @@ def read_json(text: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("name", ["anchored", "standard"])
-def test_a_folder_of_pictures_becomes_json_lines_where_nobody_looks(name, here, capsys):
-    code, out, err = run(capsys, name, "pictures")
+def test_a_folder_of_images_becomes_json_lines_where_nobody_looks(name, here, capsys):
+    code, out, err = run(capsys, name, "images")
     assert code == 0
-    expected = [r.to_dict() for r in label(name, "pictures", device="cpu")]
+    expected = [r.to_dict() for r in label(name, "images", device="cpu")]
     found = read_json(out)
     assert len(found) == 11
     for ours, theirs in zip(found, expected, strict=True):
@@ -86,14 +86,14 @@ def test_a_folder_of_pictures_becomes_json_lines_where_nobody_looks(name, here, 
     assert err.count("\n") == 1
     assert err.startswith("killick: 11 images, 5 out of distribution, ")
     assert err.endswith(" images/s\n")
-    assert run(capsys, name, "pictures", "--quiet") == (0, out, "")
+    assert run(capsys, name, "images", "--quiet") == (0, out, "")
 
 
 def test_all_options_reach_the_model_and_the_records(here, capsys):
     words = ["--references", "3", "--top", "2", "--probabilities", "--batch", "4", "--workers", "2"]
-    code, out, err = run(capsys, "anchored", "pictures", *words, "--device", "cpu")
+    code, out, err = run(capsys, "anchored", "images", *words, "--device", "cpu")
     assert code == 0
-    records = label("anchored", "pictures", references=3, top=2, probabilities=True, device="cpu")
+    records = label("anchored", "images", references=3, top=2, probabilities=True, device="cpu")
     for ours, theirs in zip(read_json(out), records, strict=True):
         assert list(ours) == list(theirs.to_dict())
         assert ours["std"] == pytest.approx(theirs.std, abs=1e-6)
@@ -106,8 +106,8 @@ def test_all_options_reach_the_model_and_the_records(here, capsys):
 
 
 def test_a_file_is_written_in_the_format_of_its_extension(here, capsys):
-    assert run(capsys, "anchored", "pictures", "--output", "a.csv", "--quiet") == (0, "", "")
-    assert run(capsys, "anchored", "pictures", "--output", "a.jsonl", "--quiet") == (0, "", "")
+    assert run(capsys, "anchored", "images", "--output", "a.csv", "--quiet") == (0, "", "")
+    assert run(capsys, "anchored", "images", "--output", "a.jsonl", "--quiet") == (0, "", "")
     with open("a.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for row, record in zip(rows, read_json(Path("a.jsonl").read_text()), strict=True):
@@ -117,18 +117,18 @@ def test_a_file_is_written_in_the_format_of_its_extension(here, capsys):
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in record.items()
         }
-    code, out, err = run(capsys, "anchored", "pictures", "--output", "a.txt")
+    code, out, err = run(capsys, "anchored", "images", "--output", "a.txt")
     assert (code, out) == (0, "")
     assert Path("a.txt").read_text().splitlines()[-1].startswith("11 images, 5 out of")
     assert err == ""
-    code, out, err = run(capsys, "anchored", "pictures", "--output", "b", "--format", "csv")
+    code, out, err = run(capsys, "anchored", "images", "--output", "b", "--format", "csv")
     assert Path("b").read_text() == Path("a.csv").read_text()
 
 
 def test_a_terminal_is_shown_a_table_with_the_totals(here, capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    Path("pictures/03.png").write_bytes(b"")
-    code, out, err = run(capsys, "anchored", "pictures")
+    Path("images/03.png").write_bytes(b"")
+    code, out, err = run(capsys, "anchored", "images")
     assert code == 1
     lines = out.splitlines()
     assert lines[0].split() == ["label", "confidence", "uncertainty", "distribution", "image"]
@@ -136,26 +136,26 @@ def test_a_terminal_is_shown_a_table_with_the_totals(here, capsys, monkeypatch):
     assert "it is empty" in lines[4]
     assert "11 images, 1 unreadable, " in lines[-1]
     assert err == ""  # the table has it
-    assert "cannot read" in run(capsys, "anchored", "pictures", "--only", "in")[2]
+    assert "cannot read" in run(capsys, "anchored", "images", "--only", "in")[2]
 
 
-def test_broken_pictures_are_told_and_the_rest_goes_on_with_exit_code_1(here, capsys):
-    Path("pictures/00.png").write_bytes(b"")
-    Path("pictures/05.webp").write_bytes(b"no picture")
-    before = Path("pictures/10.bmp").read_bytes()
-    Path("pictures/10.bmp").write_bytes(before[: len(before) // 2])
-    code, out, err = run(capsys, "anchored", "pictures", "gone.png", "*.gif", "--batch", "4")
+def test_broken_images_are_told_and_the_rest_goes_on_with_exit_code_1(here, capsys):
+    Path("images/00.png").write_bytes(b"")
+    Path("images/05.webp").write_bytes(b"no image")
+    before = Path("images/10.bmp").read_bytes()
+    Path("images/10.bmp").write_bytes(before[: len(before) // 2])
+    code, out, err = run(capsys, "anchored", "images", "gone.png", "*.gif", "--batch", "4")
     assert code == 1
     records = read_json(out)
     assert len(records) == 13
     broken = [record for record in records if "error" in record]
     assert [record["image"] for record in broken] == [
-        *("pictures/00.png", "pictures/05.webp", "pictures/10.bmp", "gone.png", "*.gif"),
+        *("images/00.png", "images/05.webp", "images/10.bmp", "gone.png", "*.gif"),
     ]
     lines = err.splitlines()
     assert lines[:-1] == [f"killick: {record['error']}" for record in broken]
     assert lines[-1].startswith("killick: 13 images, 5 unreadable, ")
-    code, _, err = run(capsys, "anchored", "pictures", "--output", "x.csv", "--quiet")
+    code, _, err = run(capsys, "anchored", "images", "--output", "x.csv", "--quiet")
     assert code == 1
     assert len(err.splitlines()) == 3
     with open("x.csv", newline="") as file:
@@ -164,14 +164,14 @@ def test_broken_pictures_are_told_and_the_rest_goes_on_with_exit_code_1(here, ca
 
 
 def test_only_some_are_told_and_all_are_counted(here, capsys):
-    Path("pictures/00.png").write_bytes(b"")
-    everything = read_json(run(capsys, "anchored", "pictures")[1])
+    Path("images/00.png").write_bytes(b"")
+    everything = read_json(run(capsys, "anchored", "images")[1])
     for only, belongs in (
         ("in", lambda record: record.get("in_distribution") is True),
         ("out", lambda record: record.get("in_distribution") is False),
         ("broken", lambda record: "error" in record),
     ):
-        code, out, err = run(capsys, "anchored", "pictures", "--only", only)
+        code, out, err = run(capsys, "anchored", "images", "--only", only)
         assert code == 1
         assert read_json(out) == [record for record in everything if belongs(record)]
         assert 0 < out.count("\n") < 11
@@ -179,7 +179,7 @@ def test_only_some_are_told_and_all_are_counted(here, capsys):
 
 
 def test_without_a_threshold_it_is_said_once_how_to_get_one(here, capsys):
-    code, out, err = run(capsys, "anchored-unjudged", "pictures", "--batch", "2")
+    code, out, err = run(capsys, "anchored-unjudged", "images", "--batch", "2")
     assert code == 0
     assert all(record["in_distribution"] is None for record in read_json(out))
     told, totals = err.splitlines()
@@ -188,16 +188,16 @@ def test_without_a_threshold_it_is_said_once_how_to_get_one(here, capsys):
         " Store one: killick evaluate anchored-unjudged --store-threshold."
     )
     assert "distribution" not in totals
-    assert run(capsys, "anchored-unjudged", "pictures", "--quiet")[2] == ""
+    assert run(capsys, "anchored-unjudged", "images", "--quiet")[2] == ""
 
 
-def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
+def test_the_advice_about_thresholds_works(image_folder, tmp_path, capsys):
     run_folder = tmp_path / "run"
-    train(small(pictures, data__validation=4, epochs=1), run_folder, quiet=True)
+    train(small(image_folder, data__validation=4, epochs=1), run_folder, quiet=True)
     words = ["--store-threshold", "--suite", "clean", "--quiet"]
     assert main(["evaluate", str(run_folder), *words]) == 0
     capsys.readouterr()
-    code, out, err = run(capsys, str(run_folder), str(pictures))
+    code, out, err = run(capsys, str(run_folder), str(image_folder))
     assert code == 0
     assert "no OOD threshold" not in err
     records = read_json(out)
@@ -211,26 +211,26 @@ def test_the_advice_about_thresholds_works(pictures, tmp_path, capsys):
         (["anchored"], "IMAGES"),
         (["anchored", "gone.png"], "cannot read gone.png: no such file"),
         (["anchored", "*.gif"], "*.gif"),
-        (["nowhere", "pictures"], "nowhere"),
-        (["anchored", "pictures", "--references", "9"], "expected 9 stored reference(s), found 4"),
-        (["anchored", "pictures", "--references", "0"], "at least 1"),
-        (["standard", "pictures", "--references", "2"], "standard has no references"),
-        (["anchored", "pictures", "--batch", "0"], "at least 1, found 0"),
-        (["anchored", "pictures", "--workers", "0"], "at least 1, found 0"),
-        (["anchored", "pictures", "--top", "-1"], "--top"),
-        (["anchored", "pictures", "--output", "x.xls"], "--output"),
-        (["anchored", "pictures", "--output", "."], "--output"),
-        (["anchored", "pictures", "--output", "pictures/00.png/x.csv"], "cannot write "),
-        (["anchored", "pictures", "--format", "cvs"], "(did you mean csv?)"),
+        (["nowhere", "images"], "nowhere"),
+        (["anchored", "images", "--references", "9"], "expected 9 stored reference(s), found 4"),
+        (["anchored", "images", "--references", "0"], "at least 1"),
+        (["standard", "images", "--references", "2"], "standard has no references"),
+        (["anchored", "images", "--batch", "0"], "at least 1, found 0"),
+        (["anchored", "images", "--workers", "0"], "at least 1, found 0"),
+        (["anchored", "images", "--top", "-1"], "--top"),
+        (["anchored", "images", "--output", "x.xls"], "--output"),
+        (["anchored", "images", "--output", "."], "--output"),
+        (["anchored", "images", "--output", "images/00.png/x.csv"], "cannot write "),
+        (["anchored", "images", "--format", "cvs"], "(did you mean csv?)"),
         (
-            ["anchored", "pictures", "--format", "table", "--probabilities"],
+            ["anchored", "images", "--format", "table", "--probabilities"],
             "--probabilities requires",
         ),
         (
-            ["anchored-unjudged", "pictures", "--only", "out"],
+            ["anchored-unjudged", "images", "--only", "out"],
             "--only out requires",
         ),
-        (["anchored", "pictures", "--device", "abacus"], "expected a device such as"),
+        (["anchored", "images", "--device", "abacus"], "expected a device such as"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words, told, here, capsys):
@@ -247,20 +247,20 @@ def test_paths_come_from_a_list_on_stdin(here, capsys, monkeypatch, closing):
         file = closing.enter_context(open("list"))  # noqa: SIM115, it is entered
         monkeypatch.setattr(sys, "stdin", file)
 
-    shutil.copy("pictures/00.png", "a\nb.png")
-    listing(b"pictures/01.bmp\ngone.png\n\npictures\n")
-    code, out, _ = run(capsys, "anchored", "a\nb.png", "-", "pictures/02.webp")
+    shutil.copy("images/00.png", "a\nb.png")
+    listing(b"images/01.bmp\ngone.png\n\nimages\n")
+    code, out, _ = run(capsys, "anchored", "a\nb.png", "-", "images/02.webp")
     images = [record["image"] for record in read_json(out)]
     assert code == 1
-    assert images[:3] == ["a\nb.png", "pictures/01.bmp", "gone.png"]
-    assert images[3] == "pictures/00.png"
+    assert images[:3] == ["a\nb.png", "images/01.bmp", "gone.png"]
+    assert images[3] == "images/00.png"
     assert len(images) == 3 + 11 + 1
-    assert images[-1] == "pictures/02.webp"
+    assert images[-1] == "images/02.webp"
     for option in ("-0", "--null"):
-        listing(b"a\nb.png\0pictures/01.bmp\0")
+        listing(b"a\nb.png\0images/01.bmp\0")
         code, out, _ = run(capsys, "anchored", "-", option)
         assert code == 0
-        assert [record["image"] for record in read_json(out)] == ["a\nb.png", "pictures/01.bmp"]
+        assert [record["image"] for record in read_json(out)] == ["a\nb.png", "images/01.bmp"]
     listing(b"a\0b\0")
     code, out, err = run(capsys, "anchored", "-")
     assert (code, out) == (2, "")
@@ -273,7 +273,7 @@ def test_paths_come_from_a_list_on_stdin(here, capsys, monkeypatch, closing):
 
 def test_names_that_are_no_utf8_or_hold_signs_for_terminals_do_no_harm(here, capsys):
     name = os.fsdecode(b"\xff\x1b[31m\n.png")
-    shutil.copy("pictures/00.png", name)
+    shutil.copy("images/00.png", name)
     Path(f"{name}.png").write_bytes(b"")
     for form in predicting.FORMATS:
         words = ["--format", form, "--output", f"out-{form}"]
@@ -304,7 +304,7 @@ def test_an_interrupt_waits_for_the_end_of_the_line_and_a_file_stays_as_it_was(
 
     stream = Interrupted()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stream))
-    assert main(["predict", "anchored", "pictures", "--batch", "3", "--quiet"]) == 130
+    assert main(["predict", "anchored", "images", "--batch", "3", "--quiet"]) == 130
     assert len(read_json(stream.getvalue().decode())) == 3
     assert stream.getvalue().endswith(b"}\n")
     monkeypatch.undo()
@@ -315,7 +315,7 @@ def test_an_interrupt_waits_for_the_end_of_the_line_and_a_file_stays_as_it_was(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("killick.runtime.progress.TerminalDisplay.update", interrupted)
-    assert main(["predict", "anchored", "pictures", "--output", "x.csv"]) == 130
+    assert main(["predict", "anchored", "images", "--output", "x.csv"]) == 130
     assert Path("x.csv").read_text() == "before"
     assert not [name for name in os.listdir() if name.endswith(".part")]
 
@@ -334,16 +334,16 @@ def start(*words, **options) -> subprocess.Popen:
 def test_lines_come_while_the_list_goes_on_and_ctrl_c_ends_the_waiting(here):
     process = start("anchored", "-", "--batch", "1", cwd=here)
     for name in ("00.png", "01.bmp"):
-        process.stdin.write(f"pictures/{name}\n".encode())
+        process.stdin.write(f"images/{name}\n".encode())
         process.stdin.flush()
-        assert json.loads(process.stdout.readline())["image"] == f"pictures/{name}"
+        assert json.loads(process.stdout.readline())["image"] == f"images/{name}"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, b"", b"killick: interrupted\n")
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly(here):
-    many = ["pictures"] * 200
+    many = ["images"] * 200
     process = start("anchored", *many, "--batch", "1", cwd=here)
     assert json.loads(process.stdout.readline())
     process.stdout.close()
@@ -369,31 +369,31 @@ def exported(tmp_path_factory, place, one_registry) -> Path:
 def test_an_exported_file_answers_like_the_model(exported, here, capsys):
     model = killick.load(here / "anchored")
     model.threshold = Threshold(model.threshold.energy, 0.95, 3, "these")
-    theirs = list(label(model, "pictures", references=3))
+    theirs = list(label(model, "images", references=3))
     assert len({record.in_distribution for record in theirs}) == 2
     for path in (exported / "onnx", exported / "onnx" / "model.onnx"):
-        code, out, err = run(capsys, str(path), "pictures", "--batch", "4", "--device", "cpu")
+        code, out, err = run(capsys, str(path), "images", "--batch", "4", "--device", "cpu")
         assert code == 0
         ours = read_json(out)
         for mine, other in zip(ours, theirs, strict=True):
             assert mine == pytest.approx(other.to_dict(), abs=1e-5)
         assert "out of distribution" in err
-    head = run(capsys, str(exported / "onnx"), "pictures", "--format", "csv")[1].splitlines()[0]
+    head = run(capsys, str(exported / "onnx"), "images", "--format", "csv")[1].splitlines()[0]
     assert head.split(",")[5:8] == ["energy", "std", "in_distribution"]
     torch_file = str(exported / "torch")
-    code, _, err = run(capsys, torch_file, "pictures", "--device", "cpu")
+    code, _, err = run(capsys, torch_file, "images", "--device", "cpu")
     assert code == 2
     assert "--trust" in err
-    code, out, err = run(capsys, torch_file, "pictures", "--device", "cpu", "--trust")
+    code, out, err = run(capsys, torch_file, "images", "--device", "cpu", "--trust")
     assert code == 0
-    for mine, other in zip(read_json(out), label("anchored", "pictures"), strict=True):
+    for mine, other in zip(read_json(out), label("anchored", "images"), strict=True):
         assert mine == pytest.approx(other.to_dict(), abs=1e-5)
         assert "std" not in mine
 
 
 def test_an_exported_file_keeps_its_number_of_references(exported, here, capsys):
     path = str(exported / "onnx")
-    assert run(capsys, path, "pictures", "--references", "3", "--quiet")[0] == 0
-    code, _, err = run(capsys, path, "pictures", "--references", "2")
+    assert run(capsys, path, "images", "--references", "3", "--quiet")[0] == 0
+    code, _, err = run(capsys, path, "images", "--references", "2")
     assert code == 2
     assert "references=3" in err

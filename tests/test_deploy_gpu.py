@@ -1,4 +1,4 @@
-"""Deployed models on an accelerator: exported .pt2 files and labels of pictures, as on the CPU."""
+"""Deployed models on an accelerator: exported .pt2 files and labels of images, as on the CPU."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def test_a_model_on_the_device_is_exported_all_the_same(model, tmp_path):
     assert_close(after(x)["logits"], before(x)["logits"])
 
 
-def test_pictures_get_the_same_labels_on_both_devices(model, tmp_path):
+def test_images_get_the_same_labels_on_both_devices(model, tmp_path):
     paths = []
     for number, image in enumerate(images(20)):
         paths.append(tmp_path / f"{number}.png")

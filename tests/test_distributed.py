@@ -28,7 +28,7 @@ for name, values in json.loads(Path(sys.argv[1]).read_text()).items():
 """
 
 
-def recipes(pictures: Path) -> dict[str, Recipe]:
+def recipes(image_folder: Path) -> dict[str, Recipe]:
     vit = {
         "network__name": "timm:vit_tiny_patch16_224",  # no BatchNorm
         "network__arguments": {"img_size": 16, "patch_size": 4, "depth": 2},
@@ -40,18 +40,18 @@ def recipes(pictures: Path) -> dict[str, Recipe]:
         "batch": 8,
     }
     return {
-        "streamed": small(pictures, **vit, data__resident="never", augment__policy="augmix"),
-        "mixed": small(pictures, **vit, augment__mixup=0.3, accumulate=2, average__decay=0.9),
-        "batchnorm": small(pictures, average__decay=0.9, data__validation=4),
+        "streamed": small(image_folder, **vit, data__resident="never", augment__policy="augmix"),
+        "mixed": small(image_folder, **vit, augment__mixup=0.3, accumulate=2, average__decay=0.9),
+        "batchnorm": small(image_folder, average__decay=0.9, data__validation=4),
     }
 
 
 @pytest.fixture(scope="module")
-def two(pictures, tmp_path_factory) -> Path:
+def two(image_folder, tmp_path_factory) -> Path:
     """A folder with the runs of two processes."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "script.py").write_text(SCRIPT)
-    values = {name: dataclasses.asdict(recipe) for name, recipe in recipes(pictures).items()}
+    values = {name: dataclasses.asdict(recipe) for name, recipe in recipes(image_folder).items()}
     (folder / "recipes.json").write_text(json.dumps(values))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
@@ -66,9 +66,9 @@ def two(pictures, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["streamed", "mixed"])
-def test_two_processes_train_as_one(pictures, tmp_path, two, name):
+def test_two_processes_train_as_one(image_folder, tmp_path, two, name):
     """A network without BatchNorm, references of a pool, a shared mask: the same loss curve."""
-    train(recipes(pictures)[name], tmp_path / name, quiet=True)
+    train(recipes(image_folder)[name], tmp_path / name, quiet=True)
     one, both = (torch.tensor(losses_of(folder / name)) for folder in (tmp_path, two))
     assert len(one) == 5
     assert torch.allclose(one, both, atol=1e-5, rtol=1e-5)
@@ -89,9 +89,9 @@ def test_processes_with_batchnorm_of_their_own_have_equal_weights(two):
         assert torch.equal(first[name], second[name]), name
 
 
-def test_passes_of_a_step_add_up_to_its_batch(pictures, tmp_path):
+def test_passes_of_a_step_add_up_to_its_batch(image_folder, tmp_path):
     """Without BatchNorm, accumulating gradients changes nothing but rounding."""
-    recipe = dataclasses.replace(recipes(pictures)["mixed"])
+    recipe = dataclasses.replace(recipes(image_folder)["mixed"])
     for passes in (1, 4):
         train(dataclasses.replace(recipe, accumulate=passes), tmp_path / str(passes), quiet=True)
     one, four = (torch.tensor(losses_of(tmp_path / str(passes))) for passes in (1, 4))

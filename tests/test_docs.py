@@ -33,7 +33,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 EVERYWHERE = [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG"))]
 # Commands that are parsed but not run here: they need files or services of the reader.
 NOT_RUN = (
-    r"^pip install|^torchrun|imagenet|cifar|imagefolder:|pictures:|images:|weights\.pth|net\.pth"
+    r"^pip install|^torchrun|imagenet|cifar|imagefolder:|images:|images:|weights\.pth|net\.pth"
     r"|--corruption-files|--resume|from=runs/my-net|owner/name|--plugin"
 )
 # What is run is made small: these come last, and the last option counts.

@@ -85,7 +85,7 @@ def test_every_row_says_what_it_depends_on():
     assert fog["count"] == 40
 
 
-def test_corrupted_pictures_are_made_in_seeded_blocks():
+def test_corrupted_images_are_made_in_seeded_blocks():
     """Against a loop over blocks, written from the rule."""
     model, data = make_standard(), make_set()
     rows = evaluate(model, data, ("corruptions",), corruptions=["gaussian_noise"], seed=7)
@@ -216,7 +216,7 @@ def test_detection_is_measured_on_raw_scores():
         )
 
 
-def test_distance_to_the_residuals_of_training_finds_pictures_of_another_kind():
+def test_distance_to_the_residuals_of_training_finds_images_of_another_kind():
     model, data = make_anchored(), make_set()
     rows = evaluate(model, Sets(make_set(seed=4), data), ("ood",))
     row = find(rows, "auroc", set="noise", score="residual_distance", inference="single")
@@ -422,12 +422,12 @@ def test_whatever_changes_a_number_is_measured_again(tmp_path, monkeypatch):
     assert computes(limit=60) == 2
     assert computes(precision="bfloat16") == 2
     assert computes() == 0
-    other = make_set(seed=5)  # other pictures under the same name
+    other = make_set(seed=5)  # other images under the same name
     assert computes(other) == 2
     assert computes(other) == 0
 
 
-def test_rows_about_pictures_that_are_no_longer_there_are_dropped(tmp_path):
+def test_rows_about_images_that_are_no_longer_there_are_dropped(tmp_path):
     options = {"suites": ("clean", "corruptions"), "corruptions": FEW, "folder": tmp_path}
     evaluate(make_standard(), **options)
     evaluate(make_standard(), make_set(seed=5), folder=tmp_path)
@@ -495,7 +495,7 @@ def _plain_layers() -> list[nn.Module]:
 
 
 class Broken(nn.Module):
-    """Returns NaN for dark pictures."""
+    """Returns NaN for dark images."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.log(x.mean((2, 3)) + 0.45).repeat(1, 2)[:, :4]
@@ -699,7 +699,7 @@ def test_batches_are_as_small_as_asked_for():
 
 def test_an_empty_ood_set_is_refused(tmp_path):
     with pytest.raises(DataError, match="no images|found none"):
-        evaluate(make_standard(), suites=("ood",), ood={"empty": f"pictures:{tmp_path}"})
+        evaluate(make_standard(), suites=("ood",), ood={"empty": f"images:{tmp_path}"})
 
 
 def test_synthetic_sets_are_what_they_say(generator):
@@ -721,7 +721,7 @@ def test_synthetic_sets_are_what_they_say(generator):
 
 
 @pytest.mark.parametrize("aside", [0, 150])
-def test_pictures_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, monkeypatch):
+def test_images_to_fit_on_are_those_that_training_set_aside_if_it_did(aside, monkeypatch):
     recipe = load_recipe("shapes-small", {"data.validation": aside, "data.limit": None})
     model = Classifier(
         *("m", nn.Identity(), torch.device("cpu"), PlainView(32), None, None, {}, "w", 10),

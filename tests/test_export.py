@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_registry")
 
 @pytest.fixture(scope="module")
 def shapes_run(tmp_path_factory):
-    """A run on embedded shapes that has learned something, with validation pictures."""
+    """A run on embedded shapes that has learned something, with validation images."""
     folder = tmp_path_factory.mktemp("runs") / "shapes"
     changes = {
         "data__name": "shapes",
@@ -118,23 +118,23 @@ def test_the_file_computes_what_killick_predict_does(exports, model, some_images
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file_is_measured_against_the_model(exports, model, kind):
     exported = exports(*kind)
-    about, pictures = exported.about, exported.about.measured["images"]
+    about, figures = exported.about, exported.about.measured["images"]
     assert (about.file_format, about.precision, about.k) == kind
-    # The oracle: labels and pictures of the test set by hand.
+    # The oracle: labels and images of the test set by hand.
     images, labels = read_some(model, load_sets("shapes").test, 300)
     said = killick.predict(model, images, "marginal", kind[2]).logits.argmax(1)
     found = exported(images)["logits"].argmax(1)
-    assert pictures["count"] == 300
-    assert pictures["accuracy"] == pytest.approx(float((found == labels).float().mean()))
-    assert pictures["model_accuracy"] == pytest.approx(float((said == labels).float().mean()))
-    assert pictures["same_label"] == pytest.approx(float((found == said).float().mean()))
-    assert pictures["model_accuracy"] > 0.3, "a model that has learned nothing tests nothing"
+    assert figures["count"] == 300
+    assert figures["accuracy"] == pytest.approx(float((found == labels).float().mean()))
+    assert figures["model_accuracy"] == pytest.approx(float((said == labels).float().mean()))
+    assert figures["same_label"] == pytest.approx(float((found == said).float().mean()))
+    assert figures["model_accuracy"] > 0.3, "a model that has learned nothing tests nothing"
     least = {"float32": 1.0, "float16": 0.98, "bfloat16": 0.96, "int8": 0.9}[kind[1]]
-    assert pictures["same_label"] >= least
+    assert figures["same_label"] >= least
     most = {"float32": 1e-5, "float16": 0.01, "bfloat16": 0.05, "int8": 0.2}[kind[1]]
-    assert 0 < pictures["largest_probability_difference"] < most
+    assert 0 < figures["largest_probability_difference"] < most
     if kind[1] != "float32":
-        assert pictures["largest_probability_difference"] > 1e-5
+        assert figures["largest_probability_difference"] > 1e-5
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_fewer_bits_are_fewer_bytes(exports):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_threshold_accepts_its_share_of_validation_pictures_in_every_precision(
+def test_the_threshold_accepts_its_share_of_validation_images_in_every_precision(
     exports, validation, kind
 ):
     exported = exports(*kind)
@@ -268,7 +268,7 @@ def test_the_check_fails_for_another_network(exports, tmp_path):
     assert "NOT THE SAME" in done.stdout
 
 
-def test_examples_are_pictures_of_nothing_and_always_the_same():
+def test_examples_are_images_of_nothing_and_always_the_same():
     images = make_examples((3, 32, 32), "uint8")
     assert images.shape == (8, 3, 32, 32)
     assert images.dtype == torch.uint8
@@ -316,7 +316,7 @@ def test_a_stored_threshold_is_kept_and_another_share_is_fitted(model, some_imag
     assert (other.threshold.k, other.threshold.acceptance) == (2, 0.5)
 
 
-def test_without_pictures_there_is_no_verdict_and_that_is_said(model, tmp_path):
+def test_without_images_there_is_no_verdict_and_that_is_said(model, tmp_path):
     told: list[str] = []
     bare = copy.deepcopy(model)
     bare.provenance = {}
@@ -343,7 +343,7 @@ def test_data_that_is_gone_does_not_stop_an_export(model, tmp_path):
     assert any("cannot be read" in line and "gone" in line for line in told)
 
 
-def test_given_pictures_are_used_instead_of_the_models_own(model, some_images, tmp_path):
+def test_given_images_are_used_instead_of_the_models_own(model, some_images, tmp_path):
     sets = load_sets("shapes")
     labels = sets.test.labels[:100]
     exported = export(
@@ -359,7 +359,7 @@ def test_given_pictures_are_used_instead_of_the_models_own(model, some_images, t
     assert float((energies <= exported.threshold.energy).float().mean()) == pytest.approx(0.95)
 
 
-def test_validation_pictures_are_never_those_it_is_measured_on(shapes_run, tmp_path):
+def test_validation_images_are_never_those_it_is_measured_on(shapes_run, tmp_path):
     with pytest.raises(DataError, match="tested on"):
         export(shapes_run, tmp_path / "out", validation="shapes")
     # With data alone the threshold is fitted on what the run set aside.
@@ -380,7 +380,7 @@ def test_the_share_that_was_chosen_holds_for_other_references_and_precisions(mod
 
 def test_a_policy_in_somebodys_words_promises_nothing(model, tmp_path):
     own = copy.deepcopy(model)
-    own.set_references(own.references, policy="mean-centred training pictures")
+    own.set_references(own.references, policy="mean-centred training images")
     exported = export(own, tmp_path / "out", format="torch", limit=20)
     assert "usually training images" in exported.about.references
 
@@ -400,7 +400,7 @@ def test_a_strangers_recipe_fetches_nothing_and_other_classes_are_not_used(model
 
 
 @pytest.mark.slow
-def test_pictures_of_other_classes_have_no_accuracy(model, tmp_path):
+def test_images_of_other_classes_have_no_accuracy(model, tmp_path):
     exported = export(model, tmp_path / "out", data="digits", format="torch", limit=50)
     assert "accuracy" not in exported.about.measured["images"]
     names = tuple(reversed(model.class_names))
@@ -414,17 +414,17 @@ def test_pictures_of_other_classes_have_no_accuracy(model, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mean", pytest.param("synthetic", marks=pytest.mark.slow)])
-def test_references_that_are_nobodys_pictures_have_their_cost_measured(
+def test_references_that_are_nobodys_images_have_their_cost_measured(
     shapes_run, model, kind, tmp_path
 ):
     exported = export(shapes_run, tmp_path / kind, references=kind, limit=300)
     assert "no training image is in the file" in exported.about.references
-    pictures = exported.about.measured["images"]
+    figures = exported.about.measured["images"]
     # Compared with the model as it was, from its stored reference.
     images, labels = read_some(model, load_sets("shapes").test, 300)
     said = killick.predict(model, images).logits.argmax(1)
-    assert pictures["model_accuracy"] == pytest.approx(float((said == labels).float().mean()))
-    assert pictures["same_label"] < 1
+    assert figures["model_accuracy"] == pytest.approx(float((said == labels).float().mean()))
+    assert figures["same_label"] < 1
     # And with what the references make of the model, it is the same.
     assert exported.about.measured["examples"]["probabilities"] < 1e-4
 
@@ -665,7 +665,7 @@ def test_the_references_decide_the_size_of_a_network_of_ones_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_int8_is_calibrated_on_validation_pictures_where_there_is_no_training_set(
+def test_int8_is_calibrated_on_validation_images_where_there_is_no_training_set(
     model, some_images, tmp_path
 ):
     bare = copy.deepcopy(model)

@@ -24,10 +24,10 @@ from killick.grid import compare
 
 
 @pytest.fixture(scope="module")
-def compared(pictures, tmp_path_factory):
+def compared(image_folder, tmp_path_factory):
     """A comparison of two arms and a bad one."""
     folder = tmp_path_factory.mktemp("compared")
-    recipe = write_recipe(pictures, folder, epochs=1)
+    recipe = write_recipe(image_folder, folder, epochs=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "LocalJobs", HereJobs)
         found = compare(
@@ -78,9 +78,9 @@ def test_the_report_is_rebuilt_from_the_folder_alone(compared, tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_in_two_processes_give_the_rows_of_the_whole(pictures, tmp_path):
+def test_parts_in_two_processes_give_the_rows_of_the_whole(image_folder, tmp_path):
     """As the tasks of a Slurm array; the last one writes the report."""
-    recipe = write_recipe(pictures, tmp_path, epochs=1)
+    recipe = write_recipe(image_folder, tmp_path, epochs=1)
     words = [sys.executable, "-m", "killick", "compare", "--recipe", str(recipe), "--seeds", "0"]
     words += ["--arm", "standard", "--arm", "masked-label", "--references", "2"]
     words += ["--suite", "clean,corruptions", "--corruptions", "fog", "--severities", "3"]
@@ -130,9 +130,9 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path)
         compare(output=tmp_path / "file")
 
 
-def test_without_any_finished_job_there_is_no_report(pictures, tmp_path, monkeypatch, capsys):
+def test_without_any_finished_job_there_is_no_report(image_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scheduler, "LocalJobs", HereJobs)
-    recipe = write_recipe(pictures, tmp_path)
+    recipe = write_recipe(image_folder, tmp_path)
     words = ["compare", "--recipe", str(recipe), "--arm", "bad:protocol=standard,lr=1e20"]
     words += ["--seeds", "0", "--output", str(tmp_path / "out"), "--suite", "clean"]
     assert main(words) == 1
@@ -149,8 +149,8 @@ def test_failures_with_one_problem_are_one_line(capsys):
     assert "a, seed 2 and 2 more: no: luck." in lines[0]
 
 
-def test_a_dry_run_lists_the_jobs_and_writes_nothing(pictures, tmp_path, capsys):
-    recipe = write_recipe(pictures, tmp_path, epochs=3)
+def test_a_dry_run_lists_the_jobs_and_writes_nothing(image_folder, tmp_path, capsys):
+    recipe = write_recipe(image_folder, tmp_path, epochs=3)
     words = ["compare", "--recipe", str(recipe), "--output", str(tmp_path / "out"), "--dry-run"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -176,7 +176,7 @@ def test_a_dry_run_lists_the_jobs_and_writes_nothing(pictures, tmp_path, capsys)
         (["--limit", "0"], "limit"),
         (["--references", "0"], "reference"),
         (["--data", "imagefolder:nowhere"], "nowhere"),
-        (["--ood", "x=pictures:nowhere"], "nowhere"),
+        (["--ood", "x=images:nowhere"], "nowhere"),
         (["--corruptions", "fgo", "--dry-run"], "fog"),
         (["--baseline", "nope", "--dry-run"], "the baseline"),
         (["--jobs", "0", "--dry-run"], "--jobs"),
@@ -199,8 +199,8 @@ def test_a_mistake_on_the_command_line_is_one_line_and_code_2(words, match, tmp_
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_the_jobs_and_prints_how_to_resume(pictures, tmp_path):
-    recipe = write_recipe(pictures, tmp_path)
+def test_ctrl_c_saves_the_jobs_and_prints_how_to_resume(image_folder, tmp_path):
+    recipe = write_recipe(image_folder, tmp_path)
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "killick", "compare", "--recipe", str(recipe)),
@@ -225,8 +225,8 @@ def test_ctrl_c_saves_the_jobs_and_prints_how_to_resume(pictures, tmp_path):
     assert list((tmp_path / "out").glob("long-*/checkpoint-before.pt"))
 
 
-def test_the_display_shows_each_running_job_and_how_jobs_ended(pictures, tmp_path):
-    recipe = write_recipe(pictures, tmp_path)
+def test_the_display_shows_each_running_job_and_how_jobs_ended(image_folder, tmp_path):
+    recipe = write_recipe(image_folder, tmp_path)
     jobs = jobs_of(recipe, tmp_path, "standard", "anchored")
     console = Console(width=100, force_terminal=True, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     with console.file, JobsDisplay(jobs, console=console) as display:
@@ -292,9 +292,9 @@ def test_a_job_records_the_command_also_when_another_program_gave_it(tmp_path, m
     [(0, None, 2), (3, None, 2), (3, 2, 4), (0, 8, 2), (3, 8, 2)],
 )
 def test_a_resumed_job_has_the_threads_it_would_have_beside_all_others(
-    pictures, tmp_path, monkeypatch, finished, at_once, threads
+    image_folder, tmp_path, monkeypatch, finished, at_once, threads
 ):
-    recipe = write_recipe(pictures, tmp_path)
+    recipe = write_recipe(image_folder, tmp_path)
     jobs = jobs_of(recipe, tmp_path, "standard", "anchored", "masked-label", "masked-uniform")
     for job in jobs[:finished]:
         job.folder.mkdir(parents=True)

@@ -22,15 +22,15 @@ from killick.training.run_state import TrainingRun
 
 
 @pytest.fixture
-def recipe(pictures, tmp_path) -> Path:
-    return write_recipe(pictures, tmp_path, epochs=2)
+def recipe(image_folder, tmp_path) -> Path:
+    return write_recipe(image_folder, tmp_path, epochs=2)
 
 
 @pytest.fixture(scope="module")
-def finished(pictures, tmp_path_factory) -> tuple[Path, Path, Job]:
+def finished(image_folder, tmp_path_factory) -> tuple[Path, Path, Job]:
     """A finished standard job; tests leave it finished."""
     folder = tmp_path_factory.mktemp("finished")
-    recipe = write_recipe(pictures, folder, epochs=2)
+    recipe = write_recipe(image_folder, folder, epochs=2)
     (job,) = jobs_of(recipe, folder, "standard")
     assert run_job(job, threads=1, command=["killick", "compare"])["status"] == "finished"
     return recipe, folder, job

@@ -18,8 +18,8 @@ LONG = "long:epochs=100000,protocol=standard"
 
 
 @pytest.fixture
-def recipe(pictures, tmp_path) -> Path:
-    return write_recipe(pictures, tmp_path, epochs=1)
+def recipe(image_folder, tmp_path) -> Path:
+    return write_recipe(image_folder, tmp_path, epochs=1)
 
 
 def local(jobs: list[Job], at_once: int = 2) -> LocalJobs:

@@ -83,9 +83,9 @@ def ray_engine(todo, address=None, **options):
     return RayJobs(todo, Execution(engine="ray", **options))
 
 
-def make(pictures, folder, arms=("masked-label",), seeds=(0,), **changes):
+def make(image_folder, folder, arms=("masked-label",), seeds=(0,), **changes):
     recipe = folder.with_name("recipe.yaml")
-    recipe.write_text(to_yaml(small(pictures, **{"epochs": 10, **changes})))
+    recipe.write_text(to_yaml(small(image_folder, **{"epochs": 10, **changes})))
     return make_jobs(recipe, {}, parse_arms(arms), seeds, folder, EVALUATION)
 
 
@@ -127,11 +127,11 @@ def assert_same_results(jobs, alone):
 
 @pytest.mark.slow
 def test_jobs_of_a_lost_machine_give_the_rows_of_jobs_without_ray(
-    cluster, pictures, tmp_path, capfd
+    cluster, image_folder, tmp_path, capfd
 ):
     assert not ray.is_initialized()
     options = {"arms": ["standard", "masked-label"], "seeds": [0, 1], "checkpoint_minutes": 0}
-    jobs = make(pictures, tmp_path / "ray", **options)
+    jobs = make(image_folder, tmp_path / "ray", **options)
     (tmp_path / "ray").mkdir()
     machine = added(cluster, **MACHINE)
     raylet = machine.all_processes["raylet"][0].process.pid
@@ -155,7 +155,7 @@ def test_jobs_of_a_lost_machine_give_the_rows_of_jobs_without_ray(
     assert not (lost.folder / "model").exists()
     results = collect_all(engine, 4)
     assert [result["status"] for result in results.values()] == ["finished"] * 4
-    alone = make(pictures, tmp_path / "alone", **options)
+    alone = make(image_folder, tmp_path / "alone", **options)
     assert [run_job(job, threads=1, device="cpu")["status"] for job in alone] == ["finished"] * 4
     assert_same_results(jobs, alone)
     assert not ray.is_initialized()
@@ -163,12 +163,12 @@ def test_jobs_of_a_lost_machine_give_the_rows_of_jobs_without_ray(
 
 
 @pytest.mark.slow
-def test_a_failed_job_is_not_retried_and_others_go_on(joined, pictures, tmp_path, monkeypatch):
-    monkeypatch.chdir(pictures.parent)  # not where the cluster was started
-    changes = {"data__name": f"imagefolder:{pictures.name}", "epochs": 2}
+def test_a_failed_job_is_not_retried_and_others_go_on(joined, image_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(image_folder.parent)  # not where the cluster was started
+    changes = {"data__name": f"imagefolder:{image_folder.name}", "epochs": 2}
     arms = ["bad:protocol=standard,lr=1e18", "standard"]
     (tmp_path / "jobs").mkdir()
-    bad, good = jobs = make(pictures, tmp_path / "jobs", arms, **changes)
+    bad, good = jobs = make(image_folder, tmp_path / "jobs", arms, **changes)
     results = collect_all(ray_engine(jobs, joined.address, jobs=1), 2)
     assert results[bad.title]["status"] == "failed"
     assert "NaN" in results[bad.title]["problem"]
@@ -177,25 +177,25 @@ def test_a_failed_job_is_not_retried_and_others_go_on(joined, pictures, tmp_path
 
 
 @pytest.mark.slow
-def test_a_terminated_job_is_saved_and_resumed(joined, pictures, tmp_path):
+def test_a_terminated_job_is_saved_and_resumed(joined, image_folder, tmp_path):
     (tmp_path / "jobs").mkdir()
-    (job,) = make(pictures, tmp_path / "jobs", epochs=100)
+    (job,) = make(image_folder, tmp_path / "jobs", epochs=100)
     engine = ray_engine([job], joined.address)
     engine.collect(0)
     os.kill(wait_for(lambda: training_process(job)), signal.SIGTERM)
     (result,) = collect_all(engine, 1).values()
     assert result["status"] == "finished"
-    (alone,) = make(pictures, tmp_path / "alone", epochs=100)
+    (alone,) = make(image_folder, tmp_path / "alone", epochs=100)
     run_job(alone, threads=1, device="cpu")
     assert_same_results([job], [alone])
 
 
 @pytest.mark.slow
 def test_a_machine_without_the_folder_or_with_another_version_fails_the_job(
-    joined, pictures, tmp_path, monkeypatch
+    joined, image_folder, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(ray_jobs, "_SECONDS_TO_SEE_FOLDER", 0.2)
-    (job,) = jobs = make(pictures, tmp_path / "jobs")  # a folder that nobody made
+    (job,) = jobs = make(image_folder, tmp_path / "jobs")  # a folder that nobody made
     (result,) = collect_all(ray_engine(jobs, joined.address), 1).values()
     assert result["status"] == "failed"
     assert f"no folder {job.folder.parent}" in result["problem"]
@@ -206,9 +206,9 @@ def test_a_machine_without_the_folder_or_with_another_version_fails_the_job(
 
 
 @pytest.mark.slow
-def test_stopping_saves_what_runs_and_starts_nothing_more(joined, pictures, tmp_path):
+def test_stopping_saves_what_runs_and_starts_nothing_more(joined, image_folder, tmp_path):
     (tmp_path / "jobs").mkdir()
-    running, waiting = jobs = make(pictures, tmp_path / "jobs", seeds=[0, 1], epochs=200)
+    running, waiting = jobs = make(image_folder, tmp_path / "jobs", seeds=[0, 1], epochs=200)
     engine = ray_engine(jobs, joined.address, jobs=1)
     engine.collect(0)
     wait_for(lambda: training_process(running))
@@ -223,10 +223,10 @@ def test_stopping_saves_what_runs_and_starts_nothing_more(joined, pictures, tmp_
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_retried_but_not_for_ever(joined, pictures, tmp_path, monkeypatch):
+def test_a_killed_process_is_retried_but_not_for_ever(joined, image_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_jobs, "RETRIES", 1)
     (tmp_path / "jobs").mkdir()
-    (job,) = make(pictures, tmp_path / "jobs", epochs=4000)
+    (job,) = make(image_folder, tmp_path / "jobs", epochs=4000)
     engine = ray_engine([job], joined.address)
     engine.collect(0)
     first = wait_for(lambda: training_process(job))
@@ -278,9 +278,9 @@ print(*[result["status"] for _, result in ended])
 
 
 @pytest.mark.slow
-def test_without_a_cluster_one_is_started_quietly_and_ctrl_c_saves(apart, pictures, tmp_path):
+def test_without_a_cluster_one_is_started_quietly_and_ctrl_c_saves(apart, image_folder, tmp_path):
     (tmp_path / "jobs").mkdir()
-    job, waiting = jobs = make(pictures, tmp_path / "jobs", seeds=[0, 1], epochs=4000)
+    job, waiting = jobs = make(image_folder, tmp_path / "jobs", seeds=[0, 1], epochs=4000)
     (tmp_path / "jobs.json").write_text(json.dumps([each.to_json() for each in jobs]))
     for _ in range(3):  # see `added`
         process = subprocess.Popen(
@@ -353,8 +353,8 @@ class FakeRay:
 
 
 @pytest.fixture
-def job(pictures, tmp_path):
-    return make(pictures, tmp_path / "jobs")[0]
+def job(image_folder, tmp_path):
+    return make(image_folder, tmp_path / "jobs")[0]
 
 
 def with_fake(monkeypatch, fake, todo, **options):
@@ -379,8 +379,8 @@ def test_a_cluster_that_cannot_be_joined_is_an_error(monkeypatch, job):
         with_fake(monkeypatch, fake, [job], address="h:1")
 
 
-def test_no_more_jobs_are_submitted_than_at_once(monkeypatch, pictures, tmp_path):
-    jobs = make(pictures, tmp_path / "jobs", seeds=range(5))
+def test_no_more_jobs_are_submitted_than_at_once(monkeypatch, image_folder, tmp_path):
+    jobs = make(image_folder, tmp_path / "jobs", seeds=range(5))
     fake = FakeRay()
     engine = with_fake(monkeypatch, fake, jobs, jobs=2)
     assert engine.collect(0) == []
@@ -393,8 +393,8 @@ def test_no_more_jobs_are_submitted_than_at_once(monkeypatch, pictures, tmp_path
     assert [Job.from_json(arguments["job"]) for arguments in fake.submitted] == jobs
 
 
-def test_what_does_not_stop_is_ended(monkeypatch, pictures, tmp_path):
-    jobs = make(pictures, tmp_path / "jobs", seeds=range(3))
+def test_what_does_not_stop_is_ended(monkeypatch, image_folder, tmp_path):
+    jobs = make(image_folder, tmp_path / "jobs", seeds=range(3))
     fake = FakeRay()
     engine = with_fake(monkeypatch, fake, jobs, jobs=2)
     engine.collect(0)

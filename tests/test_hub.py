@@ -17,7 +17,7 @@ from killick.data.sources.hf import load_hub
 from killick.errors import DataError, InstallError
 
 KINDS = datasets.ClassLabel(names=["cat", "dog"])
-LABELLED = {"idx": datasets.Value("int64"), "picture": datasets.Image(), "kind": KINDS}
+LABELLED = {"idx": datasets.Value("int64"), "image": datasets.Image(), "kind": KINDS}
 
 
 def encode(shade: int, height: int = 4) -> dict[str, bytes | None]:
@@ -27,7 +27,7 @@ def encode(shade: int, height: int = 4) -> dict[str, bytes | None]:
 
 
 def make(labels: list, features: dict = LABELLED, shade: int = 0) -> datasets.Dataset:
-    """Pictures of a shade one higher each, under those labels."""
+    """Images of a shade one higher each, under those labels."""
     image, label = list(features)[-2:]
     columns = {image: [encode(shade + i) for i in range(len(labels))], label: labels}
     if "idx" in features:
@@ -61,14 +61,14 @@ def test_a_saved_set_is_read_row_by_row(tmp_path):
 
 def test_the_first_columns_of_their_kind_are_taken(tmp_path):
     features = LABELLED | {
-        "picture_2": datasets.Image(),
+        "image_2": datasets.Image(),
         "kind_2": datasets.ClassLabel(names=["x"]),
     }
     rows = {
         "idx": [0],
-        "picture": [encode(9)],
+        "image": [encode(9)],
         "kind": [1],
-        "picture_2": [encode(7)],
+        "image_2": [encode(7)],
         "kind_2": [0],
     }
     both = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
@@ -116,7 +116,7 @@ def test_a_set_without_splits_is_trained_on(tmp_path):
     assert sets.test is None
 
 
-def test_pictures_that_lie_in_files_are_read(tmp_path):
+def test_images_that_lie_in_files_are_read(tmp_path):
     Image.new("L", (3, 3), 5).save(tmp_path / "a.png")
     features = datasets.Features({"image": datasets.Image(decode=False), "label": KINDS})
     rows = {"image": [{"bytes": None, "path": str(tmp_path / "a.png")}] * 2, "label": [0, 1]}
@@ -135,7 +135,7 @@ def test_rows_beyond_the_end_are_not_there(tmp_path):
     assert len(list(train.source)) == 2
 
 
-def test_damaged_and_missing_pictures_are_named(tmp_path):
+def test_damaged_and_missing_images_are_named(tmp_path):
     rows = {"image": [{"bytes": b"damaged", "path": None}, None], "label": [0, 1]}
     features = datasets.Features({"image": datasets.Image(), "label": KINDS})
     name = save(tmp_path, train=datasets.Dataset.from_dict(rows, features=features))
@@ -161,7 +161,7 @@ def test_damaged_and_missing_pictures_are_named(tmp_path):
         ),
     ],
 )
-def test_sets_without_pictures_or_labels_are_refused_with_their_columns(
+def test_sets_without_images_or_labels_are_refused_with_their_columns(
     monkeypatch, features, listed
 ):
     empty = datasets.Dataset.from_dict(
@@ -214,7 +214,7 @@ def test_without_the_library_the_way_to_install_it_is_told(monkeypatch):
         load_hub("pets")
 
 
-def test_pictures_are_decoded_as_everywhere_else(tmp_path):
+def test_images_are_decoded_as_everywhere_else(tmp_path):
     clear = io.BytesIO()
     Image.fromarray(np.zeros((2, 2, 4), np.uint8)).save(clear, "PNG")
     features = datasets.Features({"image": datasets.Image(), "label": KINDS})

@@ -1,4 +1,4 @@
-"""Which pictures files, folders, patterns and lists stand for."""
+"""Which images files, folders, patterns and lists stand for."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from killick.errors import DataError
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """Pictures by name alone: nothing here looks into them."""
+    """Images by name alone: nothing here looks into them."""
     for name in ("b.png", "a.JPG", "notes.txt", "raw.img", "deep/er/c.webp", "deep/d.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -53,7 +53,7 @@ def read(content: bytes, **options) -> list[str]:
         writer.join()
 
 
-def test_a_folder_stands_for_the_pictures_below_it_sorted(tree):
+def test_a_folder_stands_for_the_images_below_it_sorted(tree):
     assert paths("deep") == ["deep/d.png", "deep/er/c.webp"]
     assert paths(tree) == [str(tree / n) for n in ("a.JPG", "b.png", "deep/d.png")] + [
         str(tree / "deep/er/c.webp")
@@ -70,7 +70,7 @@ def test_the_order_is_that_of_the_words_and_what_is_named_twice_is_found_twice(t
     ]
 
 
-def test_a_pattern_stands_for_the_pictures_that_match(tree):
+def test_a_pattern_stands_for_the_images_that_match(tree):
     assert paths("*.png") == ["b.png"]
     assert paths("?.[pJ]*") == ["a.JPG", "b.png"]
     assert paths("**/*.png") == ["b.png", "deep/d.png"]
@@ -118,7 +118,7 @@ def test_a_list_is_taken_literally_where_the_dash_stands(tree):
     assert [each.path for each in found if each.problem] == ["*.png", "-"]
 
 
-def test_pictures_are_found_one_by_one(tree):
+def test_images_are_found_one_by_one(tree):
     def endless():
         while True:
             yield "b.png"

@@ -64,7 +64,7 @@ def test_what_was_asked_for_holds(source):
         ({"epochs": 7, "optimizer.lr": 0.5}, False),
     ],
 )
-def test_pictures_that_the_source_may_have_seen_are_warned_of(source, changed, warned):
+def test_images_that_the_source_may_have_seen_are_warned_of(source, changed, warned):
     settings = inherit(source, {}) | changed
     line = warn_of_seen(load_recipe("finetune", settings), source)
     assert (line is not None) == warned

@@ -118,14 +118,14 @@ def test_of_other_kinds_of_models_only_the_config_is_fetched(tmp_path, monkeypat
 
 
 def test_a_model_on_the_hub_is_evaluated_and_trained_on_by_its_name(
-    tmp_path, monkeypatch, pictures
+    tmp_path, monkeypatch, image_folder
 ):
-    train(small(pictures, epochs=1), tmp_path / "run", quiet=True)
+    train(small(image_folder, epochs=1), tmp_path / "run", quiet=True)
     client = Client(monkeypatch, tmp_path, killick.publish(tmp_path / "run", tmp_path / "x").folder)
-    rows = killick.evaluate("me/mine", f"imagefolder:{pictures}", ("clean",), quiet=True)
+    rows = killick.evaluate("me/mine", f"imagefolder:{image_folder}", ("clean",), quiet=True)
     assert {row["model"] for row in rows} == {"mine"}
     words = ["train", "--from", "me/mine@v1", "--epochs", "1", "--quiet", "--output", "tuned"]
-    words += ["--data", f"imagefolder:{pictures}", "--data.validation", "0", "--batch", "4"]
+    words += ["--data", f"imagefolder:{image_folder}", "--data.validation", "0", "--batch", "4"]
     size = killick.load(tmp_path / "run").image_shape[-1]
     assert main([*words, "--data.size", str(size)]) == 0
     assert client.requests[-1][:2] == ("me/mine", "v1")

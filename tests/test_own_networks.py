@@ -232,10 +232,10 @@ def test_names_that_are_taken_are_refused(tmp_path, monkeypatch):
     assert own_libraries() == {"nets": both[0]}
 
 
-def test_from_training_to_evaluation_on_the_command_line(nets, pictures, tmp_path, capsys):
+def test_from_training_to_evaluation_on_the_command_line(nets, image_folder, tmp_path, capsys):
     run = tmp_path / "run"
     words = ["--network", "nets:SmallNet", "--network.arguments", "{width: 7}", "--data.size", "16"]
-    words += ["--data", f"imagefolder:{pictures}", "--epochs", "1", "--data.validation", "0"]
+    words += ["--data", f"imagefolder:{image_folder}", "--epochs", "1", "--data.validation", "0"]
     assert main(["train", *words, "--device", "cpu", "--quiet", "--output", str(run)]) == 0
     assert (run / "network.py").read_text() == NETS
     assert killick.load(run).net.last.in_features == 7
@@ -249,20 +249,20 @@ def test_from_training_to_evaluation_on_the_command_line(nets, pictures, tmp_pat
     assert killick.load(tmp_path / "more").net.last.in_features == 7
 
 
-def test_a_run_of_a_file_that_is_gone_is_refused(nets, pictures, tmp_path, capsys):
+def test_a_run_of_a_file_that_is_gone_is_refused(nets, image_folder, tmp_path, capsys):
     nets.unlink()
-    words = ["train", "--network", "nets:SmallNet", "--data", f"imagefolder:{pictures}"]
+    words = ["train", "--network", "nets:SmallNet", "--data", f"imagefolder:{image_folder}"]
     assert main([*words, "--quiet", "--output", str(tmp_path / "run")]) == 2
     assert str(nets) in capsys.readouterr().err
 
 
 def test_bare_weights_are_evaluated_if_it_is_said_how_images_are_normalized(
-    nets, pictures, tmp_path, capsys
+    nets, image_folder, tmp_path, capsys
 ):
     net = killick.nets.create("nets:SmallNet", num_classes=4)
     torch.save(net.state_dict(), tmp_path / "w.pt")
     words = ["evaluate", "nets:SmallNet", "--checkpoint", str(tmp_path / "w.pt"), "--quiet"]
-    words += ["--data", f"imagefolder:{pictures}", "--suite", "clean"]
+    words += ["--data", f"imagefolder:{image_folder}", "--suite", "clean"]
     words += ["--output", str(tmp_path / "rows")]
     assert main(words) == 2
     assert "SmallNet" in capsys.readouterr().err

@@ -99,14 +99,14 @@ def test_a_pickle_is_refused(tmp_path):
         read_predictions(tmp_path / "x.npz")
 
 
-def test_small_pictures_are_kept_exactly_and_large_ones_small():
+def test_small_images_are_kept_exactly_and_large_ones_small():
     import io
 
     from PIL import Image
 
-    picture = np.random.default_rng(0).integers(0, 256, (3, 32, 40), dtype=np.uint8)
-    kept = np.asarray(Image.open(io.BytesIO(encode(picture))))
-    np.testing.assert_array_equal(kept.transpose(2, 0, 1), picture)
+    image = np.random.default_rng(0).integers(0, 256, (3, 32, 40), dtype=np.uint8)
+    kept = np.asarray(Image.open(io.BytesIO(encode(image))))
+    np.testing.assert_array_equal(kept.transpose(2, 0, 1), image)
     large = np.zeros((3, 300, 200), dtype=np.uint8)
     assert Image.open(io.BytesIO(encode(large))).size == (64, 96)
 

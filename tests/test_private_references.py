@@ -32,7 +32,7 @@ from killick.training.training_data import sets_of
 NORMALISE = ((0.5,) * 3, (0.25,) * 3)
 
 
-def pictures(n: int = 150, seed: int = 0) -> Tensor:
+def make_images(n: int = 150, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (n, 3, 8, 8), generator=generator).to(torch.uint8)
 
@@ -44,25 +44,25 @@ def small_net() -> nn.Module:
 def small_model(stored: int = 4) -> killick.Anchored:
     model = killick.anchor(small_net(), normalize=NORMALISE, example=torch.rand(2, 3, 8, 8)).eval()
     if stored:
-        model.set_references(pictures(stored, seed=1), policy="random")
+        model.set_references(make_images(stored, seed=1), policy="random")
     return model
 
 
 def test_the_mean_takes_the_place_of_all_references():
-    model, images = small_model(), pictures()
+    model, images = small_model(), make_images()
     replace_references(model, "mean", images)
     expected = images.double().mean(0).round()
     assert model.references.dtype == torch.uint8
     assert torch.equal(model.references.double(), expected[None])
     assert model.reference_policy == "mean of 150 training images"
-    assert model(pictures(3)).shape == (3, 5)
+    assert model(make_images(3)).shape == (3, 5)
 
 
 @pytest.mark.parametrize(
     ("stored", "k", "made"), [(4, None, 4), (0, None, 1), (4, 2, 2), (4, 9, 9)]
 )
 def test_there_are_as_many_synthetic_references_as_asked_for_or_as_were_stored(stored, k, made):
-    model, images = small_model(stored), pictures()
+    model, images = small_model(stored), make_images()
     replace_references(model, "synthetic", images, k=k, seed=3)
     assert torch.equal(model.references, ReferencePool(images).synthetic(made, seed=3))
     count = "1 image" if made == 1 else f"{made} images"
@@ -84,7 +84,7 @@ def test_what_was_made_with_the_old_references_goes_with_them(kind):
     model = small_model()
     model.threshold = Threshold(-1.0, 0.95, 1, "validation")
     model.set_residuals(torch.randn(7, 3, 8, 8))
-    replace_references(model, kind, pictures())
+    replace_references(model, kind, make_images())
     assert model.threshold is None
     assert len(model.residuals) == 0
     assert not any(name == "residuals" and len(value) for name, value in model.named_buffers())
@@ -94,14 +94,14 @@ def test_what_was_made_with_the_old_references_goes_with_them(kind):
 def test_replaced_references_are_saved_and_none_of_the_old_ones(kind, tmp_path):
     model, old = small_model(), small_model().references
     model.set_residuals(torch.randn(7, 3, 8, 8))
-    replace_references(model, kind, pictures(), k=1)
+    replace_references(model, kind, make_images(), k=1)
     killick.save(model, tmp_path / "model")
     again = killick.load(tmp_path / "model", net=small_net())
     assert torch.equal(again.references, model.references)
     assert again.reference_policy == model.reference_policy
     assert len(again.residuals) == 0
     stored = b"".join(path.read_bytes() for path in (tmp_path / "model").glob("*.safetensors"))
-    for image in (*old, *pictures()):
+    for image in (*old, *make_images()):
         assert image.numpy().tobytes() not in stored
 
 
@@ -112,50 +112,54 @@ def test_few_images_are_refused_and_the_model_stays_as_it_was(kind, n):
     model.threshold = Threshold(-1.0, 0.95, 1, "validation")
     before = model.references.clone()
     with pytest.raises(ReferencesError, match=f"at least {FEWEST} different .* found {n}. Give"):
-        replace_references(model, kind, pictures(n))
+        replace_references(model, kind, make_images(n))
     assert torch.equal(model.references, before)
     assert model.reference_policy == "random"
     assert model.threshold is not None
-    replace_references(model, kind, pictures(FEWEST))
+    replace_references(model, kind, make_images(FEWEST))
 
 
 @pytest.mark.parametrize("kind", ["mean", "synthetic"])
 def test_few_images_are_few_however_often_they_come(kind):
     with pytest.raises(ReferencesError, match="different training images .* found 3"):
-        replace_references(small_model(), kind, pictures(3).repeat(100, 1, 1, 1))
+        replace_references(small_model(), kind, make_images(3).repeat(100, 1, 1, 1))
 
 
 def test_images_in_another_memory_layout_are_the_same_images():
-    images = pictures().float().to(memory_format=torch.channels_last)
+    images = make_images().float().to(memory_format=torch.channels_last)
     made, _ = make_references("mean", images)
     assert torch.allclose(made, images.mean(0), atol=1e-3)
 
 
 def test_the_model_inside_a_wrapper_is_the_one_that_changes():
     model = small_model()
-    replace_references(nn.DataParallel(model), "mean", pictures())
+    replace_references(nn.DataParallel(model), "mean", make_images())
     assert len(model.references) == 1
 
 
 def test_the_mean_is_one_image():
-    replace_references(small_model(), "mean", pictures(), k=1)
+    replace_references(small_model(), "mean", make_images(), k=1)
     with pytest.raises(OptionError, match="k of 1 with the mean, which is one image, found 5"):
-        replace_references(small_model(), "mean", pictures(), k=5)
+        replace_references(small_model(), "mean", make_images(), k=5)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
         ({"kind": "synthetics"}, OptionError, "did you mean 'synthetic'"),
-        ({"images": pictures().float()}, DtypeError, "the training images of dtype torch.float32"),
-        ({"images": pictures().numpy()}, DtypeError, "the training images as a torch.Tensor"),
-        ({"images": pictures()[:, :2]}, KillickError, "the training images of shape"),
+        (
+            {"images": make_images().float()},
+            DtypeError,
+            "the training images of dtype torch.float32",
+        ),
+        ({"images": make_images().numpy()}, DtypeError, "the training images as a torch.Tensor"),
+        ({"images": make_images()[:, :2]}, KillickError, "the training images of shape"),
         ({"kind": "synthetic", "k": 0}, OptionError, "k of at least 1 image to make, found 0"),
         ({"model": nn.Linear(3, 3)}, OptionError, "expected an anchored model, found Linear"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(change, error, words):
-    options = {"model": small_model(), "kind": "mean", "images": pictures(), **change}
+    options = {"model": small_model(), "kind": "mean", "images": make_images(), **change}
     with pytest.raises(error, match=re.escape(words)) as found:
         replace_references(options["model"], options["kind"], options["images"], k=options.get("k"))
     assert "\n" not in str(found.value)
@@ -163,7 +167,7 @@ def test_what_cannot_be_done_is_said_in_a_line(change, error, words):
 
 @pytest.mark.parametrize("policy", ["mean of two photos", "synthetic, seed 0"])
 def test_words_of_a_policy_never_make_references_private(policy, tmp_path):
-    model = small_model().set_references(pictures(2), policy=policy)
+    model = small_model().set_references(make_images(2), policy=policy)
     assert model.reference_kind == "images"
     killick.save(model, tmp_path / "model")
     note = json.loads((tmp_path / "model" / "config.json").read_text())["references"]["note"]
@@ -176,7 +180,7 @@ def test_words_of_a_policy_never_make_references_private(policy, tmp_path):
 @pytest.mark.parametrize("kind", ["mean", "synthetic"])
 def test_the_kind_of_references_is_kept_until_others_come(kind, tmp_path):
     model = small_model()
-    replace_references(model, kind, pictures())
+    replace_references(model, kind, make_images())
     killick.save(model, tmp_path / "model")
     again = killick.load(tmp_path / "model", net=small_net())
     assert model.reference_kind == again.reference_kind == kind
@@ -187,7 +191,7 @@ def test_the_kind_of_references_is_kept_until_others_come(kind, tmp_path):
     assert again.reference_kind == kind
     again.load_state_dict(small_model().state_dict())
     assert again.reference_kind == "images"
-    model.set_references(pictures(1))
+    model.set_references(make_images(1))
     assert model.reference_kind == "images"
 
 
@@ -205,8 +209,8 @@ SIZE = 16
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory) -> str:
-    """120 pictures to train on and 40 to test on, of 4 classes that differ in colour."""
-    file = tmp_path_factory.mktemp("data") / "pictures.npz"
+    """120 images to train on and 40 to test on, of 4 classes that differ in colour."""
+    file = tmp_path_factory.mktemp("data") / "images.npz"
     generator = torch.Generator().manual_seed(0)
     arrays: dict[str, np.ndarray] = {"class_names": np.array(["red", "green", "blue", "grey"])}
     for split, count in (("train", 120), ("test", 40)):

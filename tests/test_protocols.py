@@ -117,16 +117,16 @@ def entries():
     PROTOCOLS.remove("inverted")
 
 
-def recipe_with(pictures, **changes):
-    return small(pictures, data__validation=4, data__workers=0, **changes)
+def recipe_with(image_folder, **changes):
+    return small(image_folder, data__validation=4, data__workers=0, **changes)
 
 
 @pytest.mark.parametrize("protocol", ["standard", "masked"])
 def test_a_component_of_one_class_trains_and_resumes_to_the_same_bits(
-    pictures, tmp_path, monkeypatch, protocol
+    image_folder, tmp_path, monkeypatch, protocol
 ):
     components = [{"name": "everything", "strength": 0.2}]
-    recipe = recipe_with(pictures, protocol__name=protocol, components=components)
+    recipe = recipe_with(image_folder, protocol__name=protocol, components=components)
     outcome = train(recipe, tmp_path / "whole", quiet=True)
     assert set(CALLS) == {
         *("network", "setup", "batch", "targets", "criterion", "loss", "inference"),
@@ -140,15 +140,15 @@ def test_a_component_of_one_class_trains_and_resumes_to_the_same_bits(
     train(None, tmp_path / "cut", resume=True, quiet=True)
     assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
     assert losses_of(tmp_path / "whole") == losses_of(tmp_path / "cut")
-    plain = recipe_with(pictures, protocol__name=protocol)
+    plain = recipe_with(image_folder, protocol__name=protocol)
     train(plain, tmp_path / "plain", quiet=True)
     assert losses_of(tmp_path / "plain") != losses_of(tmp_path / "whole")
 
 
 def test_a_protocol_of_one_class_trains_and_resumes_to_the_same_bits(
-    pictures, tmp_path, monkeypatch
+    image_folder, tmp_path, monkeypatch
 ):
-    recipe = recipe_with(pictures, protocol={"name": "inverted", "level": 250})
+    recipe = recipe_with(image_folder, protocol={"name": "inverted", "level": 250})
     outcome = train(recipe, tmp_path / "whole", quiet=True)
     assert isinstance(outcome.model, killick.Standard)
     for row in outcome.rows:
@@ -195,12 +195,16 @@ def test_mistakes_are_named(values, problem):
         make_recipe({"protocol": "standard", **values})
 
 
-def test_components_of_the_list_equal_those_of_the_older_keys(pictures, tmp_path):
+def test_components_of_the_list_equal_those_of_the_older_keys(image_folder, tmp_path):
     older = recipe_with(
-        pictures, augment__mixup=0.3, augment__smoothing=0.1, average__decay=0.9, average__every=2
+        image_folder,
+        augment__mixup=0.3,
+        augment__smoothing=0.1,
+        average__decay=0.9,
+        average__every=2,
     )
     listed = recipe_with(
-        pictures,
+        image_folder,
         components=[
             {"name": "mixup", "mixup": 0.3},
             {"name": "label_smoothing", "smoothing": 0.1},
@@ -237,10 +241,10 @@ class Noted:
         CALLS.append("close")
 
 
-def test_a_logger_of_one_class_gets_all_that_is_measured(pictures, tmp_path, monkeypatch):
+def test_a_logger_of_one_class_gets_all_that_is_measured(image_folder, tmp_path, monkeypatch):
     LOGGERS.register("noted", Noted)
     try:
-        recipe = recipe_with(pictures, loggers=["noted"], epochs=1, log_every=2)
+        recipe = recipe_with(image_folder, loggers=["noted"], epochs=1, log_every=2)
         train_and_stop(recipe, tmp_path / "run", 2, monkeypatch)
         assert CALLS == ["open run 1 None", "train 2 True", "close"]
         CALLS.clear()
@@ -250,24 +254,26 @@ def test_a_logger_of_one_class_gets_all_that_is_measured(pictures, tmp_path, mon
         LOGGERS.remove("noted")
 
 
-def test_tensorboard_is_written_on_request_and_unknown_loggers_are_refused(pictures, tmp_path):
+def test_tensorboard_is_written_on_request_and_unknown_loggers_are_refused(image_folder, tmp_path):
     pytest.importorskip("tensorboard")
-    train(recipe_with(pictures, loggers=["tensorboard"], epochs=1), tmp_path / "run", quiet=True)
+    train(
+        recipe_with(image_folder, loggers=["tensorboard"], epochs=1), tmp_path / "run", quiet=True
+    )
     assert list((tmp_path / "run" / "tensorboard").iterdir())
     with pytest.raises(OptionError, match="'tensorbord'.*did you mean 'tensorboard'"):
-        train(recipe_with(pictures, loggers=["tensorbord"]), tmp_path / "none", quiet=True)
+        train(recipe_with(image_folder, loggers=["tensorbord"]), tmp_path / "none", quiet=True)
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow
-def test_hooks_compile(pictures, tmp_path, monkeypatch):
+def test_hooks_compile(image_folder, tmp_path, monkeypatch):
     compile_it = torch.compile
     monkeypatch.setattr(
         torch, "compile", lambda what, **options: compile_it(what, **options, backend="aot_eager")
     )
-    recipe = recipe_with(pictures, components=["everything"], execution="compiled", epochs=1)
+    recipe = recipe_with(image_folder, components=["everything"], execution="compiled", epochs=1)
     train(recipe, tmp_path / "compiled", quiet=True)
-    eager = recipe_with(pictures, components=["everything"], execution="eager", epochs=1)
+    eager = recipe_with(image_folder, components=["everything"], execution="eager", epochs=1)
     train(eager, tmp_path / "eager", quiet=True)
     found, expected = (torch.tensor(losses_of(tmp_path / n)) for n in ("compiled", "eager"))
     assert torch.allclose(found, expected, atol=1e-4, rtol=1e-4)

@@ -64,10 +64,10 @@ def tables_in(markdown: str) -> list[list[list[str]]]:
 
 
 @pytest.fixture(scope="module")
-def evaluated(pictures, tmp_path_factory):
+def evaluated(image_folder, tmp_path_factory):
     """A small run of an anchored model, with rows of every kind."""
     folder = tmp_path_factory.mktemp("runs") / "small"
-    train(small(pictures, data__validation=4, epochs=1), folder, quiet=True)
+    train(small(image_folder, data__validation=4, epochs=1), folder, quiet=True)
     words = ["--corruptions", "fog,contrast", "--synthetic", "noise", "--quiet"]
     assert main(["evaluate", str(folder), *words, "--store-threshold"]) == 0
     return folder
@@ -373,12 +373,12 @@ def test_the_card_says_whether_training_images_are_stored(tmp_path):
     assert "no training image is stored" in privacy(plain())
 
 
-def test_paths_of_the_machine_are_in_none_of_the_files(evaluated, pictures, tmp_path):
-    assert str(pictures) in (evaluated / "model" / "config.json").read_text()
+def test_paths_of_the_machine_are_in_none_of_the_files(evaluated, image_folder, tmp_path):
+    assert str(image_folder) in (evaluated / "model" / "config.json").read_text()
     folder = publish(evaluated, tmp_path / "out").folder
     for name, data in all_bytes(folder).items():
-        assert str(pictures.parent).encode() not in data, name
-    assert f"imagefolder:{pictures.name}" in card_in(folder)
+        assert str(image_folder.parent).encode() not in data, name
+    assert f"imagefolder:{image_folder.name}" in card_in(folder)
 
 
 @pytest.mark.parametrize(
@@ -498,10 +498,10 @@ def test_models_of_vectors_and_of_floats_have_no_image_task(tmp_path):
     exec(block.replace("me/mine", str(tmp_path / "b")), {})
 
 
-def test_the_code_on_the_card_runs(tmp_path, monkeypatch, evaluated, pictures, capsys):
+def test_the_code_on_the_card_runs(tmp_path, monkeypatch, evaluated, image_folder, capsys):
     folder = publish(evaluated, tmp_path / "there", repo="me/mine").folder
     Client(monkeypatch, tmp_path, folder)
-    with Image.open(next(pictures.rglob("*.png"))) as opened:
+    with Image.open(next(image_folder.rglob("*.png"))) as opened:
         opened.save("image.jpg", quality=100)
     block = card_in(folder).split("```python\n")[1].split("```")[0]
     exec(block, {})
@@ -597,9 +597,9 @@ def test_mean_and_synthetic_references_replace_images(
         assert cost in words
 
 
-def test_references_are_made_from_data_that_are_named(on_shapes, tmp_path, pictures, capsys):
+def test_references_are_made_from_data_that_are_named(on_shapes, tmp_path, image_folder, capsys):
     words = ["publish", str(on_shapes), "--output", str(tmp_path / "out"), "--references", "mean"]
-    assert main([*words, "--data", f"imagefolder:{pictures}"]) == 2
+    assert main([*words, "--data", f"imagefolder:{image_folder}"]) == 2
     assert "at least 100 different training images" in capsys.readouterr().err
     assert main([*words, "--data", "digits", "--quiet"]) == 0
     assert "mean of 1,4" in killick.load(tmp_path / "out").reference_policy

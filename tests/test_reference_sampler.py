@@ -70,13 +70,13 @@ def chances(steps: int, scope: str, process: int = 0) -> Tensor:
     return uniform(batch_of(steps).keys if scope == "sample" else keys, Stream.MASK)
 
 
-def test_clean_references_are_pictures_of_the_pool_and_shown_as_chosen():
+def test_clean_references_are_images_of_the_pool_and_shown_as_chosen():
     batch = batch_of(30)
     draw = draws().draw(batch, STEP)
     assert torch.equal(shown(batch, draw), POOL[draw.chosen].permute(0, 3, 1, 2))
 
 
-def test_every_picture_of_the_pool_is_equally_likely():
+def test_every_image_of_the_pool_is_equally_likely():
     chosen = draws().draw(batch_of(100_000), STEP).chosen
     assert 1e-3 < stats.chisquare(chosen.bincount(minlength=40).numpy()).pvalue < 1 - 1e-3
 
@@ -97,14 +97,14 @@ def test_references_are_others_in_the_next_epoch():
     assert (first == second).sum() < 10 + 4 * 10**0.5
 
 
-def test_augmented_references_are_pool_pictures_moved_by_draws_of_their_own():
+def test_augmented_references_are_pool_images_moved_by_draws_of_their_own():
     batch, moves = batch_of(60), Shift(2, True, True, reference=True)
     references = shown(batch, draws(shift=moves).draw(batch, STEP))
     chosen = draws().draw(batch, STEP).chosen.tolist()
     drawn = zip(*(d.tolist() for d in moves.draw(batch.keys)), strict=True)
     for i, (top, left, flip, vertically) in enumerate(drawn):
-        picture = POOL[chosen[i]].permute(2, 0, 1)
-        assert torch.equal(references[i], oracle.move(picture, 2, top, left, flip, vertically))
+        image = POOL[chosen[i]].permute(2, 0, 1)
+        assert torch.equal(references[i], oracle.move(image, 2, top, left, flip, vertically))
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 128, 1000])

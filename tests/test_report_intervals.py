@@ -24,7 +24,7 @@ from killick.report.conditions import Condition
 from killick.report.intervals import bootstrap_interval, no_interval, t_interval
 from killick.results.predictions import Predictions
 
-CLEAN = {"suite": "clean", "set": "shapes", "pictures": "abc", "corruption": "", "severity": ""}
+CLEAN = {"suite": "clean", "set": "shapes", "images": "abc", "corruption": "", "severity": ""}
 FOG = {**CLEAN, "suite": "corruptions", "corruption": "fog", "severity": 3}
 NOISE = {**CLEAN, "suite": "ood", "set": "noise"}
 
@@ -166,7 +166,7 @@ def test_resampled_numbers_are_those_of_sets_made_image_by_image(inference, abou
 
 def test_all_sets_of_the_same_labels_share_their_draws_whatever_the_files_digest():
     clean, draws = make_predictions(CLEAN), BootstrapDraws(30)
-    fog = Predictions({**FOG, "pictures": "of a file"}, clean.single)
+    fog = Predictions({**FOG, "images": "of a file"}, clean.single)
     found = resample([clean, fog], draws)
     key = Condition("single", "top1", "clean")
     assert torch.equal(found[key], found[Condition("single", "top1", "corruptions", "", "fog", 3)])

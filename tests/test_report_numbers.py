@@ -255,7 +255,7 @@ def test_with_five_seeds_the_interval_is_students(tmp_path):
     assert gap.method == "paired t over 5 seeds"
 
 
-@pytest.mark.parametrize("why", [{"answers": False}, {"pictures": "another"}, {"labels": 4}])
+@pytest.mark.parametrize("why", [{"answers": False}, {"images": "another"}, {"labels": 4}])
 def test_without_predictions_for_the_same_images_the_interval_is_over_seeds(tmp_path, why):
     runs = [
         make_run(tmp_path, f"{name}{seed}", facts, seed=seed, **SMALL, **more)

@@ -36,13 +36,13 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def whole(pictures, tmp_path_factory):
+def whole(image_folder, tmp_path_factory):
     """Runs that nobody stopped, each made once: their recipe and folder."""
     place = tmp_path_factory.mktemp("whole")
 
     @functools.cache
     def get(name: str):
-        recipe = small(pictures, data__validation=4, data__workers=0, **CHANGES[name])
+        recipe = small(image_folder, data__validation=4, data__workers=0, **CHANGES[name])
         train(recipe, place / name, quiet=True)
         return recipe, place / name
 
@@ -84,8 +84,8 @@ def started(words: list[str], log: Path) -> subprocess.Popen:
         )
 
 
-def test_a_killed_process_goes_on_to_the_same_bits(pictures, tmp_path):
-    words = ["--data.name", f"imagefolder:{pictures}", "--data.size", "16", "--epochs", "15"]
+def test_a_killed_process_goes_on_to_the_same_bits(image_folder, tmp_path):
+    words = ["--data.name", f"imagefolder:{image_folder}", "--data.size", "16", "--epochs", "15"]
     words += ["--batch", "4", "--augment.mixup", "0.3", "--average.decay", "0.9", "--quiet"]
     words += ["--data.validation", "4", "--data.limit", "12", "--checkpoint-minutes", "0"]
     assert main(["train", *words, "--output", str(tmp_path / "whole")]) == 0
@@ -104,9 +104,9 @@ def test_a_killed_process_goes_on_to_the_same_bits(pictures, tmp_path):
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
-    pictures, tmp_path, monkeypatch, capsys
+    image_folder, tmp_path, monkeypatch, capsys
 ):
-    recipe = small(pictures, checkpoint_minutes=0)
+    recipe = small(image_folder, checkpoint_minutes=0)
     train(recipe, tmp_path / "whole", quiet=True)
     run = tmp_path / "run"
     train_and_stop(recipe, run, 6, monkeypatch)
@@ -120,8 +120,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "text", "other"])
-def test_every_damage_to_a_checkpoint_is_seen(pictures, tmp_path, monkeypatch, damage):
-    recipe, run = small(pictures), tmp_path / "run"
+def test_every_damage_to_a_checkpoint_is_seen(image_folder, tmp_path, monkeypatch, damage):
+    recipe, run = small(image_folder), tmp_path / "run"
     train_and_stop(recipe, run, 2, monkeypatch)
     whole = (run / LAST).read_bytes()
     if damage == "other":
@@ -133,15 +133,17 @@ def test_every_damage_to_a_checkpoint_is_seen(pictures, tmp_path, monkeypatch, d
         train(None, run, resume=True, quiet=True)
 
 
-def test_a_checkpoint_is_safe_to_load(pictures, tmp_path, monkeypatch):
-    train_and_stop(small(pictures, **EVERYTHING), tmp_path, 2, monkeypatch)
+def test_a_checkpoint_is_safe_to_load(image_folder, tmp_path, monkeypatch):
+    train_and_stop(small(image_folder, **EVERYTHING), tmp_path, 2, monkeypatch)
     state = torch.load(tmp_path / LAST, weights_only=True)
     assert state["step"] == 2
     assert state["recipe"]["seed"] == 0
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_checkpoint(pictures, tmp_path):
-    recipe = small(pictures, optimizer__lr=1e18, checkpoint_minutes=0, log_every=3)
+def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_checkpoint(
+    image_folder, tmp_path
+):
+    recipe = small(image_folder, optimizer__lr=1e18, checkpoint_minutes=0, log_every=3)
     with pytest.raises(
         DivergedError,
         match=r"NaN or infinite at step \d+ \(epoch 1\), at learning rate",
@@ -153,7 +155,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_checkpoint(
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_the_first_bad_step_is_named_though_one_looks_later(pictures, tmp_path, monkeypatch):
+def test_the_first_bad_step_is_named_though_one_looks_later(image_folder, tmp_path, monkeypatch):
     take = loop.TrainingRun.take_step
 
     def poisoned(run):
@@ -164,17 +166,17 @@ def test_the_first_bad_step_is_named_though_one_looks_later(pictures, tmp_path, 
 
     monkeypatch.setattr(loop.TrainingRun, "take_step", poisoned)
     with pytest.raises(DivergedError, match=r"at step 3 \(epoch 1\), at learning rate 0.0"):
-        train(small(pictures, log_every=4), tmp_path / "run", quiet=True)
+        train(small(image_folder, log_every=4), tmp_path / "run", quiet=True)
 
 
-def test_a_full_disk_is_told_and_training_goes_on(pictures, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_is_told_and_training_goes_on(image_folder, tmp_path, monkeypatch, capsys):
     from killick.training import checkpoint
 
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
     saved = checkpoint.torch.save
-    recipe, run = small(pictures, checkpoint_minutes=0), tmp_path / "run"
+    recipe, run = small(image_folder, checkpoint_minutes=0), tmp_path / "run"
     train_and_stop(recipe, run, 3, monkeypatch)
     before = (run / LAST).read_bytes()
     monkeypatch.setattr(checkpoint.torch, "save", full)
@@ -197,21 +199,21 @@ def test_metrics_wait_for_room_on_the_disk(tmp_path):
     assert [entry["loss"] for entry in read_metrics(real)] == [1.0, 2.0, 3.0]
 
 
-def test_a_run_folder_is_not_overwritten(pictures, tmp_path):
-    train(small(pictures, epochs=1), tmp_path / "run", quiet=True)
+def test_a_run_folder_is_not_overwritten(image_folder, tmp_path):
+    train(small(image_folder, epochs=1), tmp_path / "run", quiet=True)
     with pytest.raises(CheckpointError, match=r"holds a run.*choose another folder"):
-        train(small(pictures, epochs=1), tmp_path / "run", quiet=True)
+        train(small(image_folder, epochs=1), tmp_path / "run", quiet=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="it is a file"):
-        train(small(pictures), tmp_path / "file", quiet=True)
+        train(small(image_folder), tmp_path / "file", quiet=True)
     with pytest.raises(CheckpointError, match="cannot resume .*no checkpoint.pt"):
         train(None, tmp_path / "none", resume=True, quiet=True)
 
 
 @pytest.mark.slow
-def test_a_termination_of_the_whole_group_saves_though_workers_are_in_it(pictures, tmp_path):
+def test_a_termination_of_the_whole_group_saves_though_workers_are_in_it(image_folder, tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
-    words = ["--data.name", f"imagefolder:{pictures}", "--data.size", "16", "--epochs", "2000"]
+    words = ["--data.name", f"imagefolder:{image_folder}", "--data.size", "16", "--epochs", "2000"]
     words += [
         "--batch",
         "4",
@@ -241,8 +243,8 @@ def test_a_termination_of_the_whole_group_saves_though_workers_are_in_it(picture
     assert f"killick train --resume {run}" in log.read_text()
 
 
-def test_an_interruption_after_the_last_step_loses_nothing(pictures, tmp_path, monkeypatch):
-    recipe, run = small(pictures), tmp_path / "run"
+def test_an_interruption_after_the_last_step_loses_nothing(image_folder, tmp_path, monkeypatch):
+    recipe, run = small(image_folder), tmp_path / "run"
 
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
@@ -255,8 +257,8 @@ def test_an_interruption_after_the_last_step_loses_nothing(pictures, tmp_path, m
     assert train(None, run, resume=True, quiet=True).finished
 
 
-def test_a_run_can_be_resumed_from_before_its_first_step(pictures, tmp_path, monkeypatch):
-    recipe = small(pictures)
+def test_a_run_can_be_resumed_from_before_its_first_step(image_folder, tmp_path, monkeypatch):
+    recipe = small(image_folder)
     train(recipe, tmp_path / "whole", quiet=True)
 
     def killed(run):
@@ -270,7 +272,7 @@ def test_a_run_can_be_resumed_from_before_its_first_step(pictures, tmp_path, mon
     assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
 
 
-def test_weights_that_are_not_finite_replace_no_checkpoint(pictures, tmp_path, monkeypatch):
+def test_weights_that_are_not_finite_replace_no_checkpoint(image_folder, tmp_path, monkeypatch):
     take = loop.TrainingRun.take_step
 
     def spoilt(run):
@@ -281,17 +283,19 @@ def test_weights_that_are_not_finite_replace_no_checkpoint(pictures, tmp_path, m
 
     monkeypatch.setattr(loop.TrainingRun, "take_step", spoilt)
     with pytest.raises(DivergedError, match=r"weights became NaN or infinite at step 3"):
-        train(small(pictures, checkpoint_minutes=0), tmp_path / "run", quiet=True)
+        train(small(image_folder, checkpoint_minutes=0), tmp_path / "run", quiet=True)
     assert load_checkpoint(tmp_path / "run")[0]["step"] == 2
 
 
-def test_a_run_goes_on_without_what_it_was_started_from(pictures, tmp_path, monkeypatch):
-    source = small(pictures, protocol__name="standard", network__arguments={"width": 8}, epochs=1)
+def test_a_run_goes_on_without_what_it_was_started_from(image_folder, tmp_path, monkeypatch):
+    source = small(
+        image_folder, protocol__name="standard", network__arguments={"width": 8}, epochs=1
+    )
     train(source, tmp_path / "source", quiet=True)
     for name in ("whole", "cut"):
         (tmp_path / "copy").mkdir(exist_ok=True)
         shutil.copytree(tmp_path / "source", tmp_path / "copy", dirs_exist_ok=True)
-        recipe, start = small(pictures, epochs=2), tmp_path / "copy"
+        recipe, start = small(image_folder, epochs=2), tmp_path / "copy"
         if name == "whole":
             train(recipe, tmp_path / name, start=start, quiet=True)
         else:
@@ -302,13 +306,13 @@ def test_a_run_goes_on_without_what_it_was_started_from(pictures, tmp_path, monk
     assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
 
 
-def test_data_that_changed_meanwhile_are_refused(pictures, tmp_path, monkeypatch):
-    shutil.copytree(pictures, tmp_path / "pictures")
-    recipe = small(tmp_path / "pictures")
+def test_data_that_changed_meanwhile_are_refused(image_folder, tmp_path, monkeypatch):
+    shutil.copytree(image_folder, tmp_path / "images")
+    recipe = small(tmp_path / "images")
     train_and_stop(recipe, tmp_path / "run", 2, monkeypatch)
     for kind in range(4):
         for number in range(5):
-            place = tmp_path / "pictures" / f"class{kind}"
+            place = tmp_path / "images" / f"class{kind}"
             shutil.copy(place / f"{number}.png", place / f"more{number}.png")
     with pytest.raises(CheckpointError, match=r"data have changed.*: 16 .*, 32 "):
         train(None, tmp_path / "run", resume=True, quiet=True)
@@ -347,13 +351,13 @@ def test_a_run_that_lost_what_it_ended_with_makes_it_again(whole, tmp_path, lost
 
 def test_a_run_does_not_become_part_of_other_things(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "pictures" / "cat").mkdir(parents=True)
-    (tmp_path / "pictures" / "dog").mkdir()
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    (tmp_path / "images" / "dog").mkdir()
     words = ["train", "--epochs", "1", "--data.limit", "40", "--batch", "20", "--quiet"]
-    assert main([*words, "--output", "pictures"]) == 2
+    assert main([*words, "--output", "images"]) == 2
     told = capsys.readouterr().err
     assert "'cat'" in told
-    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["cat", "dog"]
+    assert sorted(path.name for path in (tmp_path / "images").iterdir()) == ["cat", "dog"]
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / ".gitkeep").touch()
     assert main([*words, "--output", "empty", "--data.validation", "0"]) == 0

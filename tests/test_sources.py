@@ -160,14 +160,14 @@ def test_digits_are_enlarged_between_their_pixels():
     raw = load_digits()
     train = load_sets("digits").train
     row = int(train.rows[5])
-    picture = train.read(5)
-    assert picture.shape == (3, 32, 32)
-    assert torch.equal(picture[0], picture[2])
+    image = train.read(5)
+    assert image.shape == (3, 32, 32)
+    assert torch.equal(image[0], image[2])
     assert int(train.labels[5]) == raw.target[row]
     places = np.clip((np.arange(32) + 0.5) / 4 - 0.5, 0, 7)  # the centre of each, in old pixels
     lines = np.stack([np.interp(places, np.arange(8), line) for line in raw.images[row]])
     slow = np.stack([np.interp(places, np.arange(8), line) for line in lines.T]).T
-    assert np.array_equal(picture[0].numpy(), np.round(slow * 255 / 16).astype(np.uint8))
+    assert np.array_equal(image[0].numpy(), np.round(slow * 255 / 16).astype(np.uint8))
 
 
 def test_digits_use_the_whole_range():
@@ -176,7 +176,7 @@ def test_digits_use_the_whole_range():
 
 
 def write_cifar(root: Path, kind: type[cifar.CIFAR10], label_key: str, monkeypatch) -> np.ndarray:
-    """Two pictures in each of torchvision's files; what is in them, file after file."""
+    """Two images in each of torchvision's files; what is in them, file after file."""
     folder = root / kind.base_folder
     folder.mkdir(parents=True)
     files = [name for name, _ in kind.train_list + kind.test_list]
@@ -278,7 +278,7 @@ def test_every_source_says_how_it_is_written():
 
 def test_images_of_a_folder_have_no_classes(tmp_path):
     Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
-    for name in ("images", "pictures"):
+    for name in ("images", "images"):
         whole = load_whole(f"{name}:{tmp_path}")
         assert (len(whole), whole.class_names) == (1, ("unknown",))
 

@@ -174,7 +174,7 @@ def test_reference_sets_are_nested_balanced_and_hold_what_is_stored(ran):
     assert {bytes(image.numpy().tobytes()) for image in stored} == of_the_set
 
 
-def test_pictures_of_a_cell_are_those_that_it_is_evaluated_on(ran):
+def test_images_of_a_cell_are_those_that_it_is_evaluated_on(ran):
     output = ran("alpha")
     (cell,) = output.glob("masked-label-alpha1-*")
     trained = open_job(cell, "cpu")
@@ -360,9 +360,9 @@ def test_no_option_of_a_study_hides_a_setting_of_the_recipe(name):
 
 
 @pytest.mark.slow
-def test_every_study_takes_folders_laid_out_as_imagenet(tmp_path, pictures, here):
+def test_every_study_takes_folders_laid_out_as_imagenet(tmp_path, image_folder, here):
     for part in ("train", "val"):
-        shutil.copytree(pictures, tmp_path / "imagenet" / part)
+        shutil.copytree(image_folder, tmp_path / "imagenet" / part)
     data = ["--data", f"imagenet:{tmp_path / 'imagenet'}", "--data.size", "16"]
     small = ["--limit", "8", "--corruptions", "fog", "--severities", "3", "--data.validation", "0"]
     for name, own in {

@@ -162,7 +162,7 @@ def anchored_cnn() -> killick.Anchored:
     return stir(killick.anchor(small_cnn(), normalize=NORMALIZE, example=torch.rand(2, 3, 16, 16)))
 
 
-def test_training_pictures_are_read_from_their_own_references_each_masked_too():
+def test_training_images_are_read_from_their_own_references_each_masked_too():
     reader, images = FeatureReader(trained_on(anchored_cnn()), 3), some_images([20, 3])
     found = reader.read_training(images)
     n = len(images)
@@ -181,7 +181,7 @@ def test_training_pictures_are_read_from_their_own_references_each_masked_too():
             assert torch.allclose(found[draw, MASKED, number], expected, atol=1e-5)
     assert not torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[1], drawn[2])
-    # Classes alike: the 3 pictures of the second are references about as often as the other 20.
+    # Classes alike: the 3 images of the second are references about as often as the other 20.
     assert 0.3 < (drawn >= 20).double().mean() < 0.7
 
 
@@ -194,7 +194,7 @@ def test_features_are_the_same_again_and_others_with_another_seed():
     assert not torch.allclose(first, other)
 
 
-def test_test_pictures_are_all_seen_from_the_same_references_of_the_training_set():
+def test_test_images_are_all_seen_from_the_same_references_of_the_training_set():
     reader, images = FeatureReader(trained_on(anchored_cnn()), 4), some_images([300, 300])
     references = reader.choose_references(images)
     chosen = {each.numpy().tobytes() for each in references}
@@ -258,7 +258,7 @@ def test_a_probe_is_the_logistic_regression_of_another_library(decay):
 
 
 def with_masked(draws: int = 2) -> tuple[Tensor, Tensor]:
-    """Features whose masked kind, and each draw, are the same pictures in another order.
+    """Features whose masked kind, and each draw, are the same images in another order.
 
     So all have the same mean and spread.
     """
@@ -311,7 +311,7 @@ def test_masked_towards_uniform_in_every_step_nothing_is_learnt():
     assert weight_of(features, labels, alpha=1.0, target="label").abs().max() > 0.1
 
 
-def test_every_draw_is_seen_and_each_picture_draws_for_itself():
+def test_every_draw_is_seen_and_each_image_draws_for_itself():
     features, labels = with_masked(3)
     found = weight_of(features, labels, alpha=0.0)
     for draw in range(3):
@@ -319,7 +319,7 @@ def test_every_draw_is_seen_and_each_picture_draws_for_itself():
         assert not torch.allclose(found, weight_of(alone, labels, alpha=0.0), atol=1e-2)
 
 
-def test_all_arms_see_the_same_pictures_in_the_same_batches():
+def test_all_arms_see_the_same_images_in_the_same_batches():
     features, labels = blobs()
     state = torch.get_rng_state()
     plain = weight_of(features, labels)
@@ -330,7 +330,7 @@ def test_all_arms_see_the_same_pictures_in_the_same_batches():
     assert torch.equal(weight_of(features, labels), plain)
 
 
-def test_a_feature_that_never_changes_does_no_harm_and_fewer_pictures_than_a_batch_are_one():
+def test_a_feature_that_never_changes_does_no_harm_and_fewer_images_than_a_batch_are_one():
     features, labels = blobs(10)
     features[..., 0] = 7.0
     probe = fit_probe(features, labels, 3, 3.0, replace(SETTINGS, batch=64))
@@ -348,7 +348,7 @@ def test_features_are_standardized_by_the_unmasked_training_ones():
 
 
 def chosen_among(monkeypatch, logits_of: dict[float, Tensor], labels: Tensor) -> float:
-    """The rate that is chosen where each gives these logits to the pictures held back."""
+    """The rate that is chosen where each gives these logits to the images held back."""
     fitted = []
 
     def fit(features, own, classes, rate, settings):
@@ -364,7 +364,7 @@ def chosen_among(monkeypatch, logits_of: dict[float, Tensor], labels: Tensor) ->
     return rate
 
 
-def test_the_rate_is_the_best_on_pictures_held_back_then_the_least_surprised(monkeypatch):
+def test_the_rate_is_the_best_on_images_held_back_then_the_least_surprised(monkeypatch):
     labels = torch.arange(20) % 2
     right = torch.stack([1.0 - labels, labels], 1)
     assert chosen_among(monkeypatch, {1.0: -right, 2.0: right, 3.0: -right}, labels) == 2.0
@@ -377,7 +377,7 @@ def test_the_rate_is_the_best_on_pictures_held_back_then_the_least_surprised(mon
         chosen_among(monkeypatch, {1.0: broken, 2.0: broken}, labels)
 
 
-def test_the_rate_is_chosen_without_a_look_at_held_back_pictures_in_training():
+def test_the_rate_is_chosen_without_a_look_at_held_back_images_in_training():
     features, labels = blobs(100)
     assert choose_rate(features, labels, 3, [1e-9, 3.0], SETTINGS) == 3.0
     assert choose_rate(features, labels, 3, [1e30, 3.0], SETTINGS) == 3.0

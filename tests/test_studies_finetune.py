@@ -188,24 +188,26 @@ def test_a_greedy_soup_takes_up_what_is_as_good():
     assert average_greedily(models, samples(), lambda model: 0.5)[1] == [0, 1]
 
 
-def test_samples_are_the_first_of_training_with_the_references_it_draws_from(pictures):
-    recipe = small(pictures, data__workers=0)
+def test_samples_are_the_first_of_training_with_the_references_it_draws_from(image_folder):
+    recipe = small(image_folder, data__workers=0)
     found = take_samples(recipe, torch.device("cpu"))
     assert [len(batch) for batch in found.batches] == [4, 4, 4, 4]
     assert found.batches[0].dtype == torch.uint8
     assert not torch.equal(found.batches[0], found.batches[1])
     assert len(found.pool) == 16
-    own = small(pictures, data__workers=0, protocol__references="batch", batch=8, accumulate=2)
+    own = small(image_folder, data__workers=0, protocol__references="batch", batch=8, accumulate=2)
     again = take_samples(own, torch.device("cpu"))
     assert again.pool is None
     assert [len(batch) for batch in again.batches] == [4, 4, 4, 4]
-    none = take_samples(small(pictures, protocol__name="standard"), torch.device("cpu"))
+    none = take_samples(small(image_folder, protocol__name="standard"), torch.device("cpu"))
     assert none.pool is None
 
 
-def test_a_greedy_soup_needs_validation_pictures_and_never_sees_the_test_set(pictures, monkeypatch):
+def test_a_greedy_soup_needs_validation_images_and_never_sees_the_test_set(
+    image_folder, monkeypatch
+):
     model = anchored_model()
-    recipe = small(pictures, data__workers=0)
+    recipe = small(image_folder, data__workers=0)
     with pytest.raises(DataError, match="--data.validation"):
         _validation_accuracy(TrainedJob(model, recipe, torch.device("cpu")))
     held = replace(recipe, data=replace(recipe.data, validation=4))

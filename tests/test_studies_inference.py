@@ -112,7 +112,7 @@ def test_one_reference_and_the_mean_of_several_are_those_of_a_slow_loop(job, rec
             assert find(records, metric=WORST, **known) == right.min()
 
 
-def test_the_mean_image_is_that_of_all_training_pictures(job, records):
+def test_the_mean_image_is_that_of_all_training_images(job, records):
     trained, images, labels, ways = set_up(job)
     train_images = trained.parts.train.images()
     assert len(train_images) == 40
@@ -178,7 +178,7 @@ def test_accuracy_is_that_of_evaluate_with_the_same_stored_reference(job, record
         assert find(records, **known) == pytest.approx(value)
 
 
-def test_draws_are_different_training_pictures_and_the_same_for_arms_of_a_seed(job, tmp_path):
+def test_draws_are_different_training_images_and_the_same_for_arms_of_a_seed(job, tmp_path):
     trained, *_, ways = set_up(job)
     pool = {each.numpy().tobytes() for each in trained.parts.train.images()}
     drawn = [[each.numpy().tobytes() for each in draw] for draw in ways.draws]
@@ -219,7 +219,7 @@ def test_the_bank_holds_residuals_with_the_transforms_of_training(flip, tmp_path
 
 
 @pytest.mark.parametrize("change", [{"augment.erase": 1.0}, {"augment.mixup": 1.0}])
-def test_residuals_of_training_within_the_batch_are_between_augmented_pictures(change, tmp_path):
+def test_residuals_of_training_within_the_batch_are_between_augmented_images(change, tmp_path):
     settings = {"protocol.references": "batch", "augment.crop": "none", "augment.flip": False}
     settings |= {"epochs": 1, **change}
     trained = open_job(trained_with(tmp_path / "run", **settings), CPU)
@@ -230,7 +230,7 @@ def test_residuals_of_training_within_the_batch_are_between_augmented_pictures(c
     assert bool((torch.cdist(bank, plain).amin(1) > 1e-2).all())
 
 
-def test_seconds_are_for_1000_pictures_and_the_best_of_the_turns(job, monkeypatch):
+def test_seconds_are_for_1000_images_and_the_best_of_the_turns(job, monkeypatch):
     trained, images, _, ways = set_up(job)
     clock, shown, predict = iter(range(10_000)), [], measuring.predict
     monkeypatch.setattr(measuring.time, "perf_counter", lambda: next(clock) ** 2)

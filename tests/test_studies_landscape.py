@@ -355,7 +355,7 @@ def test_points_go_outwards_from_the_exact_center_and_none_is_left_out(half, spa
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(50, 1), (360, 1), (700, 2)])
-def test_few_pictures_are_shared_out_evenly(runs, monkeypatch, count, rounds):
+def test_few_images_are_shared_out_evenly(runs, monkeypatch, count, rounds):
     trained = open_job(runs["standard"], "cpu")
     taken: list[tuple[str, int, int]] = []
 
@@ -378,7 +378,7 @@ def test_few_pictures_are_shared_out_evenly(runs, monkeypatch, count, rounds):
     assert max(images.count(each) for each in set(images)) == rounds
 
 
-def test_all_pictures_are_those_of_the_evaluation(runs):
+def test_all_images_are_those_of_the_evaluation(runs):
     trained = open_job(runs["standard"], "cpu")
     images, labels = gather_images(trained, ["fog", "gaussian_noise"], [2], None)
     clean, wanted = trained.load_test()
@@ -387,7 +387,7 @@ def test_all_pictures_are_those_of_the_evaluation(runs):
     assert torch.equal(labels, wanted.repeat(2))
 
 
-def test_statistics_come_from_unmasked_pairs_of_training_pictures(runs):
+def test_statistics_come_from_unmasked_pairs_of_training_images(runs):
     trained = open_job(runs["masked"], "cpu")
     (batch,) = gather_inputs(trained, 60)
     images, references = batch
@@ -488,7 +488,7 @@ def test_an_interrupted_plane_goes_on_and_gives_the_same_records(runs, tmp_path,
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
-def test_accuracy_does_not_depend_on_how_pictures_are_batched(runs):
+def test_accuracy_does_not_depend_on_how_images_are_batched(runs):
     trained = open_job(runs["masked"], "cpu")
     images, labels = trained.load_test(230)  # two whole batches and a part
     with torch.no_grad():

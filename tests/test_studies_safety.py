@@ -36,11 +36,11 @@ def smoke(folder):
 
 
 @pytest.fixture(scope="module")
-def shifted(tmp_path_factory, pictures):
+def shifted(tmp_path_factory, image_folder):
     """With the paper's OOD sets by name, and two shifted ones."""
     evaluation = {
         "suites": ("clean", "corruptions", "calibration", "ood", "shift"),
-        "ood": {name: f"pictures:{pictures}" for name in ("iSUN", "Textures", "Places365")},
+        "ood": {name: f"images:{image_folder}" for name in ("iSUN", "Textures", "Places365")},
         "shift": {"again": "shapes", "more": "shapes"},
         "corruptions": ("fog",),
         "severities": (3,),

@@ -25,8 +25,8 @@ from killick.training.training_data import sets_of
 @pytest.mark.parametrize(
     "protocol", ["standard", pytest.param("anchored", marks=pytest.mark.slow), "masked"]
 )
-def test_a_run_learns_and_leaves_all_it_should(pictures, tmp_path, protocol):
-    recipe = small(pictures, protocol__name=protocol, epochs=30)
+def test_a_run_learns_and_leaves_all_it_should(image_folder, tmp_path, protocol):
+    recipe = small(image_folder, protocol__name=protocol, epochs=30)
     outcome = train(recipe, tmp_path / "run", quiet=True)
     run = tmp_path / "run"
     names = {path.name for path in run.iterdir()}
@@ -39,7 +39,7 @@ def test_a_run_learns_and_leaves_all_it_should(pictures, tmp_path, protocol):
     assert len(losses) == 30 * 4
     assert sum(losses[-8:]) < 0.8 * sum(losses[:8])
     (top1,) = [row["value"] for row in outcome.rows if row["metric"] == "top1"]
-    assert top1 >= 0.75  # of 4 test pictures
+    assert top1 >= 0.75  # of 4 test images
     model = killick.load(run / "model")
     assert isinstance(model, killick.Standard if protocol == "standard" else killick.Anchored)
     assert model.class_names == ("class0", "class1", "class2", "class3")
@@ -48,20 +48,20 @@ def test_a_run_learns_and_leaves_all_it_should(pictures, tmp_path, protocol):
     assert environment["versions"]["killick"] == killick.__version__
 
 
-def test_a_batch_that_cannot_be_cut_is_refused(pictures, tmp_path):
+def test_a_batch_that_cannot_be_cut_is_refused(image_folder, tmp_path):
     with pytest.raises(OptionError, match=r"1 process\(es\) times 3 pass\(es\)"):
-        train(small(pictures, accumulate=3), tmp_path / "run", quiet=True)
+        train(small(image_folder, accumulate=3), tmp_path / "run", quiet=True)
 
 
-def test_a_set_smaller_than_a_batch_is_one_batch(pictures, tmp_path):
-    train(small(pictures, batch=1000), tmp_path / "run", quiet=True)
+def test_a_set_smaller_than_a_batch_is_one_batch(image_folder, tmp_path):
+    train(small(image_folder, batch=1000), tmp_path / "run", quiet=True)
     assert len(losses_of(tmp_path / "run")) == 3
 
 
-def test_day_0_predicts_as_the_source_did(pictures, tmp_path, capsys):
-    standard = small(pictures, protocol__name="standard", data__validation=4, epochs=6)
+def test_day_0_predicts_as_the_source_did(image_folder, tmp_path, capsys):
+    standard = small(image_folder, protocol__name="standard", data__validation=4, epochs=6)
     train(standard, tmp_path / "source", quiet=True)
-    masked = small(pictures, data__validation=4, epochs=1)
+    masked = small(image_folder, data__validation=4, epochs=1)
     train(masked, tmp_path / "tuned", start=tmp_path / "source")
     told = capsys.readouterr().out
     (entry,) = [
@@ -82,8 +82,8 @@ def test_day_0_predicts_as_the_source_did(pictures, tmp_path, capsys):
         *(pytest.param(k, marks=pytest.mark.slow) for k in ("state_dict", "model")),
     ],
 )
-def test_a_run_starts_from_any_saved_form(pictures, tmp_path, kind):
-    train(small(pictures, protocol__name="standard", epochs=4), tmp_path / "run", quiet=True)
+def test_a_run_starts_from_any_saved_form(image_folder, tmp_path, kind):
+    train(small(image_folder, protocol__name="standard", epochs=4), tmp_path / "run", quiet=True)
     net = killick.load(tmp_path / "run" / "model").net
     path = {
         "safetensors": tmp_path / "net.safetensors",
@@ -99,20 +99,25 @@ def test_a_run_starts_from_any_saved_form(pictures, tmp_path, kind):
     elif kind == "wrapped":
         state = {f"module.{name}": weight for name, weight in net.state_dict().items()}
         torch.save({"epoch": 3, "state_dict": state}, path)
-    train(small(pictures, epochs=1, data__validation=4), tmp_path / "tuned", start=path, quiet=True)
+    train(
+        small(image_folder, epochs=1, data__validation=4),
+        tmp_path / "tuned",
+        start=path,
+        quiet=True,
+    )
     entry = read_metrics(tmp_path / "tuned" / "metrics.jsonl")[0]
     assert entry["kind"] == "day 0"
     assert entry["accuracy"] == entry["source_accuracy"] >= 0.75  # chance is 0.25
 
 
-def test_weights_that_do_not_fit_are_refused_by_name(pictures, tmp_path):
+def test_weights_that_do_not_fit_are_refused_by_name(image_folder, tmp_path):
     torch.save(killick.nets.resnet_small(num_classes=7).state_dict(), tmp_path / "seven.pt")
-    recipe = small(pictures)
+    recipe = small(image_folder)
     with pytest.raises(
         CheckpointError, match=r"'fc.weight' has the shape \(7, 64\), not \(4, 64\)"
     ):
         train(recipe, tmp_path / "a", start=tmp_path / "seven.pt", quiet=True)
-    fresh = small(pictures, network__new_head=True, epochs=1)
+    fresh = small(image_folder, network__new_head=True, epochs=1)
     assert train(fresh, tmp_path / "b", start=tmp_path / "seven.pt", quiet=True).finished
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "other.pt")
     with pytest.raises(CheckpointError, match="has no 'conv1.weight'.*Say which network"):
@@ -124,10 +129,10 @@ def test_weights_that_do_not_fit_are_refused_by_name(pictures, tmp_path):
         train(recipe, tmp_path / "e", start=tmp_path / "text.pt", quiet=True)
 
 
-def test_a_start_with_other_classes_is_refused(pictures, tmp_path):
-    train(small(pictures, epochs=1), tmp_path / "run", quiet=True)
+def test_a_start_with_other_classes_is_refused(image_folder, tmp_path):
+    train(small(image_folder, epochs=1), tmp_path / "run", quiet=True)
     other = tmp_path / "other"
-    shutil.copytree(pictures, other)
+    shutil.copytree(image_folder, other)
     (other / "class0").rename(other / "klass0")
     with pytest.raises(OptionError, match="'class0' there is 'class1' in the data"):
         train(small(other), tmp_path / "tuned", start=tmp_path / "run", quiet=True)
@@ -135,17 +140,17 @@ def test_a_start_with_other_classes_is_refused(pictures, tmp_path):
         OptionError, match="anchored model cannot be trained with the protocol standard"
     ):
         train(
-            small(pictures, protocol__name="standard"),
+            small(image_folder, protocol__name="standard"),
             tmp_path / "tuned2",
             start=tmp_path / "run",
             quiet=True,
         )
 
 
-def test_a_run_with_other_classes_gets_a_new_head(pictures, tmp_path):
-    train(small(pictures, protocol__name="standard", epochs=1), tmp_path / "run", quiet=True)
+def test_a_run_with_other_classes_gets_a_new_head(image_folder, tmp_path):
+    train(small(image_folder, protocol__name="standard", epochs=1), tmp_path / "run", quiet=True)
     other = tmp_path / "other"
-    shutil.copytree(pictures, other)
+    shutil.copytree(image_folder, other)
     shutil.rmtree(other / "class3")
     with pytest.raises(OptionError, match=r"have 3 classes.* 4. .*--network.new_head true"):
         train(small(other), tmp_path / "a", start=tmp_path / "run", quiet=True)
@@ -153,40 +158,40 @@ def test_a_run_with_other_classes_gets_a_new_head(pictures, tmp_path):
     fresh = small(other, network__new_head=True, epochs=1)
     outcome = train(fresh, tmp_path / "b", start=tmp_path / "run", quiet=True)
     assert outcome.model.class_names == ("class0", "class1", "class2")
-    train(small(pictures, epochs=1), tmp_path / "pair", quiet=True)
+    train(small(image_folder, epochs=1), tmp_path / "pair", quiet=True)
     for asked in (False, True):
         recipe = small(other, network__new_head=asked, epochs=1)
         with pytest.raises(OptionError, match="A standard model made by name"):
             train(recipe, tmp_path / "c", start=tmp_path / "pair", quiet=True)
 
 
-def test_bare_weights_of_timm_are_normalized_as_timm_says(pictures, tmp_path):
+def test_bare_weights_of_timm_are_normalized_as_timm_says(image_folder, tmp_path):
     net = killick.nets.create("timm:resnet10t", num_classes=4)
     torch.save(net.state_dict(), tmp_path / "net.pt")
-    recipe = small(pictures, network__name="timm:resnet10t", epochs=1)
+    recipe = small(image_folder, network__name="timm:resnet10t", epochs=1)
     train(recipe, tmp_path / "run", start=tmp_path / "net.pt", quiet=True)
     model = killick.load(tmp_path / "run")  # a run folder will do
     assert model.normalize.mean == tuple(net.pretrained_cfg["mean"])
     assert recipe_of(tmp_path / "run").data.std == list(net.pretrained_cfg["std"])
 
 
-def test_before_the_first_update_of_the_average_the_model_is_what_counts(pictures, tmp_path):
-    recipe = small(pictures, average__decay=0.9, average__every=100)
+def test_before_the_first_update_of_the_average_the_model_is_what_counts(image_folder, tmp_path):
+    recipe = small(image_folder, average__decay=0.9, average__every=100)
     train(recipe, tmp_path / "averaged", quiet=True)
-    train(small(pictures), tmp_path / "plain", quiet=True)
+    train(small(image_folder), tmp_path / "plain", quiet=True)
     assert_same(weights_of(tmp_path / "averaged"), weights_of(tmp_path / "plain"))
 
 
-def test_a_start_at_another_size_is_saved_at_the_new_one(pictures, tmp_path):
-    train(small(pictures, epochs=1), tmp_path / "run", quiet=True)
-    larger = small(pictures, epochs=1, data__size=24)
+def test_a_start_at_another_size_is_saved_at_the_new_one(image_folder, tmp_path):
+    train(small(image_folder, epochs=1), tmp_path / "run", quiet=True)
+    larger = small(image_folder, epochs=1, data__size=24)
     train(larger, tmp_path / "larger", start=tmp_path / "run", quiet=True)
     model = killick.load(tmp_path / "larger")
     assert model.image_shape == (3, 24, 24)
     assert model(torch.zeros(2, 3, 24, 24, dtype=torch.uint8)).shape == (2, 4)
 
 
-def test_the_test_set_is_looked_at_once(pictures, tmp_path, monkeypatch):
+def test_the_test_set_is_looked_at_once(image_folder, tmp_path, monkeypatch):
     judged = []
 
     def counted(model, held, *arguments, **options):
@@ -195,37 +200,37 @@ def test_the_test_set_is_looked_at_once(pictures, tmp_path, monkeypatch):
 
     validate = loop.validate
     monkeypatch.setattr(loop, "validate", counted)
-    train(small(pictures, data__validation=4), tmp_path / "run", quiet=True)
+    train(small(image_folder, data__validation=4), tmp_path / "run", quiet=True)
     test = [name for name in judged if "validation" not in name]
     assert len(judged) == 3 + 1
     assert len(test) == 1
     assert judged[-1] == test[0]
 
 
-def test_validation_and_limit_are_cut_from_the_training_set(pictures):
-    parts = sets_of(small(pictures, data__validation=0.25, data__limit=8))
+def test_validation_and_limit_are_cut_from_the_training_set(image_folder):
+    parts = sets_of(small(image_folder, data__validation=0.25, data__limit=8))
     assert (len(parts.train), len(parts.validation), len(parts.test)) == (8, 4, 4)
     rows = [set(part.rows.tolist()) for part in (parts.train, parts.validation, parts.test)]
     assert not rows[0] & rows[1]
     assert not rows[0] & rows[2]
     assert not rows[1] & rows[2]
     assert parts.train.labels.bincount().tolist() == [2, 2, 2, 2]
-    last = sets_of(small(pictures, data__validation=5, data__validation_from="last"))
-    assert last.validation.rows.tolist() == sets_of(small(pictures)).train.rows[-5:].tolist()
+    last = sets_of(small(image_folder, data__validation=5, data__validation_from="last"))
+    assert last.validation.rows.tolist() == sets_of(small(image_folder)).train.rows[-5:].tolist()
 
 
-def test_noise_is_in_the_training_labels_alone(pictures):
-    noisy = sets_of(small(pictures, data__label_noise=0.5, data__validation=4))
-    clean = sets_of(small(pictures, data__validation=4))
+def test_noise_is_in_the_training_labels_alone(image_folder):
+    noisy = sets_of(small(image_folder, data__label_noise=0.5, data__validation=4))
+    clean = sets_of(small(image_folder, data__validation=4))
     assert int((noisy.train.labels != clean.train.labels).sum()) == 6
     assert torch.equal(noisy.validation.labels, clean.validation.labels)
     assert torch.equal(noisy.test.labels, clean.test.labels)
 
 
-def test_streamed_and_resident_runs_are_the_same(pictures, tmp_path):
+def test_streamed_and_resident_runs_are_the_same(image_folder, tmp_path):
     for resident in ("always", "never"):
         recipe = small(
-            pictures,
+            image_folder,
             augment={"crop": "none"},
             data__resident=resident,
             data__workers=0,
@@ -237,16 +242,16 @@ def test_streamed_and_resident_runs_are_the_same(pictures, tmp_path):
     assert_same(weights_of(tmp_path / "always"), weights_of(tmp_path / "never"))
 
 
-def test_what_cannot_stream_or_stay_is_refused(pictures, tmp_path):
+def test_what_cannot_stream_or_stay_is_refused(image_folder, tmp_path):
     with pytest.raises(OptionError, match="streams, so protocol.reference_set"):
-        train(small(pictures, data__resident="never"), tmp_path / "a", quiet=True)
-    recipe = small(pictures, data__resident="always", augment__policy="augmix")
+        train(small(image_folder, data__resident="never"), tmp_path / "a", quiet=True)
+    recipe = small(image_folder, data__resident="always", augment__policy="augmix")
     with pytest.raises(OptionError, match="data.resident: always is not possible"):
         train(recipe, tmp_path / "b", quiet=True)
     with pytest.raises(OptionError, match="reference_set: at most the 16"):
-        train(small(pictures, protocol__reference_set=99), tmp_path / "c", quiet=True)
+        train(small(image_folder, protocol__reference_set=99), tmp_path / "c", quiet=True)
     recipe = small(
-        pictures,
+        image_folder,
         augment__policy="pixmix",
         augment__mixing_set=str(tmp_path / "none"),
         protocol__references="batch",
@@ -266,7 +271,7 @@ def test_what_cannot_stream_or_stay_is_refused(pictures, tmp_path):
     ids=["plain", "passes", "left out", "one step"],
 )
 def test_alpha_moves_over_all_steps_of_a_run_and_rows_have_its_mean(
-    pictures, tmp_path, monkeypatch, changes, steps
+    image_folder, tmp_path, monkeypatch, changes, steps
 ):
     seen, draw = {}, ReferenceSampler.draw
 
@@ -277,7 +282,7 @@ def test_alpha_moves_over_all_steps_of_a_run_and_rows_have_its_mean(
 
     monkeypatch.setattr(ReferenceSampler, "draw", watched)
     moving = {"protocol__alpha": 0.0, "protocol__alpha_end": 1.0, "epochs": 2}
-    outcome = train(small(pictures, **(moving | changes)), tmp_path / "run", quiet=True)
+    outcome = train(small(image_folder, **(moving | changes)), tmp_path / "run", quiet=True)
     numbers = torch.arange(steps)
     chance = uniform(sample_keys(0, numbers, torch.zeros_like(numbers)), Stream.MASK)
     assert seen == dict(enumerate((chance < numbers / max(1, steps - 1)).tolist()))
@@ -288,18 +293,18 @@ def test_alpha_moves_over_all_steps_of_a_run_and_rows_have_its_mean(
 @pytest.mark.parametrize(
     ("changes", "alpha"), [({"every": 4}, 0.25), ({"name": "anchored", "alpha_end": 1.0}, "")]
 )
-def test_rows_say_how_often_was_masked_if_at_all(pictures, tmp_path, changes, alpha):
+def test_rows_say_how_often_was_masked_if_at_all(image_folder, tmp_path, changes, alpha):
     settings = {f"protocol__{name}": value for name, value in changes.items()}
-    outcome = train(small(pictures, epochs=1, **settings), tmp_path / "run", quiet=True)
+    outcome = train(small(image_folder, epochs=1, **settings), tmp_path / "run", quiet=True)
     assert [row["alpha"] for row in outcome.rows] == [alpha, alpha]
 
 
 def test_statistics_of_batchnorm_stay_as_training_left_them_only_where_that_is_asked(
-    pictures, tmp_path
+    image_folder, tmp_path
 ):
     left, saved = {}, {}
     for kind in ("running", "settled"):
-        train(small(pictures, protocol__batchnorm=kind), tmp_path / kind, quiet=True)
+        train(small(image_folder, protocol__batchnorm=kind), tmp_path / kind, quiet=True)
         left[kind] = load_checkpoint(tmp_path / kind)[0]["model"]
         saved[kind] = weights_of(tmp_path / kind)
     assert_same(left["running"], left["settled"])  # training is the same
@@ -311,9 +316,9 @@ def test_statistics_of_batchnorm_stay_as_training_left_them_only_where_that_is_a
 
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_a_model_with_statistics_as_training_left_them_predicts_the_same_when_it_is_loaded(
-    pictures, tmp_path, decay
+    image_folder, tmp_path, decay
 ):
-    recipe = small(pictures, protocol__batchnorm="running", average__decay=decay)
+    recipe = small(image_folder, protocol__batchnorm="running", average__decay=decay)
     model = train(recipe, tmp_path / "run", quiet=True).model
     images = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
     before = model(images)
@@ -323,13 +328,13 @@ def test_a_model_with_statistics_as_training_left_them_predicts_the_same_when_it
     assert load_checkpoint(tmp_path / "run")[0]["recent"] is None
 
 
-def test_training_leaves_the_global_randomness_alone(pictures, tmp_path):
+def test_training_leaves_the_global_randomness_alone(image_folder, tmp_path):
     before = torch.random.get_rng_state()
-    train(small(pictures, epochs=1, **EVERYTHING), tmp_path / "run", quiet=True)
+    train(small(image_folder, epochs=1, **EVERYTHING), tmp_path / "run", quiet=True)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_every_step_has_a_dropout_of_its_own(pictures, tmp_path, monkeypatch):
+def test_every_step_has_a_dropout_of_its_own(image_folder, tmp_path, monkeypatch):
     seeds, take = [], loop.TrainingRun.take_step
 
     def watched(run):
@@ -338,23 +343,23 @@ def test_every_step_has_a_dropout_of_its_own(pictures, tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop.TrainingRun, "take_step", watched)
     for name in ("a", "b"):
-        train(small(pictures, epochs=2), tmp_path / name, quiet=True)
+        train(small(image_folder, epochs=2), tmp_path / name, quiet=True)
     assert len(set(seeds)) == 8  # of 2 runs of 8 steps
     assert seeds[:8] == seeds[8:]
 
 
-def test_the_seed_decides_everything(pictures, tmp_path):
+def test_the_seed_decides_everything(image_folder, tmp_path):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(small(pictures, epochs=1, seed=seed), tmp_path / name, quiet=True)
+        train(small(image_folder, epochs=1, seed=seed), tmp_path / name, quiet=True)
     assert_same(weights_of(tmp_path / "a"), weights_of(tmp_path / "b"))
     a, c = weights_of(tmp_path / "a"), weights_of(tmp_path / "c")
     assert not torch.equal(a["net.fc.weight"], c["net.fc.weight"])
 
 
 @pytest.mark.slow
-def test_compiled_training_equals_eager(pictures, tmp_path):
+def test_compiled_training_equals_eager(image_folder, tmp_path):
     for execution in ("eager", "compiled"):
-        recipe = small(pictures, epochs=1, execution=execution, augment__mixup=0.2)
+        recipe = small(image_folder, epochs=1, execution=execution, augment__mixup=0.2)
         train(recipe, tmp_path / execution, quiet=True)
     eager, compiled = (torch.tensor(losses_of(tmp_path / e)) for e in ("eager", "compiled"))
     assert torch.allclose(eager, compiled, atol=1e-4, rtol=1e-4)
@@ -362,7 +367,7 @@ def test_compiled_training_equals_eager(pictures, tmp_path):
 
 @pytest.mark.slow
 def test_arms_and_seeds_in_one_process_are_all_compiled_and_seeds_once(
-    pictures, tmp_path, monkeypatch
+    image_folder, tmp_path, monkeypatch
 ):
     from torch._dynamo.utils import counters
 
@@ -375,7 +380,9 @@ def test_arms_and_seeds_in_one_process_are_all_compiled_and_seeds_once(
     shares = [0.1 * number for number in range(1, 11)]  # more than torch allows by itself
     for number, (alpha, seed) in enumerate([*((a, 0) for a in shares), (0.1, 1), (0.2, 2)]):
         counters.clear()
-        recipe = small(pictures, epochs=1, execution="compiled", protocol__alpha=alpha, seed=seed)
+        recipe = small(
+            image_folder, epochs=1, execution="compiled", protocol__alpha=alpha, seed=seed
+        )
         train(recipe, tmp_path / str(number), quiet=True)
         made.append(counters["frames"]["total"])
         assert counters["frames"]["ok"] == made[-1], "something was left uncompiled"
@@ -387,12 +394,12 @@ def test_arms_and_seeds_in_one_process_are_all_compiled_and_seeds_once(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("resident", ["auto", "never"])
-def test_a_damaged_picture_is_told_by_name_in_one_line(pictures, tmp_path, workers, resident):
-    shutil.copytree(pictures, tmp_path / "pictures")
-    for damaged in (tmp_path / "pictures").glob("*/*.png"):  # whichever is read first
+def test_a_damaged_image_is_told_by_name_in_one_line(image_folder, tmp_path, workers, resident):
+    shutil.copytree(image_folder, tmp_path / "images")
+    for damaged in (tmp_path / "images").glob("*/*.png"):  # whichever is read first
         damaged.write_bytes(damaged.read_bytes()[:200])
     recipe = small(
-        tmp_path / "pictures",
+        tmp_path / "images",
         data__workers=workers,
         data__resident=resident,
         protocol__name="standard",  # nothing is read but by the workers
@@ -409,12 +416,12 @@ def test_a_damaged_picture_is_told_by_name_in_one_line(pictures, tmp_path, worke
         *("augmix", "pixmix", "pixmix from a folder"),
     ],
 )
-def test_every_policy_trains(pictures, tmp_path, policy):
+def test_every_policy_trains(image_folder, tmp_path, policy):
     name, _, folder = policy.partition(" ")
     recipe = small(
-        pictures,
+        image_folder,
         augment__policy=name,
-        augment__mixing_set=str(pictures) if folder else None,
+        augment__mixing_set=str(image_folder) if folder else None,
         protocol__references="batch",
         data__workers=0,
         epochs=1,
@@ -422,7 +429,7 @@ def test_every_policy_trains(pictures, tmp_path, policy):
     assert train(recipe, tmp_path / "run", quiet=True).finished
 
 
-SMALL = {  # the same networks on smaller pictures: a tenth of the time
+SMALL = {  # the same networks on smaller images: a tenth of the time
     "imagenet-swinv2-t": {"data.size": 64},
     "imagenet-swinv2-s": {"data.size": 64},
     "imagenet-swinv2-b": {"data.size": 64},
@@ -456,20 +463,20 @@ IN_DEFAULT_RUN = ("shapes-small", "cifar10-resnet18", "finetune", "imagenet-swin
         for name in sorted(shipped())
     ],
 )
-def test_every_shipped_recipe_works(pictures, tmp_path, monkeypatch, name):
-    runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, SMALL.get(name, {}))
+def test_every_shipped_recipe_works(image_folder, tmp_path, monkeypatch, name):
+    runs_saves_resumes_and_evaluates(image_folder, tmp_path, monkeypatch, name, SMALL.get(name, {}))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SMALL))
-def test_the_imagenet_recipes_work_at_their_own_size(pictures, tmp_path, monkeypatch, name):
-    runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, {})
+def test_the_imagenet_recipes_work_at_their_own_size(image_folder, tmp_path, monkeypatch, name):
+    runs_saves_resumes_and_evaluates(image_folder, tmp_path, monkeypatch, name, {})
 
 
-def runs_saves_resumes_and_evaluates(pictures, tmp_path, monkeypatch, name, changes):
+def runs_saves_resumes_and_evaluates(image_folder, tmp_path, monkeypatch, name, changes):
     batch = 2 if name.startswith("imagenet") else 4
     overrides = {
-        "data.name": f"imagefolder:{pictures}",
+        "data.name": f"imagefolder:{image_folder}",
         "data.validation": 4,
         "data.limit": 3 * batch,
         "data.workers": 0,

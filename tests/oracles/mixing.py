@@ -1,4 +1,4 @@
-"""What `killick.data.mixing` should make of two pictures, number by number in float64."""
+"""What `killick.data.mixing` should make of two images, number by number in float64."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ Box = tuple[int, int, int, int]
 
 
 def blend(own: Array, other: Array, share: float) -> Array:
-    """Mixup: `share` of a picture's own pixels and the rest of the other's, not rounded."""
+    """Mixup: `share` of an image's own pixels and the rest of the other's, not rounded."""
     mixed = np.empty(own.shape)
     for place in np.ndindex(own.shape):
         mixed[place] = share * float(own[place]) + (1 - share) * float(other[place])
@@ -21,10 +21,10 @@ def cutting_box(share: float, place: Sequence[float], height: int, width: int) -
     """Top, left, bottom and right of CutMix's box, by its paper: around a centre, cut off at edges.
 
     Args:
-        share: What would stay of the picture, were the box wholly inside.
+        share: What would stay of the image, were the box wholly inside.
         place: Of the centre, in [0, 1).
-        height: Of the picture.
-        width: Of the picture.
+        height: Of the image.
+        width: Of the image.
     """
     y, x = math.floor(place[0] * height), math.floor(place[1] * width)
     tall = math.floor(0.5 * height * math.sqrt(1 - share))
@@ -33,7 +33,7 @@ def cutting_box(share: float, place: Sequence[float], height: int, width: int) -
 
 
 def paste(own: Array, other: Array, box: Box) -> tuple[Array, float]:
-    """CutMix: the other's pixels inside the box, and the share of the picture that stayed."""
+    """CutMix: the other's pixels inside the box, and the share of the image that stayed."""
     top, left, bottom, right = box
     mixed, stayed = own.copy(), 0
     for y in range(own.shape[1]):

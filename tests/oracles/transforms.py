@@ -1,4 +1,4 @@
-"""What `killick.data.transforms` should make, one picture and one pixel at a time."""
+"""What `killick.data.transforms` should make, one image and one pixel at a time."""
 
 import math
 
@@ -10,11 +10,11 @@ Box = tuple[int, int, int, int]
 
 
 def move(
-    picture: Tensor, padding: int, top: int, left: int, flip: bool, flip_vertically: bool
+    image: Tensor, padding: int, top: int, left: int, flip: bool, flip_vertically: bool
 ) -> Tensor:
-    """A picture `(3, height, width)` padded, cropped at (top, left) and flipped by torchvision."""
-    height, width = picture.shape[1:]
-    padded = functional.pad(picture, [padding] * 4)
+    """An image `(3, height, width)` padded, cropped at (top, left) and flipped by torchvision."""
+    height, width = image.shape[1:]
+    padded = functional.pad(image, [padding] * 4)
     moved: Tensor = functional.crop(padded, top + padding, left + padding, height, width)
     if flip:
         moved = functional.horizontal_flip(moved)
@@ -31,8 +31,8 @@ def erasing_box(
     Args:
         shapes: For each try the numbers that area and ratio are made of.
         place: The numbers that top and left are made of.
-        height: Of the picture.
-        width: Of the picture.
+        height: Of the image.
+        width: Of the image.
     """
     for for_area, for_ratio in shapes:
         area = height * width * (0.02 + (0.33 - 0.02) * for_area)
@@ -44,9 +44,9 @@ def erasing_box(
     return None
 
 
-def paint(picture: Tensor, box: Box | None, colour: list[int]) -> Tensor:
-    """The picture `(3, height, width)` with the box in that colour."""
-    painted = picture.clone()
+def paint(image: Tensor, box: Box | None, colour: list[int]) -> Tensor:
+    """The image `(3, height, width)` with the box in that colour."""
+    painted = image.clone()
     if box is not None:
         top, left, tall, wide = box
         for y in range(top, top + tall):

@@ -110,7 +110,7 @@ STUDY = Study(
         "paper": Size(
             "imagenet-swinv2-t",
             seeds=(0,),
-            remark="Needs --data imagenet:FOLDER, --ood iSUN=pictures:FOLDER (likewise Textures,"
+            remark="Needs --data imagenet:FOLDER, --ood iSUN=images:FOLDER (likewise Textures,"
             " Places365, NINCO), and --suite clean,corruptions,cbar,calibration,ood,shift --shift"
             " R=imagefolder:FOLDER (likewise Sketch). Other networks: --recipe imagenet-swinv2-s,"
             " imagenet-vit-b16, imagenet-swinv2-b. Untested.",

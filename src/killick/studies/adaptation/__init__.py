@@ -72,7 +72,7 @@ def check(options: Options, jobs: Sequence[Job]) -> None:
     """Refuse probes without data, or with data that are not there."""
     from killick.experiments.experiment import check_places
 
-    folders = [] if options.domains is None else [f"pictures:{options.domains}"]
+    folders = [] if options.domains is None else [f"images:{options.domains}"]
     data = [*(options.targets or ()), *folders]
     if not data:
         raise OptionError("--targets or --domains is needed to train probes on.")
