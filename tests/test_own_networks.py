@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from beside import WIDTH
+from killick.nets import network
 
 
 @dataclass
@@ -40,28 +41,39 @@ class SmallNet(nn.Module):
         return self.last(self.norm(self.first(x)).relu().mean((2, 3)))
 
 
+@network
 def wide(num_classes):
     return SmallNet(num_classes, width=12)
 
 
+@network
 def broken(num_classes):
     raise RuntimeError("it is\\nbroken")
 
 
+@network
 def no_network(num_classes):
     return num_classes
 
 
+@network
 def without_classes():
     return SmallNet(2)
 
 
+@network
 def _hidden(num_classes):
     return SmallNet(num_classes)
 
 
 narrow = partial(partial(SmallNet, 2), width=3)
 run = partial(system, "false")
+
+
+def clean(folder):
+    import shutil
+
+    shutil.rmtree(folder)
 """
 
 
@@ -127,6 +139,20 @@ def test_no_code_runs_because_of_a_name_alone(nets, tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_model_cannot_call_other_functions_of_a_listed_file(nets, tmp_path):
+    model = killick.standard(
+        killick.nets.create("nets:SmallNet", num_classes=4), image_shape=(3, 8, 8)
+    )
+    killick.save(model, tmp_path / "model")
+    (kept := tmp_path / "kept").mkdir()
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["architecture"] = {"name": "nets:clean", "arguments": {"folder": str(kept)}}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(StorageError, match="found 'clean'"):
+        killick.load(tmp_path / "model")
+    assert kept.is_dir()
+
+
 def test_another_network_under_the_same_name_is_noticed(nets, tmp_path):
     model = killick.standard(
         killick.nets.create("nets:SmallNet", num_classes=4), image_shape=(3, 8, 8)
@@ -162,6 +188,7 @@ def test_a_module_that_python_finds_is_known_by_its_name(nets, tmp_path, monkeyp
         ("nets:_hidden", "the network of .*nets.py to be one of"),
         ("nets:system", "the network of .*nets.py to be one of .* found 'system'"),
         ("nets:run", "the network of .*nets.py to be one of .* found 'run'"),
+        ("nets:clean", r"found 'clean'.* decorated with @killick\.nets\.network"),
         ("nets:Shape", "the network of .*nets.py to be one of .* found 'Shape'"),
         ("nts:SmallNet", r"library to be one of .*'nets', found 'nts' \(did you mean 'nets'\?\)"),
         ("nts:SmallNet", r"Networks of your own: KILLICK_NETWORKS=FILE.py, then 'FILE:NAME'"),

@@ -6,6 +6,7 @@ In: a name and plain arguments. Out: a network with fresh weights, which remembe
 an entry point `killick.networks` of another package name it: both are `killick:NAME`.
 """
 
+import inspect
 import json
 from collections.abc import Callable
 from functools import partial
@@ -69,6 +70,7 @@ def create(name: str, **arguments: Any) -> nn.Module:
         raise OptionError(f"JSON must be able to hold the arguments: {problem}.") from problem
     make = _find(library, model)
     try:
+        inspect.signature(make).bind(**plain)  # before any of its code runs
         net = make(**plain)
     except Exception as problem:  # whatever a library, or a user's code, raises
         raise OptionError(

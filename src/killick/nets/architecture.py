@@ -15,8 +15,14 @@ NETWORKS: Registry[Callable[..., nn.Module]] = Registry("networks", "network", "
 
 
 def network(make: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Register a function as the network `killick:` plus its name."""
-    return NETWORKS.register(make.__name__, make)
+    """Register a function as a network: `killick:NAME`, or `FILE:NAME` in a file of your own.
+
+    What is neither registered nor a class of `nn.Module` is never called because a model names it.
+    """
+    make.is_network = True  # type: ignore[attr-defined]
+    if make.__module__.partition(".")[0] == "killick":
+        NETWORKS.register(make.__name__, make)
+    return make
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
     KILLICK_NETWORKS=nets.py killick train --network nets:SmallNet
 
-`nets:SmallNet` is the class or function `SmallNet` in `nets.py`, called with `num_classes=` and the
-arguments of the recipe. A module that Python finds is listed and named by its name:
-`mine.nets:SmallNet`. Several are separated like the entries of `PATH`.
+`nets:SmallNet` is the class `SmallNet` in `nets.py`, or a function decorated with
+`killick.nets.network`, called with `num_classes=` and the arguments of the recipe. A module that
+Python finds is listed and named by its name: `mine.nets:SmallNet`. Several are separated like the
+entries of `PATH`.
 
 Making a network runs its code. A model or recipe from elsewhere can name any network, so a file is
 imported only if the variable lists it.
@@ -55,14 +56,18 @@ def find_own(library: str, name: str) -> Callable[..., Any]:
     makers: dict[str, Callable[..., Any]] = {
         key: value
         for key, value in vars(module).items()
-        if not key.startswith("_") and _may_make_a_network(value, module)
+        if not key.startswith("_") and _is_network(value)
     }
     if not makers:
         raise OptionError(
             f"{source} ({VARIABLE}) has no networks: neither a class of torch.nn.Module nor a"
-            " function of its own."
+            " function decorated with @killick.nets.network."
         )
-    check_option(f"the network of {source}", name, makers)
+    try:
+        check_option(f"the network of {source}", name, makers)
+    except OptionError as problem:
+        hint = "A function must be decorated with @killick.nets.network."
+        raise OptionError(f"{problem} {hint}") from None
     return makers[name]
 
 
@@ -76,18 +81,12 @@ def read_source(library: str) -> bytes | None:
     return None
 
 
-def _may_make_a_network(value: Any, module: ModuleType) -> bool:
-    """Whether it is a network's class, or a function of this module or its package.
-
-    What else a module imports is refused: a model must not name `system` where a file has a line
-    `from os import system`.
-    """
+def _is_network(value: Any) -> bool:
+    """Whether it is a network's class or a registered function: a stranger's model may name it."""
     while isinstance(value, functools.partial):
         value = value.func
-    if isinstance(value, type):
-        return issubclass(value, nn.Module)
-    top = (getattr(value, "__module__", None) or "").partition(".")[0]
-    return callable(value) and top == module.__name__.partition(".")[0]
+    is_class = isinstance(value, type) and issubclass(value, nn.Module)
+    return is_class or getattr(value, "is_network", False) is True
 
 
 @functools.cache
