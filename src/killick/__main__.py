@@ -2,6 +2,10 @@
 
 import sys
 
-from killick.cli import main
+if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the current folder, whose files must not stand in for libraries
 
-sys.exit(main())
+    from killick.cli import main
+
+    sys.exit(main())

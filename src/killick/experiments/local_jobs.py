@@ -80,7 +80,7 @@ class LocalJobs:
         job.folder.mkdir(parents=True, exist_ok=True)
         with open(job.folder / LOG, "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "killick.experiments.local_jobs"],
+                [sys.executable, "-P", "-m", "killick.experiments.local_jobs"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
