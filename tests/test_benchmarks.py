@@ -105,7 +105,7 @@ def test_every_grid_is_a_comparison_that_killick_takes(grid, monkeypatch, tmp_pa
     words = evidence.command(grid, options)
     _, commands = make_parser()
     read_words, rest = commands.choices["compare"].parse_known_args(words[1:])
-    assert read_words.seeds == tuple(map(str, grid.seeds))
+    assert read_words.seeds == tuple(grid.seeds)
     data = f"pack:{tmp_path}/held.npz" if grid.held else "shapes"
     aside = ["--data.validation", str(grid.aside)] if grid.aside else []
     assert rest == ["--data", data, "--epochs", "60", *aside]  # settings of the recipe

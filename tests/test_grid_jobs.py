@@ -70,7 +70,7 @@ def test_arms_begin_with_the_same_weights_where_shapes_allow(recipe, tmp_path):
     names = ("a", "b", "c", "d")
     states = {}
     for job in jobs_of(recipe, tmp_path, "standard", "anchored", "masked-uniform", seeds=(4,)):
-        model = make_model(job.phases[0].recipe, mean, names, job.seed).model
+        model = make_model(job.phases[0].recipe, mean, names, job.seed)[0]
         states[job.arm] = dict(model.net.named_parameters())
     shared = 0
     for name, weight in states["standard"].items():

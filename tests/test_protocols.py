@@ -185,7 +185,7 @@ def test_entries_are_listed_and_their_settings_are_settings_of_recipes(capsys):
         ({"components": "everything"}, "components: expected a list"),
         ({"components": [{"name": "everything", "strength": -1}]}, r"components\[0\].strength"),
         ({"components": [{"name": "everything", "strenght": 1}]}, "did you mean"),
-        ({"components": ["everything", "everything"]}, "everything is there twice"),
+        ({"components": ["everything", "everything"]}, "everything is listed twice"),
         ({"components": ["everything", "label_smoothing"]}, "only one may replace the loss"),
         ({"components": ["mixup"]}, "mixup needs"),
     ],
