@@ -66,19 +66,12 @@ class Normalize(nn.Module):
 
 @dataclass(frozen=True)
 class Threshold:
-    """The energy up to which an image counts as in-distribution.
+    """The energy up to which an image counts as in-distribution."""
 
-    Attributes:
-        energy: Of `-logsumexp(logits)`; above it an image is out-of-distribution.
-        acceptance: Share of in-distribution images that are at most there.
-        k: How many references the logits were averaged over; 1 also for a standard model.
-        fitted_on: What the images were.
-    """
-
-    energy: float
-    acceptance: float
-    k: int
-    fitted_on: str
+    energy: float  # of `-logsumexp(logits)`; above it an image is out-of-distribution
+    acceptance: float  # share of in-distribution images that are at most there
+    k: int  # how many references the logits were averaged over; 1 also for a standard model
+    fitted_on: str  # what the images were
 
 
 class ImageModel(nn.Module):

@@ -25,24 +25,19 @@ CorruptionFunction = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Corruption:
-    """A corruption at five severities.
+    """A corruption at five severities."""
 
-    Args:
-        name: As `corrupt` and result rows have it.
-        apply: Called as `apply(images, *arguments, generator=generator)`, with uint8 images
-            `(n, 3, height, width)`; returns the same shape and type.
-        description: One line.
-        cifar: The arguments of `apply` at each severity, for images of 32 px.
-        imagenet: The same for 224 px. Without either, `apply` gets the severity itself.
-        chunk: Images at once, in multiples of the usual number. Part of the definition: it decides
-            which random numbers an image gets.
-    """
-
-    name: str
+    name: str  # as `corrupt` and result rows have it
+    # called as `apply(images, *arguments, generator=generator)`, with uint8 images `(n, 3,
+    # height, width)`; returns the same shape and type
     apply: CorruptionFunction
-    description: str = ""
+    description: str = ""  # one line
+    # the arguments of `apply` at each severity, for images of 32 px
     cifar: tuple[Arguments, ...] | None = None
+    # the same for 224 px. Without either, `apply` gets the severity itself
     imagenet: tuple[Arguments, ...] | None = None
+    # images at once, in multiples of the usual number. Part of the definition: it decides
+    # which random numbers an image gets
     chunk: float = 1
 
     @property

@@ -62,11 +62,9 @@ def frost(
 def load_photographs(where: str | os.PathLike[str]) -> list[Tensor]:
     """The photographs of frost that the originals use, uint8 `(3, height, width)` each.
 
-    Args:
-        where: A folder with frost1.png, frost2.png, frost3.png, frost4.jpg and so on, or the name
-            of an installed package that has them, such as imagecorruptions. (It is not imported.)
-            They may lie in a folder `frost` in there. Of more than five the first five are used, as
-            in the originals.
+    `where` is a folder with frost1.png, frost2.png and so on, in itself or in a folder `frost`, or
+    the name of an installed package that has them, such as imagecorruptions. (It is not imported.)
+    Of more than five the first five are used, as in the originals.
     """
     folder = _find_folder(where)
     for place in (folder, folder / "frost"):

@@ -15,15 +15,12 @@ Part = dict[str, Values]  # by inference
 
 @dataclass(frozen=True)
 class Outputs:
-    """The values of all images of a set, in their order.
+    """The values of all images of a set, in their order."""
 
-    Attributes:
-        values: "single": for each reference alone, each value `(references, n)`. "marginal": for
-            the mean of the logits over all references, `(1, n)`; missing with one reference.
-        images: Some of the images as they were shown, uint8, by number.
-    """
-
+    # "single": for each reference alone, each value `(references, n)`. "marginal": for the
+    # mean of the logits over all references, `(1, n)`; missing with one reference
     values: Part
+    # some of the images as they were shown, uint8, by number
     images: dict[int, Tensor] = field(default_factory=dict)
 
     @property

@@ -41,9 +41,7 @@ def locate(points: Tensor, cells: int) -> tuple[Tensor, Tensor]:
 def sum_powers(blocks: Iterable[tuple[Tensor, Tensor]], cells: int) -> Tensor:
     """The sums, in each cell, of weights times powers 0 to 3 of the place inside it, `(4, cells)`.
 
-    Args:
-        blocks: Points and their weights, float64, some at a time; the weights are changed.
-        cells: Of equal width in [0, 1].
+    `blocks` are points and their weights, float64, some at a time; the weights are changed.
     """
     sums: list[Tensor] = []
     for points, weights in blocks:
@@ -79,10 +77,7 @@ def to_series(powers: Tensor) -> Tensor:
 def smooth(series: Tensor, bandwidth: Tensor, steps: int) -> Tensor:
     """The smoothed points at 0, 1 / steps, ... 1; a point of weight 1 has the integral 1.
 
-    Args:
-        series: Cosine coefficients, `(..., k)`.
-        bandwidth: The standard deviation of the kernel, `(...)`.
-        steps: At least those of `steps_for` the smallest bandwidth.
+    `steps` are at least those of `steps_for` the smallest bandwidth.
     """
     damped = _damp(series[..., : steps + 1], bandwidth)
     values: Tensor = torch.fft.hfft(damped, n=2 * steps)[..., : steps + 1]
