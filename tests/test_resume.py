@@ -20,6 +20,7 @@ from killick.results.run_folder import read_metrics
 from killick.training import loop, train
 from killick.training.checkpoint import BEFORE, LAST, load_checkpoint
 from killick.training.loggers import JsonLogger
+from killick.training.output_folder import claimed
 
 MOVING = {  # masked less and less often, and BatchNorm left alone
     "protocol__alpha": 1.0,
@@ -361,3 +362,31 @@ def test_a_run_does_not_become_part_of_other_things(tmp_path, monkeypatch, capsy
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / ".gitkeep").touch()
     assert main([*words, "--output", "empty", "--data.validation", "0"]) == 0
+
+
+def test_a_run_folder_is_used_by_one_process_alone(image_folder, tmp_path, capsys):
+    run, log = tmp_path / "run", tmp_path / "log"
+    words = ["--data.name", f"imagefolder:{image_folder}", "--data.size", "16", "--batch", "4"]
+    words += ["--data.validation", "0", "--epochs", "2000", "--quiet", "--output", str(run)]
+    process = started(words, log)
+    try:
+        deadline = time.monotonic() + 120
+        while not (run / LAST).exists() and time.monotonic() < deadline:
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.01)
+        assert main(["train", "--resume", str(run)]) == 2
+        told = capsys.readouterr().err
+        assert str(run) in told
+        assert "another process" in told
+        recipe = (run / "recipe.yaml").read_text()
+        (run / LAST).rename(tmp_path / "aside")  # as if both had begun at once
+        assert main(["train", *words, "--seed", "1"]) == 2
+        assert "another process" in capsys.readouterr().err
+        assert (run / "recipe.yaml").read_text() == recipe
+    finally:
+        process.kill()  # which frees the folder
+        process.wait()
+    (tmp_path / "aside").rename(run / LAST)
+    assert load_checkpoint(run)[0]["step"] >= 0
+    with claimed(run):
+        pass

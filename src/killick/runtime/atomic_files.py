@@ -14,7 +14,7 @@ from killick.errors import CheckpointError, StorageError
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write into, which then takes the place of `path`; an error leaves `path` alone."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(part, "wb") as file:
             yield file
@@ -77,8 +77,12 @@ def check_replaceable(folder: Path, ours: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Hold the lock `name` on `folder`; where the system has no locks, go on without."""
+def locked(folder: Path, name: str = ".lock", *, wait: bool = True) -> Iterator[None]:
+    """Hold the lock `name` on `folder`, at most as long as this process lives.
+
+    Where another process holds it, wait; where the file system has no locks, go on without. With
+    `wait=False`, both are refused.
+    """
     try:
         import fcntl
     except ImportError:
@@ -89,6 +93,13 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     except OSError as problem:
         raise CheckpointError(f"cannot write into {folder}: {problem.strerror}.") from problem
     with file:
-        with contextlib.suppress(OSError):  # some shared file systems have none
-            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as problem:
+            if not wait:
+                busy = isinstance(problem, BlockingIOError)
+                why = "another process uses it" if busy else f"no lock ({problem.strerror})"
+                raise CheckpointError(
+                    f"cannot train in {folder}: {why}. Choose another folder: --output."
+                ) from None
         yield

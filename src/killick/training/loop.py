@@ -32,7 +32,7 @@ from killick.storage.saving import note_on_references
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
 from killick.training.initial_weights import find_start, warn_of_seen
 from killick.training.loggers import LOGGERS, RunLoggers
-from killick.training.output_folder import check_free, open_folder, save_results
+from killick.training.output_folder import check_free, claimed, open_folder, save_results
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import make_recipe
 from killick.training.run_state import TrainingRun
@@ -98,6 +98,8 @@ def train(
                         f" killick train --from {shlex.quote(str(folder))}"
                     )
                 return outcome
+            if processes.first and folder.is_dir():
+                stack.enter_context(claimed(folder))
             state, note = load_checkpoint(folder)
             recipe, start = _recipe_of_checkpoint(folder, state), state["start"]
         else:
@@ -117,6 +119,7 @@ def train(
         else:
             lines += [run.description, None if start is None else warn_of_seen(recipe, start)]
             if processes.first:  # a failed start leaves nothing
+                stack.enter_context(claimed(folder))
                 open_folder(folder, run.recipe, processes.device)
                 save_checkpoint(folder, run.state())  # from here on it can be killed
         processes.wait()

@@ -5,6 +5,8 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -19,7 +21,7 @@ from killick.errors import CheckpointError
 from killick.nets import remembered
 from killick.nets.custom import read_source
 from killick.results.rows import COLUMNS, Row, make_row, write_rows
-from killick.runtime.atomic_files import write_atomic
+from killick.runtime.atomic_files import locked, write_atomic
 from killick.storage.saving import save
 from killick.storage.weights import digest_weights
 from killick.training.checkpoint import LAST
@@ -42,12 +44,20 @@ def check_free(folder: Path) -> None:
         )
 
 
-def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
-    """Make a run folder with the recipe and the environment."""
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold a run folder, made if it is missing, for this process alone."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
+    with locked(folder, ".training", wait=False):
+        yield
+
+
+def open_folder(folder: Path, recipe: Recipe, device: torch.device) -> None:
+    """Begin a run folder with the recipe and the environment."""
+    check_free(folder)  # again: another process may have trained there meanwhile
     write_atomic(folder / "recipe.yaml", to_yaml(recipe))
     write_atomic(folder / "environment.json", json.dumps(_environment(device), indent=2) + "\n")
     source = read_source(recipe.network.name.partition(":")[0])
