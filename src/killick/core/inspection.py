@@ -83,9 +83,6 @@ def find_stem(net: nn.Module, x: Tensor) -> dict[str, Layer]:
     The network is run once with gradients on. A layer belongs to the stem if its input depends on
     the image and on no parameter: nothing learnt stands before it. Autograd's graph answers that
     for any network, however its `forward` is written.
-
-    Raises:
-        StemError: If there are none, or if what reads `x` is no convolution or linear layer.
     """
     image = x.detach().clone().requires_grad_()
     inputs: dict[str, Tensor] = {}

@@ -105,9 +105,8 @@ def pack_aliases(probabilities: Tensor) -> Tensor:
     own, its threshold, and another outcome, its alias, otherwise. Slots that hold too little are
     filled up, one in each round, from the one that holds most. A full slot is its own alias.
 
-    Returns:
-        int32, `(rows * 256,)`: aliases in the lowest 8 bits, thresholds in units of 2^-23 above
-        them, and the sign bit set.
+    The result is int32, `(rows * 256,)`: aliases in the lowest 8 bits, thresholds in units of 2^-23
+    above them, and the sign bit set.
     """
     rows, slots = torch.arange(len(probabilities)), probabilities.shape[1]
     held = probabilities * slots

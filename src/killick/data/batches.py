@@ -52,10 +52,8 @@ def epoch_order(samples: int, seed: int, epoch: int, repeats: int = 1) -> Tensor
 
     With `repeats` each sample comes so many times close together, each time augmented anew, and the
     epoch stays as long: only a part of the set is in it (Hoffer et al. 2020). Two take turns,
-    a b a b a b: neighbors are what mixup mixes, and are never the same.
-
-    Returns:
-        Numbers; `number % samples` is the sample, `number // samples` the repetition.
+    a b a b a b: neighbors are what mixup mixes, and are never the same. Of a number in the order,
+    `number % samples` is the sample, `number // samples` the repetition.
     """
     generator = torch.Generator().manual_seed(key(seed, epoch, Stream.ORDER) % 2**63)
     order = torch.randperm(samples, generator=generator)

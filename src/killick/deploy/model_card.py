@@ -39,12 +39,7 @@ def make_card(
     license: str | None,
     repo: str | None,
 ) -> str:
-    """The text of `README.md`; `rows` are of these weights, `left_out` counts those of others.
-
-    Raises:
-        InstallError: Without `huggingface_hub`, which makes the front matter.
-        DataError: If rows hold something else than an evaluation writes.
-    """
+    """The text of `README.md`; `rows` are of these weights, `left_out` counts those of others."""
     made, provenance = contents.config["architecture"], contents.config["provenance"] or {}
     network = type(model.net).__name__ if made is None else str(made["name"])
     name = repo.partition("/")[2] if repo else (rows and rows[0]["model"]) or network

@@ -110,11 +110,7 @@ def smooth_reliability(
 ) -> SmoothReliability:
     """The smoothed accuracy and density at evenly spaced confidences, to be plotted.
 
-    Args:
-        confidence: The probability of the predicted class, `(n,)`.
-        correct: Whether the prediction was right, `(n,)`.
-        bandwidth: Of the kernel; that of `smooth_ece` by default.
-        points: Where they are evaluated, 0 and 1 included.
+    Arguments as of `smooth_ece`, whose bandwidth is the default; `points` include 0 and 1.
     """
     confidence, correct = _check(confidence, correct, bandwidth)
     if bandwidth is None:

@@ -42,11 +42,7 @@ class Exported:
         return self.about.threshold
 
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
-        """Its outputs by name, on the CPU.
-
-        Args:
-            images: As `about.takes` and `about.image_shape` say.
-        """
+        """Its outputs by name, on the CPU, for images as `about` has them."""
         about = self.about
         if images.dtype != getattr(torch, about.takes) or images.shape[1:] != about.image_shape:
             shape = ", ".join(map(str, about.image_shape))
