@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A user's mistake is one line and exit code 2; a bug keeps its traceback.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started imports from the current folder
+    if arguments is None:  # no process that is started imports from the current folder
+        os.environ["PYTHONSAFEPATH"] = "1"
     try:
         try:
             with _terminated_as_interrupted():
