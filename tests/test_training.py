@@ -32,7 +32,7 @@ def test_a_run_learns_and_leaves_all_it_should(image_folder, tmp_path, protocol)
     names = {path.name for path in run.iterdir()}
     assert names == {
         *("recipe.yaml", "environment.json", "metrics.jsonl", "checkpoint.pt", "model"),
-        *("checkpoint-before.pt", "rows.csv", "rows.jsonl"),
+        *("checkpoint-before.pt", "rows.csv", "rows.jsonl", ".training"),
     }
     assert outcome.finished
     losses = losses_of(run)
