@@ -4,7 +4,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-slow check lint types docs format bench bench-gpu fuzz clean
+.PHONY: help demo test test-slow check lint types docs format bench bench-gpu fuzz hold clean
 
 help:                ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ bench-gpu: $(READY)  ## the GPU benchmarks, DATA=pack:cifar10.npz; results go to
 
 fuzz: $(READY)       ## damaged images, configurations and checkpoints, five minutes each
 	for target in images configs checkpoints; do $(RUN)/python tests/fuzz.py $$target --minutes 5 || exit 1; done
+
+hold: $(READY)       ## faults on purpose: kills, two commands on one folder, full disks, hostile files
+	$(RUN)/python tests/hold.py
 
 clean:               ## forget the environment
 	rm -rf .venv .tools
