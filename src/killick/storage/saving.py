@@ -56,7 +56,7 @@ PRIVATE_NOTES = {
     " these travels along.",
 }
 RESIDUALS_NOTE = "The residual bank holds differences of training images, and travels along."
-_PART = re.compile(rf"\.({CONTENT_NAME.pattern}|config\.json)\.[0-9]+\.part")
+_PART = re.compile(rf"\.({CONTENT_NAME.pattern}|config\.json)\.[0-9a-f]+\.part")
 _log = logging.getLogger("killick")
 
 
