@@ -30,7 +30,7 @@ from killick.runtime.progress import DisplayFactory
 from killick.storage.saving import save
 from killick.studies.study import Plan
 from killick.studies.trained_job import TrainedJob, first_batches, open_job, reference_pool
-from killick.training.output_folder import open_folder
+from killick.training.output_folder import claimed, open_folder
 from killick.training.recipe import Recipe
 from killick.training.training_data import load_training_data
 from killick.training.validation import ValidationSet, validate
@@ -138,10 +138,11 @@ def _save_soup(way: str, places: Sequence[Path], folder: Path, device: torch.dev
         soup, kept = average(models, samples), list(range(len(models)))
     else:
         soup, kept = average_greedily(models, samples, _validation_accuracy(first))
-    open_folder(folder, first.recipe, device)
     provenance = {name: first.model.provenance.get(name) for name in ("recipe", "facts")}
     provenance["soup"] = {"way": way, "of": [places[number].name for number in kept]}
-    save(soup, folder / "model", class_names=soup.class_names, provenance=provenance)
+    with claimed(folder):
+        open_folder(folder, first.recipe, device)
+        save(soup, folder / "model", class_names=soup.class_names, provenance=provenance)
 
 
 def _validation_accuracy(job: TrainedJob) -> Callable[[Model], float]:
