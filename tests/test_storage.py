@@ -602,3 +602,15 @@ def test_what_is_there_instead_of_a_model_is_told(tmp_path, files, told):
         killick.load(tmp_path / "place")
     with pytest.raises(StorageError, match="found a file"):
         killick.load(next(path for path in tmp_path.rglob("*") if path.is_file()))
+
+
+def test_a_save_removes_what_killed_saves_left(tmp_path):
+    model = stirred()
+    killick.save(model, tmp_path)
+    whole = sorted(os.listdir(tmp_path))
+    for name in ("model-0123abcd.safetensors", "examples-0123abcd.safetensors"):
+        (tmp_path / name).write_bytes(b"a whole data file that no config.json names")
+        (tmp_path / f".{name}.0.part").write_bytes(b"half")
+    (tmp_path / "model-mine.safetensors").write_bytes(b"somebody's own")
+    killick.save(model, tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted([*whole, "model-mine.safetensors"])
