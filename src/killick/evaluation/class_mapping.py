@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from killick.data.image_set import ImageSet
-from killick.errors import DataError, OutputError
+from killick.errors import DataError, FileError, OutputError
+from killick.runtime.plain_files import read_text
 
 ClassMap = Mapping[str, Sequence[str | int] | str | int]
 _WAY = "Map the classes: --suite shift --shift NAME=DATA --class-map FILE."
@@ -109,8 +110,10 @@ def _are_numbers(theirs: tuple[str, ...], ours: tuple[str, ...] | None, classes:
 def read_class_map(path: Path) -> dict[str, Any]:
     """A JSON file such as `{"air_freshener": ["n04522168"], "cat": [281, 282]}`."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+        found = json.loads(read_text(path))
+    except FileError:
+        raise
+    except (ValueError, RecursionError) as problem:
         raise DataError(f"cannot read the class map {path}: {problem}.") from None
     if not isinstance(found, dict):
         raise DataError(

@@ -9,17 +9,19 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from killick.errors import DataError
+from killick.errors import DataError, FileError
 from killick.runtime.atomic_files import write_atomic
+from killick.runtime.plain_files import check_archive, open_plain
 
 FOLDER = "predictions"
 # With `weights`, all that predictions depend on.
@@ -80,7 +82,7 @@ def write_predictions(folder: Path, predictions: Predictions) -> Path:
 def read_predictions(path: Path) -> Predictions:
     """The predictions in a file."""
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with _open(path) as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         ends, data = arrays["thumbnail_ends"], arrays["thumbnail_bytes"].tobytes()
         parts = [data[first:last] for first, last in zip(ends[:-1], ends[1:], strict=True)]
@@ -91,6 +93,8 @@ def read_predictions(path: Path) -> Predictions:
             thumbnails=dict(zip(arrays["thumbnail_numbers"].tolist(), parts, strict=True)),
             class_names=tuple(str(name) for name in arrays["class_names"]),
         )
+    except FileError:
+        raise
     except _DAMAGED as problem:
         raise DataError(
             f"cannot read the predictions in {path}: it is damaged ({type(problem).__name__})."
@@ -101,10 +105,18 @@ def read_predictions(path: Path) -> Predictions:
 def read_about(path: Path) -> dict[str, Any]:
     """`Predictions.about` of a file; empty if it cannot be read."""
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with _open(path) as opened, np.load(opened, allow_pickle=False) as file:
             return dict(json.loads(str(file["about"])))
     except _DAMAGED:
         return {}
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """A file of predictions, if it does not unpack to far more than it is."""
+    with open_plain(path) as opened:
+        check_archive(path, opened)
+        yield opened
 
 
 def prediction_files(folder: Path) -> list[Path]:

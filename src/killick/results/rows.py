@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from killick.errors import DataError
+from killick.errors import DataError, FileError
 from killick.runtime.atomic_files import write_atomic
+from killick.runtime.plain_files import read_text
 
 Row = dict[str, Any]
 
@@ -78,7 +79,7 @@ def read_rows(where: Path) -> list[Row]:
     if not where.exists():
         return []
     try:
-        text = where.read_text(encoding="utf-8")
+        text = read_text(where)
         if where.suffix == ".csv":
             found = [_typed(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
         else:
@@ -88,7 +89,9 @@ def read_rows(where: Path) -> list[Row]:
             if not isinstance(row["value"], int | float) or not math.isfinite(row["value"]):
                 raise ValueError(f"a row without a number: value {row['value']!r}")
         return rows
-    except (OSError, ValueError, AttributeError, TypeError, csv.Error, RecursionError) as problem:
+    except FileError:
+        raise
+    except (ValueError, AttributeError, TypeError, csv.Error, RecursionError) as problem:
         reason = " ".join(str(problem).split())[:200]
         raise DataError(
             f"cannot read the rows in {where}: {reason}. Remove the file to start again."

@@ -12,10 +12,11 @@ from typing import Any
 
 import yaml
 
-from killick.errors import DataError
+from killick.errors import DataError, FileError
 from killick.results.measurements import read_json_lines
 from killick.results.predictions import Predictions, prediction_files, read_predictions
 from killick.results.rows import Row, read_rows
+from killick.runtime.plain_files import read_text
 
 JOB = "job.json"  # the arm and seed of a run in a comparison
 
@@ -109,16 +110,24 @@ def _start(folder: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """An object; empty where there is none, or where it was cut off."""
+    if not path.exists():
+        return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(read_text(path))
+    except FileError:
+        raise
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.safe_load(read_text(path))
+    except FileError:
+        raise
     except Exception:  # beside its own errors, YAML raises what dates and numbers do
         return {}
     return found if isinstance(found, dict) else {}

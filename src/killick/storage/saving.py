@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from killick.core.anchored import Anchored, evaluating
 from killick.core.folding import Folded
 from killick.core.standard import Standard, model_in
-from killick.errors import OptionError, StorageError, one_line
+from killick.errors import FileError, OptionError, StorageError, one_line
 from killick.nets import Architecture, create, remembered
 from killick.runtime.atomic_files import atomic_file, locked
+from killick.runtime.plain_files import read_text
 from killick.storage.loading import (
     CONTENT_NAME,
     FORMAT,
@@ -217,8 +218,10 @@ def _replaceable_files(folder: Path, alone: bool) -> set[str]:
     config: dict[str, Any] = {}
     if (folder / "config.json").exists():
         try:
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            config = json.loads(read_text(folder / "config.json"))
+        except FileError:
+            raise
+        except (ValueError, RecursionError):
             config = {}
         if not isinstance(config, dict) or config.get("format") != FORMAT:
             raise StorageError(

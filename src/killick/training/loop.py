@@ -13,7 +13,7 @@ folder/
 
 import shlex
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ import torch
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
-from killick.errors import CheckpointError, DivergedError, KillickError
+from killick.errors import CheckpointError, DivergedError, KillickError, one_line
+from killick.nets.size_limit import limited_to
 from killick.results.rows import read_rows
 from killick.runtime.processes import Processes, joined
 from killick.runtime.progress import Display, DisplayFactory, choose_display
@@ -109,12 +110,20 @@ def train(
         for name in recipe.loggers:
             LOGGERS.find(name)  # an unknown one is refused before anything is written
         data = load_training_data(recipe, processes)
-        run = TrainingRun(recipe, data, processes, start, restoring=resume)
+        with nullcontext() if state is None else limited_to(state["model"]):
+            run = TrainingRun(recipe, data, processes, start, restoring=resume)
         facts = "".join(f", {name} {value}" for name, value in recipe.protocol.facts().items())
         plan = f"{recipe.epochs} epochs of {run.steps_per_epoch:,} steps, into {folder}"
         lines: list[str | None] = [data.description, f"{recipe.protocol.name}{facts}: {plan}"]
         if state is not None:
-            run.restore(state)
+            try:
+                run.restore(state)
+            except KillickError:
+                raise
+            except Exception as problem:  # whatever torch raises for weights of another network
+                raise CheckpointError(
+                    f"cannot resume {folder}: its checkpoint does not fit ({one_line(problem)})."
+                ) from None
             lines += [note, f"resuming from step {run.done} of {run.steps}"]
         else:
             lines += [run.description, None if start is None else warn_of_seen(recipe, start)]

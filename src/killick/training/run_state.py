@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from killick.core.anchored import Anchored
@@ -63,7 +63,7 @@ class TrainingRun:
                 each.setup(self.model, data.context)
         modules = [each.module.to(device) for each in self.components if each.module is not None]
         self.optimizer = make_optimizer([self.model, *modules], recipe.optimizer, device)
-        self._rates = torch.tensor([self.rate(s) for s in range(self.steps)], device=device)
+        self._rates: list[Tensor] = []  # of the steps left in this epoch, on a GPU
         part = recipe.schedule
         # A run that takes a later part of a schedule sees the samples in another order.
         self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
@@ -112,6 +112,14 @@ class TrainingRun:
         """The learning rate of a step, counted from 0."""
         return learning_rate(step, self.steps, self.recipe.optimizer.lr, self.recipe.schedule)
 
+    def _next_rate(self) -> Tensor:
+        """The learning rate of the next step, on the device; those of an epoch are sent at once."""
+        if not self._rates:
+            left = self.steps_per_epoch - self.done % self.steps_per_epoch
+            rates = [self.rate(step) for step in range(self.done, self.done + left)]
+            self._rates = list(torch.tensor(rates, device=self.processes.device).flip(0))
+        return self._rates.pop()
+
     def take_step(self) -> None:
         """Train one step; what a network draws (dropout) depends on (seed, step, process)."""
         if self.done == 0:
@@ -120,7 +128,7 @@ class TrainingRun:
         torch.default_generator.manual_seed(seed)
         if self.processes.device.type == "cuda":
             torch.cuda.default_generators[self.processes.device.index].manual_seed(seed)
-            set_rate(self.optimizer, self._rates[self.done])
+            set_rate(self.optimizer, self._next_rate())
         else:
             set_rate(self.optimizer, self.rate(self.done))
         self.data.batches.load()
