@@ -267,13 +267,14 @@ def _written(folder, files):
 def test_states_that_broke_the_reader_are_refused(tmp_path, changes):
     whole = {
         "step": 3,
+        "unread": ([], 0),
         "recipe": {},
         "model": {},
         "optimizer": {},
         "protocol": {},
         "components": {},
     }
-    state = {"format": "killick-checkpoint", "version": 1, **whole, **changes}
+    state = {"format": "killick-checkpoint", "version": 2, **whole, **changes}
     (tmp_path / "checkpoint.pt").write_bytes(fuzz._saved(state))
     with pytest.raises(CheckpointError, match="not a checkpoint of Killick|is damaged"):
         load_checkpoint(tmp_path)

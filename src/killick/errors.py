@@ -68,6 +68,10 @@ class DivergedError(KillickError, ArithmeticError):
     """A loss that became NaN or infinite."""
 
 
+class ProcessError(KillickError, RuntimeError):
+    """Another process of a run of several that ended."""
+
+
 class InstallError(KillickError, ImportError):
     """An optional library that is not installed."""
 

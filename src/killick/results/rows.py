@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from killick.errors import DataError, FileError
+from killick.results.csv_text import original, to_csv
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.plain_files import read_text
 
@@ -104,11 +105,8 @@ def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None
     lines = (json.dumps(row, allow_nan=False) + "\n" for row in rows)
     write_atomic(folder / "rows.jsonl", "".join(lines))
     if table:
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, fieldnames=COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomic(folder / "rows.csv", text.getvalue())
+        text = to_csv(COLUMNS, ([row[name] for name in COLUMNS] for row in rows))
+        write_atomic(folder / "rows.csv", text)
 
 
 def members_of(row: Mapping[str, Any]) -> list[float]:
@@ -119,7 +117,9 @@ def members_of(row: Mapping[str, Any]) -> list[float]:
 
 def _typed(row: Mapping[str, str]) -> Row:
     """The numbers of a CSV file as such; a word such as "all" stays one."""
-    typed: Row = dict(row)
+    typed: Row = {
+        name: original(cell) if isinstance(cell, str) else cell for name, cell in row.items()
+    }
     for name in _NUMBERS:
         with suppress(ValueError):
             typed[name] = json.loads(typed.get(name) or "")

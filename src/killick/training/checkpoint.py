@@ -19,6 +19,7 @@ from killick.runtime.atomic_files import atomic_file
 from killick.runtime.plain_files import open_plain
 from killick.storage.json_checks import (
     Check,
+    are_numbers,
     find_bad,
     is_dictionary,
     is_text,
@@ -28,7 +29,7 @@ from killick.storage.json_checks import (
 from killick.storage.weights import CHECKPOINT_FORMAT as FORMAT
 from killick.storage.weights import load_plain, refuse_bomb
 
-VERSION = 1
+VERSION = 2
 LAST, BEFORE = "checkpoint.pt", "checkpoint-before.pt"
 _CHECKS: dict[str, Check] = {
     "step": partial(is_whole, least=0, most=2**62),
@@ -41,6 +42,12 @@ _CHECKS: dict[str, Check] = {
             and is_text(value[0])
             and is_dictionary(value[1])
         )
+    ),
+    "unread": lambda value: (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and are_numbers(value[0])
+        and is_whole(value[1], 0, 2**62)
     ),
     "model": lambda value: (
         is_dictionary(value) and all(isinstance(each, Tensor) for each in value.values())

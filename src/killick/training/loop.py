@@ -177,6 +177,7 @@ def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
         if run.done == 0 and run.source is not None:
             _report_day_zero(run, display, loggers)
         saved = since = time.monotonic()
+        logged = run.done
         while run.done < run.steps:
             epoch, within = divmod(run.done, run.steps_per_epoch)
             run.data.batches.begin(run.first_epoch + epoch, within)
@@ -185,23 +186,26 @@ def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
                 display.advance(run.done)
                 epoch_ends = run.done % run.steps_per_epoch == 0
                 if run.done % recipe.log_every == 0 or epoch_ends:
-                    _log_training(run, time.monotonic() - since, display, loggers)
+                    speed = (run.done - logged) / max(time.monotonic() - since, 1e-9)
+                    _log_training(run, speed, display, loggers)
                     if epoch_ends:
                         _validate(run, display, loggers)
-                    since = time.monotonic()
+                    since, logged = time.monotonic(), run.done
                 # Processes stop together, so they exchange it; on GPUs only now and then.
                 due = cpu or processes.count == 1 or run.done % recipe.log_every == 0
                 if due and _any_process(interrupts.asked, processes):
                     _stop(run, folder, display)
                     return False
+                # Several processes have read their statistics then: they are in no checkpoint.
                 due = time.monotonic() - saved >= 60 * recipe.checkpoint_minutes
+                due &= processes.count == 1 or logged == run.done
                 if due and run.done < run.steps and processes.first:
                     _save_if_possible(run, folder, display)
                     saved = time.monotonic()
     return True
 
 
-def _log_training(run: TrainingRun, seconds: float, display: Display, loggers: RunLoggers) -> None:
+def _log_training(run: TrainingRun, speed: float, display: Display, loggers: RunLoggers) -> None:
     """Read what the steps left on the device; stop if the loss was bad."""
     processes, (losses, correct) = run.processes, run.read_statistics()
     bad = processes.highest(torch.tensor(run.bad_step(), device=processes.device))
@@ -211,7 +215,7 @@ def _log_training(run: TrainingRun, seconds: float, display: Display, loggers: R
     *losses, correct = processes.total(counts).tolist()
     losses = [loss / processes.count for loss in losses]
     batch = run.data.batches.cut.batch
-    speed = batch * len(losses) / max(seconds, 1e-9)
+    speed *= batch
     loss, accuracy = sum(losses) / len(losses), correct / (batch * len(losses))
     loggers.log(
         "train",
@@ -283,6 +287,7 @@ def _any_process(interrupted: bool, processes: Processes) -> bool:
 
 def _stop(run: TrainingRun, folder: Path, display: Display) -> None:
     _check_finite(run)
+    run.gather_statistics()
     if run.processes.first:
         save_checkpoint(folder, run.state())
     display.message(

@@ -139,6 +139,15 @@ class TrainingRun:
             if self.done % self.steps_per_epoch == 0:
                 each.epoch(self.done // self.steps_per_epoch)
 
+    def gather_statistics(self) -> None:
+        """Give the first process the losses and counts of all since the last reading."""
+        if self.processes.count == 1:
+            return
+        losses, correct = self._step.unread()
+        counts = torch.tensor([*losses, correct], dtype=torch.float64, device=self.processes.device)
+        *losses, right = self.processes.total(counts).tolist()
+        self._step.begin(self.done, losses, int(right))
+
     @torch.no_grad()  # with gradients, state_dict would update BatchNorm statistics
     def state(self) -> dict[str, Any]:
         """All that is needed to go on, as tensors and plain values."""
@@ -150,6 +159,7 @@ class TrainingRun:
             "network": None if made is None else (made.name, made.arguments),
             "data": self.data.fingerprint,
             "step": self.done,
+            "unread": self._step.unread(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "protocol": self.protocol.state_dict(),
@@ -173,4 +183,7 @@ class TrainingRun:
         for each in self.components:
             each.load_state_dict(state["components"][each.name])
         self.done = state["step"]
-        self._step.begin(self.done)
+        losses, correct = state["unread"]
+        if not self.processes.first:  # the first one has the sums of all
+            losses, correct = [0.0] * len(losses), 0
+        self._step.begin(self.done, losses, correct)
