@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from permissions import run_bound
 
 import killick
 from killick.data.sources import load_sets
@@ -123,17 +124,14 @@ def test_settings_that_nobody_needs_are_refused(setting, value):
         make_recipe({group: {name: value}})
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give up its rights")
 def test_a_file_without_permission_is_not_called_damaged(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("")
     path.chmod(0)
-    child = os.fork()
-    if not child:
-        os.setuid(65534)
-        try:
+
+    def read() -> int:
+        with pytest.raises(FileError, match="Permission denied"):
             read_plain(path)
-        except FileError as problem:
-            os._exit(0 if problem.reason == "Permission denied" else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return 0
+
+    assert run_bound(read) == (0, "")

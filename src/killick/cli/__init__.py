@@ -96,10 +96,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as problem:
         if problem.errno not in _OF_THE_SYSTEM:
             raise
-        if problem.filename is None:
+        where = problem.filename or "a file"
+        try:
+            sys.stdout.flush()
+        except OSError:
+            where = "the output"
             _discard_output()
-        where = "write the output" if problem.filename is None else f"use {problem.filename}"
-        print(f"killick: cannot {where}: {problem.strerror}.", file=sys.stderr)
+        print(f"killick: cannot read or write {where}: {problem.strerror}.", file=sys.stderr)
         return 2
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from killick.data.image_set import ImageSet
-from killick.errors import DataError, FileError, OutputError
+from killick.errors import DataError, OutputError, one_line
 from killick.runtime.plain_files import read_text
 
 ClassMap = Mapping[str, Sequence[str | int] | str | int]
@@ -111,10 +111,8 @@ def read_class_map(path: Path) -> dict[str, Any]:
     """A JSON file such as `{"air_freshener": ["n04522168"], "cat": [281, 282]}`."""
     try:
         found = json.loads(read_text(path))
-    except FileError:
-        raise
     except (ValueError, RecursionError) as problem:
-        raise DataError(f"cannot read the class map {path}: {problem}.") from None
+        raise DataError(f"cannot read the class map {path}: {one_line(problem)}.") from None
     if not isinstance(found, dict):
         raise DataError(
             f"the class map {path} must be a JSON object from classes to classes, found a"

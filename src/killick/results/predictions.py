@@ -31,6 +31,7 @@ IDENTITY = (
 )
 LARGEST = 96  # px; larger images are kept smaller than they were
 _LOSSLESS = 64
+_KINDS = {"prediction": "iu", "label": "iu", "correct": "b"}  # of arrays; the others are floats
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 Array = np.ndarray[Any, Any]
@@ -84,10 +85,11 @@ def read_predictions(path: Path) -> Predictions:
     try:
         with _open(path) as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
+        _check_arrays(arrays)
         ends, data = arrays["thumbnail_ends"], arrays["thumbnail_bytes"].tobytes()
         parts = [data[first:last] for first, last in zip(ends[:-1], ends[1:], strict=True)]
         return Predictions(
-            about=json.loads(str(arrays["about"])),
+            about=dict(json.loads(str(arrays["about"]))),
             single=_named(arrays, "single_"),
             marginal=_named(arrays, "marginal_"),
             thumbnails=dict(zip(arrays["thumbnail_numbers"].tolist(), parts, strict=True)),
@@ -117,6 +119,21 @@ def _open(path: Path) -> Iterator[BinaryIO]:
     with open_plain(path) as opened:
         check_archive(path, opened)
         yield opened
+
+
+def _check_arrays(arrays: Mapping[str, Array]) -> None:
+    """Refuse arrays that are not what `write_predictions` writes."""
+    count = len(arrays["single_confidence"])
+    for name, array in arrays.items():
+        group, _, field = name.partition("_")
+        if group in ("single", "marginal"):
+            kinds, shape = _KINDS.get(field, "f"), (count,)
+        elif group == "thumbnail":
+            kinds, shape = "iu", (array.size,)
+        else:
+            continue
+        if array.shape != shape or array.dtype.kind not in kinds:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}")
 
 
 def prediction_files(folder: Path) -> list[Path]:

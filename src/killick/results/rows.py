@@ -8,13 +8,12 @@ mixes two runs.
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from killick.errors import DataError, FileError
+from killick.errors import DataError, FileError, show
 from killick.results.csv_text import original, to_csv
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.plain_files import read_text
@@ -87,8 +86,7 @@ def read_rows(where: Path) -> list[Row]:
             found = [json.loads(line) for line in text.splitlines() if line]
         rows = [make_row(**{k: v for k, v in row.items() if k in COLUMNS}) for row in found]
         for row in rows:
-            if not isinstance(row["value"], int | float) or not math.isfinite(row["value"]):
-                raise ValueError(f"a row without a number: value {row['value']!r}")
+            _check_types(row)
         return rows
     except FileError:
         raise
@@ -97,6 +95,20 @@ def read_rows(where: Path) -> list[Row]:
         raise DataError(
             f"cannot read the rows in {where}: {reason}. Remove the file to start again."
         ) from None
+
+
+def _check_types(row: Row) -> None:
+    """Refuse a row whose numbers are not numbers, or whose texts are not texts."""
+    for name, cell in row.items():
+        if name not in _NUMBERS:
+            fits = isinstance(cell, str)
+        elif isinstance(cell, str):
+            fits = name != "value" and cell in ("", "all")
+        else:
+            fits = isinstance(cell, int | float) and abs(cell) < 1e300 and type(cell) is not bool
+        if not fits:
+            raise ValueError(f"{name} is {show(cell)}")
+    members_of(row)
 
 
 def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None:

@@ -92,7 +92,17 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a `metrics.jsonl`; one that was cut off by a kill is left out."""
-    return [entry for entry in read_json_lines(path) if isinstance(entry.get("step"), int)]
+    numbers = ("step", "epoch", "loss", "accuracy", "lr")
+    return [
+        entry
+        for entry in read_json_lines(path)
+        if isinstance(entry.get("step"), int)
+        if all(_is_number(entry.get(name, 0)) for name in numbers)
+    ]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not abs(value) > 1e300  # NaN is one
 
 
 def read_job(folder: Path) -> dict[str, Any]:

@@ -42,9 +42,14 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """Write all of `content` to `path`, or leave what was there before."""
     try:
         with atomic_file(path) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(_encode(content))
     except OSError as problem:
         raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem
+
+
+def _encode(content: str | bytes) -> bytes:
+    """Bytes of UTF-8; half characters, which file names and JSON may hold, become escapes."""
+    return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
 
 
 @contextlib.contextmanager
