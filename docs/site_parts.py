@@ -216,7 +216,17 @@ def _tell_arms(rows: list[dict[str, str]], told: Told) -> str:
     return "; ".join(parts)
 
 
+def list_faults() -> str:
+    """A table of the outcomes of `make hold`."""
+    with open(RESULTS / "reliability.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    lines = ["| fault | attempts | outcomes |", "| --- | ---: | --- |"]
+    lines += [f"| {row['scenario']} | {row['attempts']} | {row['outcomes']} |" for row in rows]
+    return "\n".join(lines)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "reliability": list_faults,
     "study-results": describe_study_results,
     "studies": describe_studies,
     "commands": describe_commands,

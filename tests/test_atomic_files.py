@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from killick.errors import StorageError
+from killick.errors import CheckpointError, StorageError
 from killick.runtime import atomic_files
-from killick.runtime.atomic_files import atomic_file, atomic_folder, write_atomic
+from killick.runtime.atomic_files import atomic_file, atomic_folder, locked, write_atomic
 
 
 def _write_and_wait(path, started, folder):
@@ -120,3 +120,28 @@ def test_a_file_system_without_locks_is_written_to_all_the_same(tmp_path, monkey
     else:
         write_atomic(tmp_path / "thing", "whole")
     assert os.listdir(tmp_path) == ["thing"]
+
+
+def _hold_with_worker(folder, started):
+    with locked(folder):
+        worker = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
+        worker.start()
+        (folder / "worker").write_text(str(worker.pid))
+        started.set()
+        threading.Event().wait()
+
+
+def test_a_lock_ends_with_the_process_that_took_it_not_with_its_workers(tmp_path):
+    context = multiprocessing.get_context("fork")
+    started = context.Event()
+    process = context.Process(target=_hold_with_worker, args=(tmp_path, started))
+    process.start()
+    assert started.wait(20)
+    with pytest.raises(CheckpointError, match="another process uses it"), locked(tmp_path, wait=False):
+        pass
+    kill(process)
+    try:
+        with locked(tmp_path, wait=False) as holds:
+            assert holds
+    finally:
+        os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)

@@ -96,3 +96,41 @@ def test_passes_of_a_step_add_up_to_its_batch(image_folder, tmp_path):
         train(dataclasses.replace(recipe, accumulate=passes), tmp_path / str(passes), quiet=True)
     one, four = (torch.tensor(losses_of(tmp_path / str(passes))) for passes in (1, 4))
     assert torch.allclose(one, four, atol=1e-5, rtol=1e-5)
+
+
+LOST = """
+import os, signal, sys
+import torch
+from killick.cli import main
+from killick.training import loop
+
+torch.set_num_threads(1)
+take = loop.TrainingRun.take_step
+
+def take_and_die(run):
+    take(run)
+    if run.done == 6 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+loop.TrainingRun.take_step = take_and_die
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_loses_another_prints_one_line_and_the_run_can_be_resumed(
+    image_folder, tmp_path
+):
+    (tmp_path / "script.py").write_text(LOST)
+    words = ["train", "--recipe", "shapes-small", "--data", f"imagefolder:{image_folder}"]
+    words += ["--data.size", "16", "--data.validation", "0", "--batch", "4", "--epochs", "5"]
+    words += ["--log-every", "2", "--quiet", "--output", str(tmp_path / "run")]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launcher += [f"--log-dir={tmp_path / 'logs'}", "--redirects=3"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*launcher, str(tmp_path / "script.py"), *words], env=environment, timeout=120)
+    (log,) = (tmp_path / "logs").glob("*/*/0/stderr.log")
+    told = [line for line in log.read_text().splitlines() if "killick" in line.lower()]
+    assert len(told) == 1
+    assert told[0].startswith("killick: process 0 lost another process")
+    assert train(None, tmp_path / "run", resume=True, quiet=True).finished

@@ -209,6 +209,22 @@ def locked(folder: Path, name: str = ".lock", *, wait: bool = True) -> Iterator[
             raise CheckpointError(
                 f"cannot train in {folder}: {why}. Choose another folder: --output."
             )
+        _HELD.add(descriptor)
         yield holds
     finally:
+        _HELD.discard(descriptor)
         os.close(descriptor)
+
+
+_HELD: set[int] = set()  # descriptors of `locked`
+
+
+def _leave_locks_to_parent() -> None:
+    """In a worker process: it must not keep a lock after the process that took it has died."""
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+if not WINDOWS:
+    os.register_at_fork(after_in_child=_leave_locks_to_parent)
