@@ -65,6 +65,13 @@ def test_the_test_accuracy_of_training_is_measured_again_alike(run):
     assert after[0]["std"] != ""
 
 
+def test_a_shifted_or_ood_set_implies_its_suite(run, image_folder):
+    words = ["--shift", f"other=imagefolder:{image_folder}", "--ood", f"x=images:{image_folder}"]
+    assert main(["evaluate", str(run), "--suite", "clean", *words, "--quiet"]) == 0
+    found = {(row["suite"], row["set"]) for row in read_rows(run)}
+    assert {("shift", "other"), ("ood", "x")} < found
+
+
 def test_all_suites_run(run, image_folder, capsys):
     words = ["--suite", "all", "--shift", f"same=imagefolder:{image_folder}", "--limit", "8"]
     words += ["--ood", f"others=images:{image_folder}", "--severities", "1,5", "--references", "2"]
@@ -227,7 +234,7 @@ def test_images_are_corrupted_one_by_one(image_folder, tmp_path, capsys):
         (["corrupt", "--output", "zz"], "--output requires images"),
         (["evaluate", "RUN", "--ood", "x=images:gone"], "gone"),
         (["evaluate", "RUN", "--ood", "noise=digits"], "--ood noise"),
-        (["evaluate", "RUN", "--class-map", "gone.json"], "cannot read the class map gone.json"),
+        (["evaluate", "RUN", "--class-map", "gone.json"], "--class-map gone.json"),
         (
             ["evaluate", "RUN", "--suite", "clean,shift", "--shift", "a=images:."],
             "have no classes",

@@ -11,6 +11,7 @@ from typing import Any
 from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared, read_names
 from killick.cli.parser import Parser
 from killick.errors import OptionError
+from killick.evaluation.evaluation_suites import DEFAULT_SUITES, EVALUATION_SUITES, check_options
 
 HELP = "accuracy, robustness, calibration and OOD detection of any model"
 USAGE = "killick evaluate MODEL [--data DATA] [--suite SUITES] [options]"
@@ -54,7 +55,7 @@ def add(parser: Parser) -> None:
     add("--resize", **NUMBER, help="shorter side before the center crop")
     add("--mean", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
     add("--std", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
-    add("--batch", **NUMBER, help="images of a forward pass")
+    add("--batch", "--batch-size", **NUMBER, help="images of a forward pass")
     add("--precision", choices=["float32", "bfloat16"], default="float32", help="(float32)")
     add("--workers", **NUMBER, help="processes that read files")
     add_shared(group, "--trust", "--device")
@@ -77,9 +78,9 @@ def add(parser: Parser) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Evaluate, and print the summary."""
+    _read_options(options)
     from killick.cli.summaries import show_summary
     from killick.evaluation.class_mapping import read_class_map
-    from killick.evaluation.evaluation_settings import DEFAULT_SUITES, EVALUATION_SUITES
     from killick.evaluation.evaluator import evaluate
     from killick.storage.exported_file import is_export
 
@@ -88,15 +89,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         for name, value in vars(options).items()
         if name in inspect.signature(evaluate).parameters and value is not None
     }
-    keywords["suites"] = options.suite or DEFAULT_SUITES
-    if options.suite == ("all",):
-        keywords["suites"] = tuple(s for s in EVALUATION_SUITES if s != "shift" or options.shift)
-    if options.synthetic == ("none",):
-        keywords["synthetic"] = ()
     if options.class_map is not None:
         keywords["class_map"] = read_class_map(options.class_map)
-    if options.mean is not None or options.std is not None:
-        keywords["normalize"] = _normalization(options)
     folder = options.output or _default_folder(options.model, options.checkpoint)
     if options.store_threshold and (
         is_export(Path(options.model)) or not os.path.isdir(options.model)
@@ -122,6 +116,25 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
         print(f"For a report: killick report {shlex.quote(str(folder))}")
     return 0
+
+
+def _read_options(options: argparse.Namespace) -> None:
+    """Complete the options as `killick.evaluate` takes them, and check what needs no torch."""
+    options.suites = options.suite or DEFAULT_SUITES
+    if options.suite == ("all",):
+        options.suites = tuple(s for s in EVALUATION_SUITES if s != "shift" or options.shift)
+    if options.synthetic == ("none",):
+        options.synthetic = ()
+    if options.synthetic is None:
+        del options.synthetic
+    options.normalize = None
+    if options.mean is not None or options.std is not None:
+        options.normalize = _normalization(options)
+    for name in ("checkpoint", "class_map"):
+        file: Path | None = getattr(options, name)
+        if file is not None and not file.exists():
+            raise OptionError(f"--{name.replace('_', '-')} {file}: no such file.")
+    check_options(vars(options))
 
 
 def _default_folder(model: str, checkpoint: Path | None) -> Path:

@@ -50,8 +50,8 @@ def add(parser: Parser) -> None:
         help="files; folders, for all images below; patterns in quotes; - for a list on stdin",
     )
     add("-0", "--null", **FLAG, help="the list on stdin is NUL-separated")
-    add("--references", metavar="K", type=int, help="references to average over (1)")
-    add("--batch", **NUMBER, help="images of a forward pass")
+    add("--references", **NUMBER, help="of an anchored model, to average over (1)")
+    add("--batch", "--batch-size", **NUMBER, help="images of a forward pass")
     add("--workers", **NUMBER, help="threads that read images")
     add_shared(parser, "--device", "--trust", "--quiet")
     add = parser.add_argument_group("output").add_argument

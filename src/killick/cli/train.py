@@ -33,6 +33,7 @@ examples:
   killick train --resume runs/shapes-small-masked-label-seed0
   torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
 """
+OWN_DATA = "killick train --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
 
 
 def add(parser: Parser) -> None:
@@ -79,10 +80,17 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0
-    from killick.training.loop import train
-
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
     _check_own(folder)
+    if recipe.data.name == "shapes" and "data.name" not in given and not options.quiet:
+        print(
+            f"No --data given: training {recipe.network.name} for {recipe.epochs} epochs on embedded"
+            f" images of shapes, into {folder}.\nOn your own images, a folder for each class:"
+            f" {OWN_DATA}",
+            flush=True,
+        )
+    from killick.training.loop import train
+
     outcome = train(recipe, folder, start=options.start, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 
@@ -119,6 +127,8 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def parse_overrides(words: list[str]) -> dict[str, Any]:
     """`--optimizer.lr 0.05 --epochs=3` as settings by dotted name; values are YAML.
 
+    A setting that is true or false needs no value: `--data.download`.
+
     Example:
         >>> parse_overrides(["--lr", "0.05", "--epochs=3", "--schedule.milestones", "[0.5]"])
         {'optimizer.lr': 0.05, 'epochs': 3, 'schedule.milestones': [0.5]}
@@ -131,11 +141,14 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
             raise OptionError(f"unexpected argument: {word!r}. Settings are given as --epochs 10.")
         name, equals, value = word[2:].partition("=")
         if not equals:
-            if not waiting or waiting[0].startswith("--"):
-                if find_setting(name) in settings():
-                    raise OptionError(f"--{name} needs a value.")
+            if waiting and not waiting[0].startswith("--"):
+                value = waiting.pop(0)
+            elif (known := settings().get(find_setting(name))) is None:
                 raise OptionError(f"no such option: --{name}. See killick train --help.")
-            value = waiting.pop(0)
+            elif known.type is bool:
+                value = "true"
+            else:
+                raise OptionError(f"--{name} needs a value.")
         dotted = find_setting(name)
         found[dotted] = read_setting(dotted, value)
     return found
@@ -152,7 +165,9 @@ def _name(recipe_name: str, recipe: Recipe) -> str:
 
 def _add_epilog(parser: Parser) -> None:
     """Examples, and every setting of a recipe: name, meaning, default."""
-    short = {name: f", short: --{each}" for each, name in SHORT.items()}
+    short: dict[str, str] = {}
+    for each, name in SHORT.items():
+        short[name] = f"{short.get(name, ', short:')} --{each.replace('_', '-')}"
     about = {}
     for name, field in settings().items():
         default = field.default if not callable(field.default_factory) else field.default_factory()

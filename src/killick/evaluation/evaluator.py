@@ -29,11 +29,8 @@ from killick.evaluation.evaluation_data import (
     load_validation,
     number_classes,
 )
-from killick.evaluation.evaluation_settings import (
-    DEFAULT_SUITES,
-    EvaluationSettings,
-    make_settings,
-)
+from killick.evaluation.evaluation_settings import EvaluationSettings, make_settings
+from killick.evaluation.evaluation_suites import DEFAULT_SUITES
 from killick.evaluation.metric_values import Fitted
 from killick.evaluation.model_runner import ModelRunner
 from killick.evaluation.other_networks import Normalization

@@ -8,6 +8,8 @@ from typing import Any
 from killick.errors import OptionError, check_option
 from killick.training.recipe_files import find_setting, read_setting
 
+RECIPE = "shapes-compare"  # of a comparison, by default
+
 
 @dataclass(frozen=True)
 class Arm:

@@ -8,14 +8,12 @@ from typing import Any
 
 from killick.errors import DataError, check_option
 from killick.evaluation.evaluation_settings import make_settings
-from killick.experiments.arms import Arm, parse_arms
+from killick.experiments.arms import RECIPE, Arm, parse_arms
 from killick.experiments.execution import Execution
 from killick.experiments.jobs import Job, check_settings_used, make_jobs
 from killick.experiments.scheduler import Failure, run_jobs
 from killick.results.run_folder import read_run
 from killick.training.recipe_files import refuse_unused
-
-RECIPE = "shapes-compare"
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,14 @@ _MOST_SHOWN = 20  # mistakes
 SHORT = {
     "data": "data.name",
     "network": "network.name",
+    "model": "network.name",
     "protocol": "protocol.name",
     "target": "protocol.target",
     "alpha": "protocol.alpha",
     "alpha_end": "protocol.alpha_end",
     "lr": "optimizer.lr",
+    "wd": "optimizer.weight_decay",
+    "batch_size": "batch",
 }
 
 
