@@ -761,3 +761,13 @@ def test_named_data_are_loaded_once():
             assert load_sets("digits", test_only=True) is whole
         assert load_sets("digits") is whole
     assert load_sets("digits") is not whole
+
+
+def test_evaluate_prints_nothing_and_pandas_reads_its_rows(capfd):
+    pandas = pytest.importorskip("pandas")
+    model = make_standard()
+    images = torch.randint(256, (12, 3, 32, 32), dtype=torch.uint8)
+    rows = killick.evaluate(model, (images, torch.arange(12) % 4), suites=("clean",))
+    assert capfd.readouterr() == ("", "")
+    table = pandas.DataFrame(rows).set_index("metric")
+    assert table.loc["top1", "value"] == next(r["value"] for r in rows if r["metric"] == "top1")

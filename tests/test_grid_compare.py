@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS
 from killick.experiments.scheduler import Failure, JobsDisplay, run_jobs
 from killick.grid import compare
+from killick.results.rows import read_rows
 
 
 @pytest.fixture(scope="module")
@@ -312,3 +314,25 @@ def test_a_resumed_job_has_the_threads_it_would_have_beside_all_others(
     with pytest.raises(OptionError, match="enough"):
         run_jobs(jobs, tmp_path / "out", execution)
     assert (given["count"], given["threads"]) == (4 - finished, threads)
+
+
+def test_progress_and_table_show_the_images_that_were_asked_for(
+    compared, tmp_path, monkeypatch, capsys
+):
+    recipe, output, _ = compared
+    monkeypatch.setattr(scheduler, "LocalJobs", HereJobs)
+    copied = shutil.copytree(output, tmp_path / "out")
+    words = ["compare", "--recipe", str(recipe), "--seeds", "0", "--arm", "standard"]
+    words += ["--suite", "clean", "--output", str(copied)]
+    for limit in (6, 4):
+        assert main([*words, "--limit", str(limit)]) == 0
+        told = capsys.readouterr().out
+        (job,) = jobs_of(recipe, copied, "standard")
+        (row,) = [
+            row
+            for row in read_rows(job.folder)
+            if (row["limit"], row["metric"]) == (limit, "top1") and row["suite"] == "clean"
+        ]
+        shown = f"{100 * row['value']:.1f}"
+        assert f"clean accuracy {shown} %" in told
+        assert re.search(rf"^standard +{shown}$", told, re.MULTILINE)

@@ -13,7 +13,7 @@ from killick.data.image_set import ImageSet
 from killick.errors import DataError, OutputError
 
 ClassMap = Mapping[str, Sequence[str | int] | str | int]
-_WAY = "Map the classes: --suite shift --shift NAME=DATA --class-map FILE."
+_WAY = "Map the classes: --shift NAME=DATA --class-map FILE."
 
 
 class Alignment:

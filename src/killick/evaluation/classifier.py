@@ -346,7 +346,7 @@ def _describe(model: nn.Module) -> str:
 
 def _facts(model: nn.Module, provenance: dict[str, Any]) -> dict[str, Any]:
     """How it was trained, if known, and what kind of model it is."""
-    known = dict(provenance.get("facts") or {})
+    known = dict(getattr(model, "trained_with", None) or provenance.get("facts") or {})
     known.pop("data", None)  # rows name the data they are about
     others = "folded" if isinstance(model, Folded) else "standard"
     kind = "anchored" if isinstance(model, Anchored) else others

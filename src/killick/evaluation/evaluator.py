@@ -81,7 +81,7 @@ def evaluate(
     again: bool = False,
     predictions: bool = True,
     trust: bool = False,
-    quiet: bool = False,
+    quiet: bool = True,
     show: DisplayFactory | None = None,
 ) -> list[Row]:
     """Evaluate a classifier: accuracy, calibration, robustness and OOD detection, as rows.
@@ -137,7 +137,7 @@ def evaluate(
         predictions: Keep also the prediction of each image, in `predictions/`: reports take
             intervals, curves and examples from them. A few bytes an image.
         trust: Needed for an exported .pt2 file, which can run code when it is opened.
-        quiet: Show no progress.
+        quiet: Show no progress; False shows it on the terminal.
         show: Shows progress, instead of a terminal.
 
     Returns:
@@ -179,6 +179,7 @@ def evaluate(
         common = {
             "model": classifier.name,
             **classifier.facts,
+            "name": name,
             "data": test.name,
             "limit": limit,
             "evaluation_seed": seed,
@@ -197,7 +198,7 @@ def evaluate(
         )
         runner = ModelRunner(classifier, processes, settings)
         try:
-            display = choose_display(show, quiet or not processes.first)
+            display = choose_display(show, (quiet and show is None) or not processes.first)
             _run(runner, recorder, sets, fitting, settings, notes, display)
         except BaseException:
             recorder.write()  # what there is so far

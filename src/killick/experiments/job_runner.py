@@ -71,6 +71,7 @@ def _run(job: Job, device: str, command: Sequence[str]) -> bool:
             "seed": job.seed,
             "finished": finished,
             "evaluation_digest": job.evaluation_digest,
+            "evaluation": job.evaluation_columns,
             "seconds": {name: round(value, 1) for name, value in seconds.items()},
             "command": list(command),
         }
@@ -94,7 +95,6 @@ def _run(job: Job, device: str, command: Sequence[str]) -> bool:
         evaluate(
             str(job.folder),
             **job.evaluation,
-            name=job.folder.name,
             device=device,
             folder=job.folder,
             show=progress.next_stage("evaluating"),

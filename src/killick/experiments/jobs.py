@@ -54,6 +54,16 @@ class Job:
         return _digest([self.evaluation, self.measure, self.options])
 
     @property
+    def evaluation_columns(self) -> dict[str, Any]:
+        """Columns that rows of its evaluation have, and rows of other evaluations may not."""
+        asked = self.evaluation
+        return {
+            "limit": "" if asked.get("limit") is None else asked["limit"],
+            "evaluation_seed": asked.get("seed", 0),
+            "precision": asked.get("precision", "float32"),
+        }
+
+    @property
     def finished(self) -> bool:
         """Whether its folder holds all results."""
         there = read_job(self.folder)

@@ -151,8 +151,9 @@ def _follow(
 
 def _summarize(job: Job) -> str:
     """The clean accuracy of a finished job."""
+    wanted = {"suite": "clean", "metric": "top1", "inference": "single", **job.evaluation_columns}
     for row in read_rows(job.folder):
-        if (row["suite"], row["metric"], row["inference"]) == ("clean", "top1", "single"):
+        if row["images"] and all(row[name] == value for name, value in wanted.items()):
             return f"clean accuracy {100 * float(row['value']):.1f} %"
     return "finished"
 

@@ -19,8 +19,14 @@ def check_pairs(
 ) -> tuple[Tensor, Tensor]:
     """Confidences and correctness, booleans or zeros and ones, one of each for every image.
 
-    Confidences are probabilities; with `ranked` any numbers but NaN, as only their order counts.
+    Confidences are probabilities; with `ranked` any numbers but NaN, as only their order counts. In
+    their place, probabilities of all classes `(n, classes)` and labels `(n,)` may be given.
     """
+    if isinstance(confidence, Tensor) and confidence.ndim == 2:
+        check_probs(confidence, correct)
+        confidence = confidence.detach()
+        highest, predicted = confidence.max(1)
+        return highest.clamp_max(1), predicted == correct.to(confidence.device)
     _check_vector(confidence, "confidence")
     _check_vector(correct, "correct")
     if len(confidence) != len(correct):
@@ -30,11 +36,13 @@ def check_pairs(
     if not confidence.is_floating_point():
         raise DtypeError(
             f"expected confidence as floats, found {confidence.dtype}. The order of arguments is"
-            " (confidence, correct)."
+            " (confidence, correct), or (probs, labels)."
         )
     correct = correct.detach().to(confidence.device)
     if bool(((correct != 0) & (correct != 1)).any()):
-        raise DataError("expected correct as zeros and ones. Pass predictions == labels.")
+        raise DataError(
+            "expected correct as zeros and ones. Pass predictions == labels, or (probs, labels)."
+        )
     if ranked:
         return check_scores(confidence, "confidence"), correct.bool()
     low, high = confidence.detach().aminmax()
