@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:  # no process that is started imports from the current folder
         os.environ["PYTHONSAFEPATH"] = "1"
+    if "mps" in words or "--device=mps" in words:  # read when torch is imported
+        os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
     try:
         try:
             with _terminated_as_interrupted():

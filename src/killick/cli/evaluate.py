@@ -58,7 +58,7 @@ def add(parser: Parser) -> None:
     add("--batch", "--batch-size", **NUMBER, help="images of a forward pass")
     add("--precision", choices=["float32", "bfloat16"], default="float32", help="(float32)")
     add("--workers", **NUMBER, help="processes that read files")
-    add_shared(group, "--trust", "--device")
+    add_shared(group, "--trust", "--device", "--threads")
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("--output", **FOLDER, help="default: the run, or evaluations/NAME")
@@ -82,8 +82,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.cli.summaries import show_summary
     from killick.evaluation.class_mapping import read_class_map
     from killick.evaluation.evaluator import evaluate
+    from killick.runtime.devices import set_threads
     from killick.storage.exported_file import is_export
 
+    set_threads(options.threads)
     keywords = {
         name: value
         for name, value in vars(options).items()

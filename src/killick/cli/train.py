@@ -1,6 +1,7 @@
 """`killick train`."""
 
 import argparse
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def add(parser: Parser) -> None:
     )
     add("--resume", **FOLDER, help="continue the run in this folder")
     add("--print-recipe", **FLAG, help="print the resolved recipe and stop")
-    add_shared(parser, "--device", "--quiet")
+    add_shared(parser, "--device", "--threads", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -89,8 +90,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             f" {OWN_DATA}",
             flush=True,
         )
+    from killick.runtime.devices import set_threads
     from killick.training.loop import train
 
+    set_threads(options.threads)
     outcome = train(recipe, folder, start=options.start, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 
@@ -118,10 +121,22 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.print_recipe:
         print(to_yaml(recipe_of(options.resume)), end="")
         return 0
+    from killick.runtime.devices import set_threads
     from killick.training.loop import train
 
+    set_threads(options.threads or _read_threads(options.resume))
     outcome = train(None, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
+
+
+def _read_threads(folder: Path) -> int | None:
+    """The threads that a run began with: on a CPU its bits depend on them."""
+    from killick.results.run_folder import read_environment
+
+    found = read_environment(folder).get("threads")
+    if "OMP_NUM_THREADS" in os.environ or type(found) is not int:
+        return None
+    return min(max(1, found), os.cpu_count() or 1)
 
 
 def parse_overrides(words: list[str]) -> dict[str, Any]:

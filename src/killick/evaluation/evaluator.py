@@ -38,6 +38,7 @@ from killick.evaluation.row_recorder import RowRecorder
 from killick.evaluation.test_sets import TestSet, TestSetPlanner
 from killick.metrics import threshold
 from killick.results.rows import Row
+from killick.runtime.devices import describe_device
 from killick.runtime.processes import joined
 from killick.runtime.progress import DisplayFactory, choose_display
 
@@ -163,7 +164,8 @@ def evaluate(
             test = number_classes(test, classifier)
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
-        notes = [_describe_view(classifier)] if is_network_name(model) else []
+        notes = [f"on {describe_device(processes.device)}"]
+        notes += [_describe_view(classifier)] if is_network_name(model) else []
         if (anchored := classifier.anchored) is not None:
             stored = len(anchored.references)
             classifier.references = min(references, stored)

@@ -61,7 +61,7 @@ def read_run(where: Path) -> Run:
         rows,
         metrics=read_metrics(where / "metrics.jsonl"),
         recipe=_read_yaml(where / "recipe.yaml"),
-        environment=_read_json(where / "environment.json"),
+        environment=read_environment(where),
         job=read_job(where),
     )
 
@@ -94,6 +94,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [entry for entry in read_json_lines(path) if isinstance(entry.get("step"), int)]
 
 
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Versions, machine and command of a run; empty if unknown."""
+    return _read_json(folder / "environment.json")
+
+
 def read_job(folder: Path) -> dict[str, Any]:
     """Which arm and seed of a comparison a run is, and whether it is finished; empty if of none."""
     return _read_json(folder / JOB)
@@ -104,7 +109,7 @@ def _has_rows(folder: Path) -> bool:
 
 
 def _start(folder: Path) -> str:
-    return str(_read_json(folder / "environment.json").get("started", ""))
+    return str(read_environment(folder).get("started", ""))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

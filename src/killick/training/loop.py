@@ -24,6 +24,7 @@ from killick.core.anchored import Anchored
 from killick.core.standard import Standard
 from killick.errors import CheckpointError, DivergedError, KillickError
 from killick.results.rows import read_rows
+from killick.runtime.devices import describe_device, forked_random_state, precise_device
 from killick.runtime.processes import Processes, joined
 from killick.runtime.progress import Display, DisplayFactory, choose_display
 from killick.runtime.signals import Interrupts
@@ -77,7 +78,7 @@ def train(
         start: A trained network to start from: a folder written by `killick.save` or a run folder,
             a `.safetensors` file, or a `state_dict` that torch saved.
         resume: Go on from the last checkpoint in `folder`.
-        device: "auto", "cpu", "cuda" or "cuda:1".
+        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         quiet: Show nothing.
         show: Makes the progress display; a terminal by default.
 
@@ -86,8 +87,7 @@ def train(
     """
     folder = Path(folder)
     with joined(device) as processes, ExitStack() as stack:
-        cuda = [processes.device.index] if processes.device.type == "cuda" else []
-        stack.enter_context(torch.random.fork_rng(devices=cuda))  # dropout uses the global state
+        stack.enter_context(forked_random_state(processes.device))  # dropout uses it
         state, note = None, None
         show = choose_display(show, quiet or not processes.first)
         if resume:
@@ -112,7 +112,12 @@ def train(
         run = TrainingRun(recipe, data, processes, start, restoring=resume)
         facts = "".join(f", {name} {value}" for name, value in recipe.protocol.facts().items())
         plan = f"{recipe.epochs} epochs of {run.steps_per_epoch:,} steps, into {folder}"
-        lines: list[str | None] = [data.description, f"{recipe.protocol.name}{facts}: {plan}"]
+        where = describe_device(processes.device)
+        lines: list[str | None] = [
+            data.description,
+            f"{recipe.protocol.name}{facts}: {plan}, on {where}",
+            run.fallback,
+        ]
         if state is not None:
             run.restore(state)
             lines += [note, f"resuming from step {run.done} of {run.steps}"]
@@ -198,7 +203,9 @@ def _log_training(run: TrainingRun, seconds: float, display: Display, loggers: R
     bad = processes.highest(torch.tensor(run.bad_step(), device=processes.device))
     if bad >= 0:
         raise _diverged(run, int(bad))
-    counts = torch.tensor([*losses, correct], dtype=torch.float64, device=processes.device)
+    counts = torch.tensor(
+        [*losses, correct], dtype=torch.float64, device=precise_device(processes.device)
+    )
     *losses, correct = processes.total(counts).tolist()
     losses = [loss / processes.count for loss in losses]
     batch = run.data.batches.cut.batch

@@ -139,7 +139,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
         "versions": {"killick": __version__, **{name: version(name) for name in _LIBRARIES}},
         "python": platform.python_version(),
         "system": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "command": ["killick" if started == "__main__.py" else started, *sys.argv[1:]],

@@ -14,6 +14,7 @@ from killick.data.keyed_random import Stream, key
 from killick.errors import CheckpointError
 from killick.nets import remembered
 from killick.protocols.base import components_of
+from killick.runtime.devices import seed_random_state
 from killick.runtime.processes import Processes
 from killick.training.initial_weights import make_model
 from killick.training.optimizers import learning_rate, make_optimizer, restore_optimizer, set_rate
@@ -67,8 +68,7 @@ class TrainingRun:
         part = recipe.schedule
         # A run that takes a later part of a schedule sees the samples in another order.
         self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
-        usual = "bfloat16" if cuda else "float32"
-        self.precision = usual if recipe.precision == "auto" else recipe.precision
+        self.precision, execution, self.fallback = choose_arithmetic(recipe, processes)
         wrapped: nn.Module = self.model
         if processes.count > 1:
             ids = [device.index] if cuda else None
@@ -82,17 +82,10 @@ class TrainingRun:
             recipe,
             device=device,
             fill=[255 * mean for mean in data.normalize[0]],
-            execution=self._execution(),
+            execution=execution,
             precision=self.precision,
         )
         self.read_statistics, self.bad_step = self._step.read, self._step.bad_step
-
-    def _execution(self) -> str:
-        cuda, chosen = self.processes.device.type == "cuda", self.recipe.execution
-        if chosen == "auto":
-            chosen = "captured" if cuda else "eager"
-        alone = cuda and self.processes.count == 1  # a graph is captured on one GPU only
-        return "compiled" if chosen == "captured" and not alone else chosen
 
     @property
     def inference_model(self) -> Anchored | Standard:
@@ -117,9 +110,8 @@ class TrainingRun:
         if self.done == 0:
             self._step.begin(0)
         seed = key(self.recipe.seed, self.done, self.processes.rank, Stream.DROPOUT) % 2**63
-        torch.default_generator.manual_seed(seed)
+        seed_random_state(seed, self.processes.device)
         if self.processes.device.type == "cuda":
-            torch.cuda.default_generators[self.processes.device.index].manual_seed(seed)
             set_rate(self.optimizer, self._rates[self.done])
         else:
             set_rate(self.optimizer, self.rate(self.done))
@@ -166,3 +158,21 @@ class TrainingRun:
             each.load_state_dict(state["components"][each.name])
         self.done = state["step"]
         self._step.begin(self.done)
+
+
+def choose_arithmetic(recipe: Recipe, processes: Processes) -> tuple[str, str, str | None]:
+    """Precision and execution of a run on its device, and a note where they are not the recipe's."""
+    kind, precision, execution = processes.device.type, recipe.precision, recipe.execution
+    if kind == "mps":
+        given = [
+            each for each in (precision, execution) if each not in ("auto", "float32", "eager")
+        ]
+        note = f"{' and '.join(given)} not available on mps: float32 and eager" if given else None
+        return "float32", "eager", note
+    cuda = kind == "cuda"
+    if precision == "auto":
+        precision = "bfloat16" if cuda else "float32"
+    if execution == "auto":
+        execution = "captured" if cuda else "eager"
+    alone = cuda and processes.count == 1  # a graph is captured on one GPU only
+    return precision, "compiled" if execution == "captured" and not alone else execution, None

@@ -17,6 +17,7 @@ from killick.errors import DataError, OptionError
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.protocols.base import RunContext
 from killick.protocols.references.reference_sampler import read_pixels
+from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes, usual_workers
 from killick.training.initial_weights import Normalization
 from killick.training.recipe import Recipe
@@ -178,10 +179,11 @@ def _normalization(recipe: Recipe, pixels: Tensor | None) -> Normalization:
     if pixels is None:
         return IMAGENET_MEAN, IMAGENET_STD
     count = pixels[..., 0].numel()
-    total = torch.zeros(3, dtype=torch.float64, device=pixels.device)
+    where = precise_device(pixels.device)
+    total = torch.zeros(3, dtype=torch.float64, device=where)
     squares = torch.zeros_like(total)
     for chunk in pixels.split(4096):
-        values = chunk.flatten(0, 2).double() / 255
+        values = chunk.to(where).flatten(0, 2).double() / 255
         total += values.sum(0)
         squares += values.square().sum(0)
     mean = total / count
