@@ -10,7 +10,7 @@ from killick.cli.arguments import FLAG, FOLDER, add_shared, name_folder
 from killick.cli.parser import Parser, describe
 from killick.errors import OptionError
 from killick.protocols.base import COMPONENTS
-from killick.training.recipe import Recipe
+from killick.training.recipe import Recipe, named_classes
 from killick.training.recipe_files import (
     SHORT,
     find_setting,
@@ -111,7 +111,9 @@ def _check_own(folder: Path) -> None:
 
 
 def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    given = {"recipe": options.recipe, "output": options.output, "from": options.start, **overrides}
+    given = {"output": options.output, "from": options.start, **overrides}
+    if options.recipe is not None and not named_classes(recipe_of(options.resume)):
+        given["recipe"] = options.recipe
     for name, value in given.items():
         if value is not None:
             raise OptionError(
@@ -125,7 +127,9 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from killick.training.loop import train
 
     set_threads(options.threads or _read_threads(options.resume))
-    outcome = train(None, options.resume, resume=True, device=options.device, quiet=options.quiet)
+    # The run's own recipe counts; from the one given, classes are imported.
+    recipe = None if options.recipe is None else load_recipe(options.recipe)
+    outcome = train(recipe, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 
 

@@ -131,7 +131,7 @@ def _train(job: Job, phase: Phase, show: DisplayFactory, device: str) -> bool:
         if (folder / "model" / "config.json").exists():
             return True
         if (folder / LAST).exists() or (folder / BEFORE).exists():
-            return train(None, folder, resume=True, device=device, show=show).finished
+            return train(phase.recipe, folder, resume=True, device=device, show=show).finished
         return train(phase.recipe, folder, start=phase.start, device=device, show=show).finished
 
 

@@ -16,6 +16,7 @@ from killick.nets import remembered
 from killick.protocols.base import components_of
 from killick.runtime.devices import seed_random_state
 from killick.runtime.processes import Processes
+from killick.training.class_paths import OwnClasses, make_rates
 from killick.training.initial_weights import make_model
 from killick.training.optimizers import learning_rate, make_optimizer, restore_optimizer, set_rate
 from killick.training.recipe import Recipe
@@ -36,7 +37,9 @@ class TrainingRun:
         processes: Processes,
         start: Path | None,
         restoring: bool = False,
+        own: OwnClasses | None = None,
     ) -> None:
+        own = own or OwnClasses()
         device, cuda = processes.device, processes.device.type == "cuda"
         self.data, self.processes, self.start = data, processes, start
         self.steps, self.steps_per_epoch = data.context.steps, data.context.steps_per_epoch
@@ -63,12 +66,22 @@ class TrainingRun:
             for each in self.components:
                 each.setup(self.model, data.context)
         modules = [each.module.to(device) for each in self.components if each.module is not None]
-        self.optimizer = make_optimizer([self.model, *modules], recipe.optimizer, device)
+        self.own = own
+        self.given: list[str] = []  # callables that were passed from Python
+        self.optimizer = make_optimizer(
+            [self.model, *modules], recipe.optimizer, device, own.optimizer
+        )
+        self._given_rates: list[float] | None = None
+        if own.scheduler is not None:
+            self._given_rates = make_rates(own.scheduler, recipe, self.steps, self.steps_per_epoch)
         self._rates = torch.tensor([self.rate(s) for s in range(self.steps)], device=device)
         part = recipe.schedule
         # A run that takes a later part of a schedule sees the samples in another order.
         self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
         self.precision, execution, self.fallback = choose_arithmetic(recipe, processes)
+        if execution == "captured" and (own.optimizer is not None or own.loss is not None):
+            execution = "compiled"  # they may wait for the host
+        loss = own.loss.to(device) if isinstance(own.loss, nn.Module) else own.loss
         wrapped: nn.Module = self.model
         if processes.count > 1:
             ids = [device.index] if cuda else None
@@ -84,6 +97,7 @@ class TrainingRun:
             fill=[255 * mean for mean in data.normalize[0]],
             execution=execution,
             precision=self.precision,
+            loss=loss,
         )
         self.read_statistics, self.bad_step = self._step.read, self._step.bad_step
 
@@ -103,6 +117,8 @@ class TrainingRun:
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
+        if self._given_rates is not None:
+            return self._given_rates[step]
         return learning_rate(step, self.steps, self.recipe.optimizer.lr, self.recipe.schedule)
 
     def take_step(self) -> None:
@@ -111,7 +127,7 @@ class TrainingRun:
             self._step.begin(0)
         seed = key(self.recipe.seed, self.done, self.processes.rank, Stream.DROPOUT) % 2**63
         seed_random_state(seed, self.processes.device)
-        if self.processes.device.type == "cuda":
+        if isinstance(self.optimizer.param_groups[0]["lr"], torch.Tensor):
             set_rate(self.optimizer, self._rates[self.done])
         else:
             set_rate(self.optimizer, self.rate(self.done))
@@ -133,6 +149,7 @@ class TrainingRun:
             "start": None if self.start is None else str(self.start),
             "network": None if made is None else (made.name, made.arguments),
             "data": self.data.fingerprint,
+            "given": self.given,
             "step": self.done,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -149,7 +166,10 @@ class TrainingRun:
                 f" {self.data.fingerprint} now. Bring them back, or start another run."
             )
         self.model.load_state_dict(state["model"])
-        restore_optimizer(self.optimizer, state["optimizer"])
+        if self.own.optimizer is None:
+            restore_optimizer(self.optimizer, state["optimizer"])
+        else:
+            self.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self.model, Anchored) and self.model.recent is not None:
             self.model.recent.load_state_dict(state["recent"], self.processes.device)
             self.model.mark_unsettled()
