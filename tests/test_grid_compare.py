@@ -1,6 +1,7 @@
 """`killick compare` and `killick.grid.compare`: reports, resuming, parts, mistakes."""
 
 import argparse
+import csv
 import json
 import os
 import re
@@ -338,3 +339,29 @@ def test_progress_and_table_show_the_images_that_were_asked_for(
         shown = f"{100 * row['value']:.1f}"
         assert f"clean accuracy {shown} %" in told
         assert re.search(rf"^standard +{shown}$", told, re.MULTILINE)
+
+
+def test_finished_runs_are_arms(compared, image_folder, tmp_path, monkeypatch):
+    recipe, output, _ = compared
+    monkeypatch.setattr(scheduler, "LocalJobs", HereJobs)
+    (job,) = jobs_of(recipe, output, "masked-label")
+    run = shutil.copytree(job.folder, tmp_path / "mine-seed0")
+    before = sorted((run).rglob("*"))
+    options = {"output": tmp_path / "out", "evaluation": EVALUATION, "quiet": True}
+    arms = ["standard", f"mine:run={tmp_path}/mine-seed{{seed}}"]
+    found = compare(recipe, arms=arms, seeds=(0,), **options)
+    assert found.failed == []
+    assert [each.title for each in found.jobs] == ["standard, seed 0", "mine, seed 0"]
+    ours, theirs = (
+        {(r["metric"], r["suite"], r["inference"], r["corruption"]): r["value"] for r in rows}
+        for rows in (read_rows(found.jobs[1].folder), read_rows(job.folder))
+    )
+    assert ours == theirs
+    with open(tmp_path / "out" / "summary.csv") as file:
+        assert {row["arm"] for row in csv.DictReader(file)} == {"standard", "mine"}
+    assert sorted(run.rglob("*")) == before  # the run itself is left alone
+    alone = compare(recipe, arms=[f"mine:run={run}"], seeds=(3,), **options)
+    assert [each.title for each in alone.jobs] == ["mine, seed 0"]
+    for bad in ("mine:run=nowhere", f"mine:run={run},lr=1", f"standard:run={run}"):
+        with pytest.raises(OptionError):
+            compare(recipe, arms=[bad], seeds=(0,), **options)

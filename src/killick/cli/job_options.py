@@ -92,7 +92,7 @@ def show_jobs(jobs: "Sequence[Job]", output: Path, options: argparse.Namespace) 
     for job in jobs:
         state = "finished" if job.finished else "begun" if read_job(job.folder) else "new"
         epochs = " + ".join(str(phase.recipe.epochs) for phase in job.phases)
-        print(f"{state:9} {job.title:28} {epochs} epochs  {job.folder}")
+        print(f"{state:9} {job.title:28} {epochs or 'no'} epochs  {job.folder}")
     left = sum(not job.finished for job in jobs)
     print(f"{len(jobs)} jobs, {left} to run; report: {output / 'report.html'}")
 

@@ -97,9 +97,10 @@ def plan_comparison(
     if baseline is not None:
         check_option("the baseline", baseline, [arm.name for arm in chosen])
     jobs = make_jobs(recipe, settings, chosen, seeds, output, evaluation)
-    for arm, job in zip(chosen, jobs, strict=False):
+    trained = [arm for arm in chosen if arm.run is None]
+    for arm, job in zip(trained, jobs, strict=False):
         refuse_unused(job.phases[-1].recipe, arm.settings, f"the arm {arm.name}")
-    check_settings_used(settings, chosen, jobs)
+    check_settings_used(settings, trained, jobs)
     check_jobs(jobs)
     return jobs
 

@@ -93,7 +93,7 @@ def _run(job: Job, device: str, command: Sequence[str]) -> bool:
             return False
     with timed("evaluate"):
         evaluate(
-            str(job.folder),
+            job.run or str(job.folder),
             **job.evaluation,
             device=device,
             folder=job.folder,
