@@ -46,6 +46,7 @@ SMALLER = {
     "study": ["--dry-run"],
     "export": ["--limit", "20", "--calibration", "20", "--quiet"],
     "predict": ["--quiet"],
+    "probe": ["--limit", "40", "--epochs", "1", "--quiet"],
     "publish": ["--quiet"],
 }
 

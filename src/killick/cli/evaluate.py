@@ -59,7 +59,10 @@ def add(parser: Parser) -> None:
     add_shared(group, "--table", "--frost", "--root")
     group = parser.add_argument_group("model")
     add = group.add_argument
-    add("--references", **NUMBER, default=5, help="of an anchored model, for mean and spread (5)")
+    add("--references", **NUMBER, help="of an anchored model, for mean and spread (5)")
+    inferences = ["marginal", "transductive"]
+    text = "transductive: the reference with the likeliest residual for each image (marginal)"
+    add("--inference", choices=inferences, default="marginal", help=text)
     add("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
     add("--size", **NUMBER, help="height and width of the network's input")
     add("--resize", **NUMBER, help="shorter side before the center crop")
@@ -179,6 +182,8 @@ def _read_options(options: argparse.Namespace) -> None:
         raise OptionError(f"--name is for one model, found {len(options.models)}.")
     if several and options.checkpoint and sum(":" in model for model in options.models) != 1:
         raise OptionError("--checkpoint is for one network by name, such as timm:resnet18.")
+    if options.store_threshold and options.inference == "transductive":
+        raise OptionError("--store-threshold is for --inference marginal.")
     for model in options.models if options.store_threshold else ():
         if not os.path.isdir(model) or (Path(model) / "model.json").exists():
             raise OptionError(

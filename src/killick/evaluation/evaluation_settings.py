@@ -31,7 +31,7 @@ class EvaluationSettings:
     synthetic: tuple[str, ...] = tuple(SYNTHETIC)
     table: str | None = None
     frost: Photographs = None
-    references: int = 5
+    references: int | None = None
     limit: int | None = None
     seed: int = 0
     acceptance: float = 0.95

@@ -102,7 +102,10 @@ def predictions_of(run: Run) -> list[Predictions]:
         if condition_of(row) is not None:
             shown[_columns(row, _TEST_SET)].add(_columns(row, _IMAGES))
     found: dict[Key, Predictions] = {}
+    models = {str(row["model"]) for row in run.rows}
     for each in run.predictions:
+        if str(each.about.get("model", "")) not in models:
+            continue
         place, k = _columns(each.about, _TEST_SET), str(each.about.get("k", ""))
         if _columns(each.about, _IMAGES) in shown[place] and (not references or k in references):
             found[place] = each
