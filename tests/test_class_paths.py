@@ -2,7 +2,8 @@
 
 import random
 import re
-import subprocess
+import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from PIL import Image
 from runs import assert_same, losses_of, small, train_and_stop, weights_of
 from torchvision.transforms import v2
 
+import killick
 from killick.cli import main
 from killick.data.own_transform import OwnTransform
 from killick.data.preprocessing import PlainView, TrainView
@@ -282,28 +284,29 @@ def test_the_command_line_resumes_only_with_the_recipe(image_folder, tmp_path, m
     assert main([*resume, "--recipe", str(file)]) == 0
 
 
-def test_no_file_in_a_run_folder_causes_an_import(image_folder, tmp_path):
-    """A folder whose recipe names a class is read, evaluated, reported and refused by resume."""
-    train(small(image_folder, epochs=1, **OWN), tmp_path / "run", quiet=True)
-    code = f"""
-import sys
-from pathlib import Path
-import killick
-from killick.cli import main
-folder = {str(tmp_path / "run")!r}
-killick.load(folder)
-assert main(["evaluate", folder, "--suite", "clean", "--quiet"]) == 0
-assert main(["report", folder, "--quiet"]) == 0
-import shutil, pathlib
-shutil.rmtree(pathlib.Path(folder) / "model")
-assert main(["train", "--resume", folder, "--quiet"]) == 2
-assert main(["train", "--from", folder, "--output", folder + "2"]) == 2
-assert "own_classes" not in sys.modules
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+def test_no_file_in_a_run_folder_causes_an_import(image_folder, tmp_path, monkeypatch):
+    """A folder whose recipe names a class is loaded, evaluated and reported, and resumed by no one."""
+    mark = tmp_path / "imported"
+    text = f"open({str(mark)!r}, 'w').close()\nfrom own_classes import HalfLoss, Noise\n"
+    (tmp_path / "noticed.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"augment__transform": {"class_path": "noticed.Noise"}}
+    own |= {"loss__class_path": "noticed.HalfLoss"}
+    folder = tmp_path / "run"
+    train_and_stop(small(image_folder, data__workers=0, **own), folder, 5, monkeypatch)
+    train(small(image_folder, data__workers=0, **own), folder, resume=True, quiet=True)
+    assert mark.exists()
+    mark.unlink()
+    del sys.modules["noticed"]
+    killick.load(folder)
+    assert main(["evaluate", str(folder), "--suite", "clean", "--quiet"]) == 0
+    assert main(["report", str(folder), "--quiet"]) == 0
+    shutil.rmtree(folder / "model")
+    assert main(["train", "--resume", str(folder), "--quiet"]) == 2
+    assert not mark.exists()
+    recipe = ["--recipe", str(folder / "recipe.yaml")]  # named by the user
+    assert main(["train", "--resume", str(folder), *recipe, "--quiet"]) == 0
+    assert mark.exists()
 
 
 def test_data_of_a_stored_recipe_with_a_transform_are_not_loaded_for_training(image_folder):
@@ -320,3 +323,10 @@ def test_the_recipe_in_the_docs_can_be_imported(tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
     found = import_classes(load_recipe(tmp_path / "mine.yaml"))
     assert None not in (found.transform, found.optimizer, found.scheduler, found.loss)
+
+
+def test_the_example_runs(tmp_path, monkeypatch, capsys):
+    script = Path(__file__).parent.parent / "examples" / "own_transform.py"
+    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path / "run")])
+    runpy.run_path(str(script))
+    assert "top1" in capsys.readouterr().out
