@@ -137,7 +137,10 @@ def test_a_lock_ends_with_the_process_that_took_it_not_with_its_workers(tmp_path
     process = context.Process(target=_hold_with_worker, args=(tmp_path, started))
     process.start()
     assert started.wait(20)
-    with pytest.raises(CheckpointError, match="another process uses it"), locked(tmp_path, wait=False):
+    with (
+        pytest.raises(CheckpointError, match="another process uses it"),
+        locked(tmp_path, wait=False),
+    ):
         pass
     kill(process)
     try:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -226,6 +227,64 @@ def test_a_run_folder_is_named_by_recipe_data_and_protocol(
     assert run.name.endswith("-masked-label-seed0")
     assert main(["train", *words, "--quiet"]) == 2
     assert run.name in capsys.readouterr().err
+
+
+def test_settings_have_the_names_that_other_trainers_use():
+    words = ["--model", "timm:resnet18", "--batch-size", "64", "--wd", "1e-4", "--data.download"]
+    assert parse_overrides([*words, "--optimizer.nesterov", "--epochs", "3"]) == {
+        "network.name": "timm:resnet18",
+        "batch": 64,
+        "optimizer.weight_decay": "1e-4",
+        "data.download": True,
+        "optimizer.nesterov": True,
+        "epochs": 3,
+    }
+    recipe = load_recipe("shapes-small", parse_overrides([*words, "--data", "cifar10"]))
+    assert (recipe.network.name, recipe.batch) == ("timm:resnet18", 64)
+    assert recipe.optimizer.weight_decay == 1e-4
+    assert recipe.data.download is True
+
+
+def test_references_is_a_number_in_every_command():
+    _, commands = make_parser()
+    for name, command in commands.choices.items():
+        command.fill()
+        for action in command._actions:
+            if "--references" in action.option_strings:
+                assert action.type is int, name
+            if "--reference-kind" in action.option_strings:
+                assert "mean" in action.choices, name
+
+
+@pytest.mark.parametrize("given", [[], ["--data", "shapes"], ["--quiet"]])
+def test_train_alone_says_what_it_does_and_how_to_name_data(tmp_path, monkeypatch, capsys, given):
+    monkeypatch.setattr("killick.training.loop.train", lambda *a, **b: SimpleNamespace(finished=1))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *given]) == 0
+    told = capsys.readouterr().out
+    assert ("--data imagefolder:" in told) == (given == [])
+    assert ("shapes" in told) == (given == [])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "x", "--suite", "nope"],
+        ["evaluate", "x", "--severities", "7"],
+        ["evaluate", "x", "--suite", "shift"],
+        ["evaluate", "x", "--class-map", "gone.json"],
+        ["evaluate", "x", "--mean", "0,0,0"],
+        ["compare", "--suite", "nope"],
+        ["compare", "--arm", "nope"],
+        ["compare", "--epochs", "none"],
+        ["compare", "--recipe", "nope"],
+        ["train", "--epochs", "0"],
+    ],
+)
+def test_options_are_checked_before_torch_is_imported(words):
+    code = f"import sys, killick.cli; assert killick.cli.main({words!r}) == 2; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 # Exit codes ---------------------------------------------------------------------------------------

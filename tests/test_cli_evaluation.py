@@ -1,5 +1,8 @@
 """`killick evaluate` and `killick corrupt`: what they write and print, and how they fail."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +66,40 @@ def test_the_test_accuracy_of_training_is_measured_again_alike(run):
     assert len(after) == 1
     assert after[0]["value"] == pytest.approx(before["value"])
     assert after[0]["std"] != ""
+
+
+def test_a_shifted_or_ood_set_implies_its_suite(run, image_folder):
+    words = ["--shift", f"other=imagefolder:{image_folder}", "--ood", f"x=images:{image_folder}"]
+    assert main(["evaluate", str(run), "--suite", "clean", *words, "--quiet"]) == 0
+    found = {(row["suite"], row["set"]) for row in read_rows(run)}
+    assert {("shift", "other"), ("ood", "x")} < found
+
+
+def test_several_models_get_one_report_of_this_evaluation(
+    run, image_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    net = killick.nets.create("timm:resnet10t", num_classes=4)
+    torch.save(net.state_dict(), "net.pth")
+    assert main(["evaluate", str(run), "--suite", "clean,ood", "--quiet"]) == 0  # has more rows
+    words = ["evaluate", str(run), "timm:resnet10t", "--checkpoint", "net.pth", "--size", "16"]
+    words += ["--data", f"imagefolder:{image_folder}", "--suite", "clean", "--limit", "8"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "report is in report/report.html" in told
+    with open("report/summary.csv", newline="") as file:
+        found = {row["arm"]: row for row in csv.DictReader(file) if row["measure"] == "clean_top1"}
+    assert found.keys() == {"timm:resnet10t", "masked-label"}
+    for folder, arm in (
+        (run, "masked-label"),
+        ("evaluations/timm-resnet10t-net", "timm:resnet10t"),
+    ):
+        rows = [r for r in read_rows(Path(folder)) if (r["metric"], r["limit"]) == ("top1", 8)]
+        assert float(found[arm]["mean"]) == rows[0]["value"]
+    capsys.readouterr()
+    for bad in (["--name", "x"], [str(run / "model")], ["timm:resnet18"]):
+        assert main([*words, *bad]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_all_suites_run(run, image_folder, capsys):
@@ -227,7 +264,7 @@ def test_images_are_corrupted_one_by_one(image_folder, tmp_path, capsys):
         (["corrupt", "--output", "zz"], "--output requires images"),
         (["evaluate", "RUN", "--ood", "x=images:gone"], "gone"),
         (["evaluate", "RUN", "--ood", "noise=digits"], "--ood noise"),
-        (["evaluate", "RUN", "--class-map", "gone.json"], "cannot read the class map gone.json"),
+        (["evaluate", "RUN", "--class-map", "gone.json"], "--class-map gone.json"),
         (
             ["evaluate", "RUN", "--suite", "clean,shift", "--shift", "a=images:."],
             "have no classes",

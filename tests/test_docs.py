@@ -46,6 +46,7 @@ SMALLER = {
     "study": ["--dry-run"],
     "export": ["--limit", "20", "--calibration", "20", "--quiet"],
     "predict": ["--quiet"],
+    "probe": ["--limit", "40", "--epochs", "1", "--quiet"],
     "publish": ["--quiet"],
 }
 
@@ -235,7 +236,8 @@ def runs_needed(words: list[str]) -> list[Path]:
     if words[0] == "--version":
         return []
     known = parse(words)[0]
-    places = [Path(known.model)] if hasattr(known, "model") else getattr(known, "runs", [])
+    named = [known.model] if hasattr(known, "model") else getattr(known, "models", [])
+    places = [*map(Path, named), *getattr(known, "runs", [])]
     return [place for place in places if not place.exists()]
 
 

@@ -526,7 +526,7 @@ def standard(net: nn.Module) -> killick.Standard:
         ),
         (make_standard, {"suites": ("corruptions",), "severities": (6,)}, OptionError, "found 6"),
         (make_standard, {"suites": ("shift",)}, OptionError, "requires --shift"),
-        (make_standard, {"shift": {"a": "shapes"}}, OptionError, "requires --suite shift"),
+        (make_standard, {"suites": ["shift"]}, OptionError, "--suite shift requires --shift"),
         (make_standard, {"limit": 0}, OptionError, "limit .* found 0"),
         (make_standard, {"batch": 0}, OptionError, "batch .* found 0"),
         (make_standard, {"references": 0}, OptionError, "references .* found 0"),
@@ -546,8 +546,8 @@ def standard(net: nn.Module) -> killick.Standard:
             OptionError,
             "fog requires --suite corruptions",
         ),
-        (make_standard, {"cbar_files": "x"}, OptionError, "--cbar-files requires --suite cbar"),
-        (make_standard, {"class_map": {}}, OptionError, "--class-map requires --suite shift"),
+        (make_standard, {"cbar_files": "gone"}, DataError, "gone"),
+        (make_standard, {"class_map": {}}, OptionError, "--class-map requires --shift"),
         (make_standard, {"suites": ("ood",), "synthetic": ()}, OptionError, "--suite ood requires"),
         (make_standard, {"suites": ("references",)}, OptionError, "several references"),
         (lambda: standard(nn.Sequential(nn.Flatten(), nn.Linear(7, 4))), {}, OutputError, "16 px"),
@@ -761,3 +761,13 @@ def test_named_data_are_loaded_once():
             assert load_sets("digits", test_only=True) is whole
         assert load_sets("digits") is whole
     assert load_sets("digits") is not whole
+
+
+def test_evaluate_prints_nothing_and_pandas_reads_its_rows(capfd):
+    pandas = pytest.importorskip("pandas")
+    model = make_standard()
+    images = torch.randint(256, (12, 3, 32, 32), dtype=torch.uint8)
+    rows = killick.evaluate(model, (images, torch.arange(12) % 4), suites=("clean",))
+    assert capfd.readouterr() == ("", "")
+    table = pandas.DataFrame(rows).set_index("metric")
+    assert table.loc["top1", "value"] == next(r["value"] for r in rows if r["metric"] == "top1")

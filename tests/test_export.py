@@ -714,7 +714,7 @@ def test_a_missing_library_is_named(shapes_run, tmp_path, monkeypatch):
 
 def test_the_command_tells_what_was_made(shapes_run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["export", str(shapes_run), "--limit", "50", "--k", "2"]) == 0
+    assert main(["export", str(shapes_run), "--limit", "50", "--references", "2"]) == 0
     told = capsys.readouterr().out
     for word in (
         "exports/shapes-onnx-k2/model.onnx  float32",
@@ -726,7 +726,7 @@ def test_the_command_tells_what_was_made(shapes_run, tmp_path, monkeypatch, caps
         "python exports/shapes-onnx-k2/check.py",
     ):
         assert word in told, word
-    assert main(["export", str(shapes_run), "--limit", "50", "--k", "2", "--quiet"]) == 0
+    assert main(["export", str(shapes_run), "--limit", "50", "--references", "2", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
     assert main(["export", str(tmp_path / "missing")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

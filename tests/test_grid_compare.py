@@ -1,8 +1,10 @@
 """`killick compare` and `killick.grid.compare`: reports, resuming, parts, mistakes."""
 
 import argparse
+import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +24,7 @@ from killick.experiments.job_runner import PROGRESS
 from killick.experiments.local_jobs import LOG
 from killick.experiments.scheduler import Failure, JobsDisplay, run_jobs
 from killick.grid import compare
+from killick.results.rows import read_rows, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -318,3 +321,53 @@ def test_a_resumed_job_has_the_threads_it_would_have_beside_all_others(
     with pytest.raises(OptionError, match="enough"):
         run_jobs(jobs, tmp_path / "out", execution)
     assert (given["count"], given["threads"]) == (4 - finished, threads)
+
+
+def test_progress_and_table_show_the_images_that_were_asked_for(
+    compared, tmp_path, monkeypatch, capsys
+):
+    recipe, output, _ = compared
+    monkeypatch.setattr(scheduler, "LocalJobs", HereJobs)
+    copied = shutil.copytree(output, tmp_path / "out")
+    words = ["compare", "--recipe", str(recipe), "--seeds", "0", "--arm", "standard"]
+    words += ["--suite", "clean", "--output", str(copied)]
+    (job,) = jobs_of(recipe, copied, "standard")
+    rows = read_rows(job.folder)
+    write_rows(job.folder, [{**row, "value": 0.777} for row in rows])  # of all images
+    for limit in (6, 4):
+        assert main([*words, "--limit", str(limit)]) == 0
+        told = capsys.readouterr().out
+        (row,) = [
+            row
+            for row in read_rows(job.folder)
+            if (row["limit"], row["metric"]) == (limit, "top1") and row["suite"] == "clean"
+        ]
+        shown = f"{100 * row['value']:.1f}"
+        assert f"clean accuracy {shown} %" in told
+        assert re.search(rf"^standard +{shown}$", told, re.MULTILINE)
+
+
+def test_finished_runs_are_arms(compared, image_folder, tmp_path, monkeypatch):
+    recipe, output, _ = compared
+    monkeypatch.setattr(scheduler, "LocalJobs", HereJobs)
+    (job,) = jobs_of(recipe, output, "masked-label")
+    run = shutil.copytree(job.folder, tmp_path / "mine-seed0")
+    before = sorted((run).rglob("*"))
+    options = {"output": tmp_path / "out", "evaluation": EVALUATION, "quiet": True}
+    arms = ["standard", f"mine:run={tmp_path}/mine-seed{{seed}}"]
+    found = compare(recipe, arms=arms, seeds=(0,), **options)
+    assert found.failed == []
+    assert [each.title for each in found.jobs] == ["standard, seed 0", "mine, seed 0"]
+    ours, theirs = (
+        {(r["metric"], r["suite"], r["inference"], r["corruption"]): r["value"] for r in rows}
+        for rows in (read_rows(found.jobs[1].folder), read_rows(job.folder))
+    )
+    assert ours == theirs
+    with open(tmp_path / "out" / "summary.csv") as file:
+        assert {row["arm"] for row in csv.DictReader(file)} == {"standard", "mine"}
+    assert sorted(run.rglob("*")) == before  # the run itself is left alone
+    alone = compare(recipe, arms=[f"mine:run={run}"], seeds=(3,), **options)
+    assert [each.title for each in alone.jobs] == ["mine, seed 0"]
+    for bad in ("mine:run=nowhere", f"mine:run={run},lr=1", f"standard:run={run}"):
+        with pytest.raises(OptionError):
+            compare(recipe, arms=[bad], seeds=(0,), **options)

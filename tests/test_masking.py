@@ -284,3 +284,31 @@ def test_images_of_nan_are_refused_but_a_loss_that_diverged_is_not():
     with torch.no_grad():
         model.train().net.bias.fill_(float("nan"))
     assert masking.loss(model, torch.randn(4, 4), labels).isnan()
+
+
+@pytest.mark.parametrize(
+    ("alpha", "protocol", "target"), [(0.5, "masked", "uniform"), (0, "anchored", "")]
+)
+def test_a_model_trained_in_a_loop_of_ones_own_says_how(tmp_path, alpha, protocol, target):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    model = killick.anchor(net, normalize=((0.5,) * 3, (0.5,) * 3))
+    images, labels = torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8), torch.arange(9) % 3
+    killick.ReferenceMasking(alpha, target="uniform").loss(model, images, labels).backward()
+    model.set_references(images[:2]).eval()
+    killick.save(model, tmp_path / "model", provenance={"note": "mine"})
+    loaded = killick.load(tmp_path / "model", net=net)
+    assert loaded.provenance["note"] == "mine"
+    for each in (model, loaded):
+        rows = killick.evaluate(each, (images, labels), suites=("clean",))
+        facts = {(row["protocol"], row["target"], row["references"]) for row in rows}
+        assert facts == {(protocol, target, "batch")}
+
+
+def test_masking_that_ends_is_still_recorded():
+    model, x = killick.anchor(nn.Linear(4, 3)), torch.randn(8, 4)
+    masking = killick.ReferenceMasking(0.5, target="label")
+    masking.loss(model, x, torch.arange(8) % 3)
+    masking.alpha = 0
+    masking.loss(model, x, torch.arange(8) % 3)
+    assert (model.trained_with["protocol"], model.trained_with["alpha"]) == ("masked", 0.5)

@@ -163,8 +163,10 @@ def test_pairs_that_do_not_fit_are_refused():
     c, y = pairs(4)
     with pytest.raises(ShapeError, match=r"as many confidences as outcomes, found 4 and 3\."):
         ece(c, y[:3])
-    with pytest.raises(ShapeError, match=r"confidence of shape \(n,\), found \(4, 1\)\."):
+    with pytest.raises(DtypeError, match=r"labels as a tensor of class indices, found torch\.bool"):
         ece(c[:, None], y)
+    with pytest.raises(ShapeError, match=r"confidence of shape \(n,\), found \(4, 1, 1\)\."):
+        ece(c[:, None, None], y)
     with pytest.raises(DataError, match=r"at least one number in confidence, found none\."):
         ece(c[:0], y[:0])
     with pytest.raises(DtypeError, match=r"confidence as a torch\.Tensor, found list\."):

@@ -327,3 +327,17 @@ def test_a_prediction_moves_to_another_device_as_a_whole():
     for name in (*FIELDS, "references"):
         assert getattr(moved, name).device.type == "meta", name
         assert getattr(moved, name).shape == getattr(prediction, name).shape
+
+
+def test_a_prediction_is_printed_in_one_line_with_its_labels_and_confidence():
+    found = killick.predict(two_layer_model(3), vectors(8, 5), "marginal", members=True)
+    assert "\n" not in repr(found)
+    assert len(repr(found)) < 150
+    for i, row in enumerate(found.probs.tolist()):
+        assert found.labels[i] == row.index(max(row))
+        assert found.confidence[i] == max(row)
+    assert str(found.labels[0].item()) in repr(found)
+    outputs = killick.predict(two_layer_model(3), vectors(2, 5), "marginal", task="regression")
+    assert outputs.labels is None
+    assert outputs.confidence is None
+    assert "2 images, 3 outputs" in repr(outputs)

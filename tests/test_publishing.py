@@ -578,7 +578,7 @@ def test_mean_and_synthetic_references_replace_images(
 ):
     monkeypatch.setattr("killick.deploy.private_references.TEST_IMAGES", 200)
     out = tmp_path / "out"
-    assert main(["publish", str(on_shapes), "--output", str(out), "--references", kind]) == 0
+    assert main(["publish", str(on_shapes), "--output", str(out), "--reference-kind", kind]) == 0
     before, after = killick.load(on_shapes), killick.load(out)
     assert len(after.references) == count
     assert after.reference_kind == kind
@@ -598,7 +598,8 @@ def test_mean_and_synthetic_references_replace_images(
 
 
 def test_references_are_made_from_data_that_are_named(on_shapes, tmp_path, image_folder, capsys):
-    words = ["publish", str(on_shapes), "--output", str(tmp_path / "out"), "--references", "mean"]
+    words = ["publish", str(on_shapes), "--output", str(tmp_path / "out")]
+    words += ["--reference-kind", "mean"]
     assert main([*words, "--data", f"imagefolder:{image_folder}"]) == 2
     assert "at least 100 different training images" in capsys.readouterr().err
     assert main([*words, "--data", "digits", "--quiet"]) == 0
@@ -611,7 +612,7 @@ def test_models_whose_references_cannot_be_made_are_refused(tmp_path, capsys, ki
     if kind == "floats":
         model = killick.anchor(killick.nets.create("killick:resnet_small", num_classes=4)).eval()
     killick.save(model, tmp_path / "model")
-    words = ["--output", str(tmp_path / "out"), "--references", "mean"]
+    words = ["--output", str(tmp_path / "out"), "--reference-kind", "mean"]
     assert main(["publish", str(tmp_path / "model"), *words]) == 2
     assert "references" in capsys.readouterr().err
 
@@ -620,8 +621,8 @@ def test_models_whose_references_cannot_be_made_are_refused(tmp_path, capsys, ki
     ("words", "found"),
     [
         (["--private"], "--push"),
-        (["--data", "shapes"], "--references"),
-        (["--references", "meen"], "mean"),
+        (["--data", "shapes"], "--reference-kind"),
+        (["--reference-kind", "meen"], "mean"),
         (["--push", "mine"], "'mine'"),
         (["--license", "my own"], "'my own'"),
     ],

@@ -289,3 +289,30 @@ def test_runs_of_a_folder_come_in_the_order_in_which_they_began(tmp_path):
         make_run(tmp_path, name, **SMALL)
         (tmp_path / name / "environment.json").write_text(f'{{"started": "{started}"}}')
     assert [run.name for run in find_runs([tmp_path])] == ["b", "a"]
+
+
+def test_a_given_name_is_kept_and_rows_of_training_are_not_another_arm(tmp_path):
+    run = make_run(tmp_path, "seed0", LABEL, recipe={"epochs": 12})
+    rows = [{**row, "model": "mine", "name": "mine"} for row in run.rows]
+    trained = [{**row, "images": ""} for row in run.rows if row["metric"] == "top1"][:1]
+    both = replace(run, rows=trained + rows)
+    assert names(make_comparison([both])) == ["mine"]
+    other = make_run(tmp_path, "other", STANDARD)
+    assert names(make_comparison([both, other])) == ["standard", "mine"]
+
+
+def test_a_network_of_unknown_history_is_named_by_its_model_and_not_from_scratch(tmp_path):
+    unknown = make_run(tmp_path, "timm-net", STANDARD, seed="", epochs="")
+    known = make_run(tmp_path, "ours", STANDARD)
+    found = make_comparison([unknown, known])
+    assert names(found) == ["standard", "timm-net"]
+    assert [arm.from_scratch for arm in found.arms] == [True, False]
+
+
+def test_the_evaluation_that_a_comparison_asked_for_last_is_used(tmp_path):
+    asked = {"limit": 20, "evaluation_seed": 0, "precision": "float32"}
+    for limit in (40, 20):
+        job = {"arm": "a", "seed": 0, "evaluation": asked}
+        run = make_run(tmp_path, "a", limit=limit, n=limit, job=job, add=limit == 20)
+    (chosen,) = make_comparison([run]).arms[0].runs
+    assert {row["limit"] for row in chosen.rows} == {20}

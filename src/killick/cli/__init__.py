@@ -28,7 +28,7 @@ from killick.runtime.signals import ENDING, handle
 
 NAMES = (
     *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
-    *("corrupt", "check", "list", "completion"),
+    *("probe", "corrupt", "check", "list", "completion"),
 )
 _FILES = {"list": "listing", "study": "study_command"}  # names that are taken
 COMMANDS = {name: import_module(f"killick.cli.{_FILES.get(name, name)}") for name in NAMES}
@@ -76,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for stream in (sys.stdout, sys.stderr):  # file names may hold what a terminal cannot show
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
+    if "mps" in words or "--device=mps" in words:  # read when torch is imported
+        os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
     try:
         try:
             with _terminated_as_interrupted():

@@ -48,7 +48,8 @@ SETS: dict[str, Any] = {"metavar": "NAME=DATA", "action": NamedSets}
 SEVERITIES: dict[str, Any] = {"metavar": "1,...,5", "type": read_whole_numbers}
 SEEDS: dict[str, Any] = {"metavar": "0,1,...", "type": read_whole_numbers}
 SHARED: dict[str, dict[str, Any]] = {
-    "--device": {"metavar": "DEVICE", "default": "auto", "help": "auto, cpu, cuda or cuda:1"},
+    "--device": {"metavar": "DEVICE", "default": "auto", "help": "auto, cpu, cuda, cuda:1 or mps"},
+    "--threads": {**NUMBER, "help": "on a CPU (default: $OMP_NUM_THREADS, else free cores)"},
     "--quiet": {**FLAG, "help": "print errors only"},
     "--root": {
         "metavar": "FOLDER",

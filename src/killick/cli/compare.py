@@ -14,6 +14,8 @@ from killick.cli.job_options import (
     show_jobs,
 )
 from killick.cli.parser import Parser
+from killick.experiments.arms import RECIPE, parse_arms
+from killick.training.recipe_files import load_recipe
 
 HELP = "train and evaluate protocols side by side, and write a report"
 USAGE = (
@@ -37,6 +39,7 @@ arms:
                       train --help) or a short name (protocol, target, alpha, lr, ...), and also
                       from=FOLDER_OR_FILE  a trained network to start from, as killick train --from
                       first=SHARE          of the epochs, trained as a standard network first
+  NAME:run=FOLDER     a finished run, evaluated beside the others; {seed} stands for each seed
 All arms share recipe, budget, data order and first weights, where their shapes allow.
 
 Every arm with a seed is a job with a run folder of its own. A finished job is never run again, an
@@ -66,32 +69,32 @@ def add(parser: Parser) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Compare, and print a summary."""
-    from killick.experiments.experiment import RECIPE, compare, plan_comparison
-    from killick.training.recipe_files import load_recipe
-
+    evaluation = {"references": 5, **read_evaluation(options)}
     settings = read_shared_settings(rest)
+    arms = parse_arms(options.arm)
     recipe = options.recipe or RECIPE
     if options.recipe is None and settings.get("data.name", "shapes") != "shapes":
         # The recipe's own values are for shapes.
         settings = {"data.limit": None, "data.validation": 0.1, **settings}
     if options.recipe is None and "network.name" in settings:
         settings = {"network.arguments": {}, **settings}  # the recipe's own are for its network
-    evaluation = {"references": 5, **read_evaluation(options)}
-    any_arm = {**settings, "protocol.name": "standard"}
-    if "limit" not in evaluation and load_recipe(recipe, any_arm).data.name == "shapes":
+    checked = load_recipe(recipe, {**settings, "protocol.name": "standard"})
+    if "limit" not in evaluation and checked.data.name == "shapes":
         evaluation["limit"] = 400
+    from killick.experiments.experiment import compare, plan_comparison
+
     name = name_folder(str(settings.get("data.name", "")), Path(recipe).stem)
     output = options.output or Path("comparisons") / name
     if options.dry_run:
         jobs = plan_comparison(
-            recipe, settings, options.arm, options.seeds, output, evaluation, options.baseline
+            recipe, settings, arms, options.seeds, output, evaluation, options.baseline
         )
         show_jobs(jobs, output, options)
         return 0
     found = compare(
         recipe,
         settings=settings,
-        arms=options.arm,
+        arms=arms,
         seeds=options.seeds,
         output=output,
         evaluation=evaluation,

@@ -5,20 +5,26 @@ import inspect
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared, read_names
 from killick.cli.parser import Parser
 from killick.errors import OptionError
+from killick.evaluation.evaluation_suites import DEFAULT_SUITES, EVALUATION_SUITES, check_options
+
+if TYPE_CHECKING:
+    from killick.results.rows import Row
 
 HELP = "accuracy, robustness, calibration and OOD detection of any model"
-USAGE = "killick evaluate MODEL [--data DATA] [--suite SUITES] [options]"
+USAGE = "killick evaluate MODEL ... [--data DATA] [--suite SUITES] [options]"
 EXAMPLES = """\
 examples:
   killick evaluate runs/shapes-small-masked-label-seed0
   killick evaluate runs/mine --suite clean,corruptions,cbar,calibration,ood,references --limit 1000
   killick evaluate runs/mine --ood textures=images:dtd/images --shift other=imagefolder:others
+  killick evaluate runs/plain runs/mine timm:resnet18 --checkpoint net.pth --data imagefolder:photos
   killick evaluate runs/mine --suite corruptions --corruption-files CIFAR-10-C --baseline runs/plain
   killick evaluate timm:resnet50 --checkpoint net.pth --data imagenet:/imagenet \\
       --suite clean,shift --shift imagenet-r=imagefolder:/imagenet-r
@@ -33,7 +39,12 @@ and killick list metrics explain what is measured.
 def add(parser: Parser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a Killick folder or run, an exported file, or timm:NAME")
+    add(
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="a Killick folder or run, an exported file, or timm:NAME; several get one report",
+    )
     add("--data", metavar="DATA", help="test data (default: that of the training run)")
     add("--suite", **NAMES, help="some, or all (default: clean,corruptions,calibration,ood)")
     group = parser.add_argument_group("data")
@@ -48,19 +59,22 @@ def add(parser: Parser) -> None:
     add_shared(group, "--table", "--frost", "--root")
     group = parser.add_argument_group("model")
     add = group.add_argument
-    add("--references", **NUMBER, default=5, help="of an anchored model, for mean and spread (5)")
+    add("--references", **NUMBER, help="of an anchored model, for mean and spread (5)")
+    inferences = ["marginal", "transductive"]
+    text = "transductive: the reference with the likeliest residual for each image (marginal)"
+    add("--inference", choices=inferences, default="marginal", help=text)
     add("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
     add("--size", **NUMBER, help="height and width of the network's input")
     add("--resize", **NUMBER, help="shorter side before the center crop")
     add("--mean", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
     add("--std", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
-    add("--batch", **NUMBER, help="images of a forward pass")
+    add("--batch", "--batch-size", **NUMBER, help="images of a forward pass")
     add("--precision", choices=["float32", "bfloat16"], default="float32", help="(float32)")
     add("--workers", **NUMBER, help="processes that read files")
-    add_shared(group, "--trust", "--device")
+    add_shared(group, "--trust", "--device", "--threads")
     group = parser.add_argument_group("output")
     add = group.add_argument
-    add("--output", **FOLDER, help="default: the run, or evaluations/NAME")
+    add("--output", **FOLDER, help="default: the run, or evaluations/NAME; of several: report")
     add("--name", metavar="NAME", help="name of the model in rows")
     add("--baseline", metavar="ROWS", help="for mCE: alexnet, or an evaluated run")
     add("--accept", **ACCEPTANCE, default=0.95, help="share of validation images accepted (0.95)")
@@ -76,52 +90,106 @@ def add(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Evaluate, and print the summary."""
+    """Evaluate, and print the summary; of several models, write a report too."""
+    _read_options(options)
     from killick.cli.summaries import show_summary
+    from killick.runtime.devices import set_threads
+
+    set_threads(options.threads)
+    first = os.environ.get("RANK", "0") == "0"
+    folders = [_find_folder(model, options) for model in options.models]
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise OptionError("two of the models have the same name, and would share a folder of rows.")
+    found: dict[Path, list[Row]] = {}
+    for model, folder in zip(options.models, folders, strict=True):
+        try:
+            rows = _evaluate(model, folder, options)
+        except KeyboardInterrupt:
+            again = shlex.join(["killick", *options.words])
+            print(
+                f"killick: interrupted; rows so far are in {folder}. Resume: {again}",
+                file=sys.stderr,
+            )
+            return 130
+        found[folder] = rows
+        if first and options.store_threshold:
+            _store_threshold(model, rows, options.acceptance, options.quiet)
+        if first and not options.quiet:
+            show_summary(rows)
+            print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
+    if first and len(folders) > 1:
+        from killick.report.writer import write_report
+        from killick.results.run_folder import read_run
+
+        runs = [replace(read_run(folder), rows=rows) for folder, rows in found.items()]
+        command = shlex.join(["killick", *options.words])
+        page = write_report(runs, options.output or Path("report"), command=command)
+        if not options.quiet:
+            print(f"The report is in {page}")
+    elif first and not options.quiet:
+        print(f"For a report: killick report {shlex.quote(str(folders[0]))}")
+    return 0
+
+
+def _evaluate(model: str, folder: Path, options: argparse.Namespace) -> "list[Row]":
     from killick.evaluation.class_mapping import read_class_map
-    from killick.evaluation.evaluation_settings import DEFAULT_SUITES, EVALUATION_SUITES
+    from killick.evaluation.classifier import is_network_name
     from killick.evaluation.evaluator import evaluate
-    from killick.storage.exported_file import is_export
 
     keywords = {
         name: value
         for name, value in vars(options).items()
         if name in inspect.signature(evaluate).parameters and value is not None
     }
-    keywords["suites"] = options.suite or DEFAULT_SUITES
-    if options.suite == ("all",):
-        keywords["suites"] = tuple(s for s in EVALUATION_SUITES if s != "shift" or options.shift)
-    if options.synthetic == ("none",):
-        keywords["synthetic"] = ()
     if options.class_map is not None:
         keywords["class_map"] = read_class_map(options.class_map)
+    if len(options.models) > 1 and not is_network_name(model):  # it has its own
+        keywords = {k: v for k, v in keywords.items() if k not in ("checkpoint", "normalize")}
+    rows: list[Row] = evaluate(model, **keywords, folder=folder)
+    return rows
+
+
+def _find_folder(model: str, options: argparse.Namespace) -> Path:
+    """Where the rows of a model are kept."""
+    named = ":" in model
+    checkpoint = options.checkpoint if named or len(options.models) == 1 else None
+    usual = _default_folder(model, checkpoint)
+    if options.output is None:
+        return usual
+    output: Path = options.output
+    return output / usual.name if len(options.models) > 1 else output
+
+
+def _read_options(options: argparse.Namespace) -> None:
+    """Complete the options as `killick.evaluate` takes them, and check what needs no torch."""
+    options.suites = options.suite or DEFAULT_SUITES
+    if options.suite == ("all",):
+        options.suites = tuple(s for s in EVALUATION_SUITES if s != "shift" or options.shift)
+    if options.synthetic == ("none",):
+        options.synthetic = ()
+    if options.synthetic is None:
+        del options.synthetic
+    options.normalize = None
     if options.mean is not None or options.std is not None:
-        keywords["normalize"] = _normalization(options)
-    folder = options.output or _default_folder(options.model, options.checkpoint)
-    if options.store_threshold and (
-        is_export(Path(options.model)) or not os.path.isdir(options.model)
-    ):
-        raise OptionError(
-            f"--store-threshold requires a Killick folder, not {options.model}. Store it with the"
-            " model that was exported, or save the model first: killick.save."
-        )
-    try:
-        rows = evaluate(**keywords, folder=folder)
-    except KeyboardInterrupt:
-        again = shlex.join(["killick", *options.words])
-        print(
-            f"killick: interrupted; rows so far are in {folder}. Resume: {again}", file=sys.stderr
-        )
-        return 130
-    if os.environ.get("RANK", "0") != "0":
-        return 0
-    if options.store_threshold:
-        _store_threshold(options.model, rows, options.acceptance, options.quiet)
-    if not options.quiet:
-        show_summary(rows)
-        print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
-        print(f"For a report: killick report {shlex.quote(str(folder))}")
-    return 0
+        options.normalize = _normalization(options)
+    for name in ("checkpoint", "class_map"):
+        file: Path | None = getattr(options, name)
+        if file is not None and not file.exists():
+            raise OptionError(f"--{name.replace('_', '-')} {file}: no such file.")
+    check_options(vars(options))
+    several = len(options.models) > 1
+    if several and options.name is not None:
+        raise OptionError(f"--name is for one model, found {len(options.models)}.")
+    if several and options.checkpoint and sum(":" in model for model in options.models) != 1:
+        raise OptionError("--checkpoint is for one network by name, such as timm:resnet18.")
+    if options.store_threshold and options.inference == "transductive":
+        raise OptionError("--store-threshold is for --inference marginal.")
+    for model in options.models if options.store_threshold else ():
+        if not os.path.isdir(model) or (Path(model) / "model.json").exists():
+            raise OptionError(
+                f"--store-threshold requires a Killick folder, not {model}. Store it with the model"
+                " that was exported, or save the model first: killick.save."
+            )
 
 
 def _default_folder(model: str, checkpoint: Path | None) -> Path:

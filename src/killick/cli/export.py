@@ -18,9 +18,9 @@ USAGE = "killick export MODEL [--format onnx|torch] [--precision P] [--output FO
 EXAMPLES = """\
 examples:
   killick export runs/mine                             ONNX, one reference folded in
-  killick export runs/mine --k 5                       averages over five references
+  killick export runs/mine --references 5             averages over five references
   killick export runs/mine --precision int8 --output phone/
-  killick export runs/mine --references mean           contains no training image
+  killick export runs/mine --reference-kind mean      contains no training image
   killick export my-model --data imagefolder:a --validation imagefolder:b --accept 0.99
 
 The folder has the file, model.json (metadata, agreement with the model), examples.npz and check.py,
@@ -37,8 +37,8 @@ def add(parser: Parser) -> None:
     precisions = ["float32", "float16", "bfloat16", "int8"]
     add("--precision", choices=precisions, default="float32", help="(float32); int8: ONNX only")
     add("--output", **FOLDER, help="default: exports/NAME...; an old export is replaced")
-    add("--k", metavar="K", type=int, default=1, help="references to average over (1)")
-    add("--references", **REFERENCE_KINDS)
+    add("--references", **NUMBER, default=1, help="to average over, of an anchored model (1)")
+    add("--reference-kind", **REFERENCE_KINDS)
     add("--accept", **ACCEPTANCE, help="share of validation images accepted (as stored, or 0.95)")
     add("--opset", **NUMBER, help="version of ONNX's operators (18)")
     add("--name", metavar="NAME", help="name of the model in the file")
@@ -60,11 +60,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         if not options.quiet:
             print(sentence, file=sys.stderr)
 
-    taken = inspect.signature(export).parameters.keys() - {"model"}
+    taken = inspect.signature(export).parameters.keys() - {"model", "references"}
     exported = export(
         options.model,
         options.output or _default_folder(options),
         **{name: value for name, value in vars(options).items() if name in taken},
+        k=options.references,
+        references=options.reference_kind,
         say=say,
     )
     if not options.quiet:
@@ -76,7 +78,7 @@ def _default_folder(options: argparse.Namespace) -> Path:
     """Named after the model and what is special about the export."""
     from killick.deploy.exporter import name_of
 
-    words = (options.precision, f"k{options.k}", options.references)
+    words = (options.precision, f"k{options.references}", options.reference_kind)
     special = [word for word in words if word not in ("float32", "k1", "stored")]
     return Path("exports") / "-".join([name_of(options.model), options.format, *special])
 

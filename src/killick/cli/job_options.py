@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from killick.cli.arguments import FLAG, NAMES, NUMBER, add_shared
 from killick.errors import OptionError
+from killick.evaluation.evaluation_suites import check_options
 
 if TYPE_CHECKING:
     from killick.experiments.experiment import ComparisonResult
@@ -39,7 +40,9 @@ def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:
     """The given options of evaluation, as arguments of `killick.evaluate`."""
     names = ("references", "limit", "suites", *_SHARED_EVALUATION)
     found = {n: getattr(options, n) for n in (n.strip("-").replace("-", "_") for n in names)}
-    return {name: value for name, value in found.items() if value not in (None, ())}
+    given = {name: value for name, value in found.items() if value not in (None, ())}
+    check_options(given)
+    return given
 
 
 def read_shared_settings(words: list[str]) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def show_jobs(jobs: "Sequence[Job]", output: Path, options: argparse.Namespace) 
     for job in jobs:
         state = "finished" if job.finished else "begun" if read_job(job.folder) else "new"
         epochs = " + ".join(str(phase.recipe.epochs) for phase in job.phases)
-        print(f"{state:9} {job.title:28} {epochs} epochs  {job.folder}")
+        print(f"{state:9} {job.title:28} {epochs or 'no'} epochs  {job.folder}")
     left = sum(not job.finished for job in jobs)
     print(f"{len(jobs)} jobs, {left} to run; report: {output / 'report.html'}")
 

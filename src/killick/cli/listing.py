@@ -130,7 +130,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "components": partial(_registered, "protocols:COMPONENTS"),
     "arms": _arms,
     "studies": _studies,
-    "suites": partial(_registered, "evaluation.evaluation_settings:EVALUATION_SUITES"),
+    "suites": partial(_registered, "evaluation.evaluation_suites:EVALUATION_SUITES"),
     "corruptions": _corruptions,
     "scores": partial(_registered, "metrics.metric_registry:SCORES"),
     "metrics": partial(_registered, "metrics.metric_registry:METRICS"),

@@ -50,10 +50,10 @@ def add(parser: Parser) -> None:
         help="files; folders, for all images below; patterns in quotes; - for a list on stdin",
     )
     add("-0", "--null", **FLAG, help="the list on stdin is NUL-separated")
-    add("--references", metavar="K", type=int, help="references to average over (1)")
-    add("--batch", **NUMBER, help="images of a forward pass")
+    add("--references", **NUMBER, help="of an anchored model, to average over (1)")
+    add("--batch", "--batch-size", **NUMBER, help="images of a forward pass")
     add("--workers", **NUMBER, help="threads that read images")
-    add_shared(parser, "--device", "--trust", "--quiet")
+    add_shared(parser, "--device", "--threads", "--trust", "--quiet")
     add = parser.add_argument_group("output").add_argument
     add("--format", choices=FORMATS, help="default: as --output ends; a table on a terminal; json")
     add("--output", metavar="FILE", type=Path, help="write to this file")
@@ -69,6 +69,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.deploy import prediction_writers as writers
     from killick.deploy.batch_prediction import explain_missing_threshold, predict_batches
     from killick.evaluation.classifier import open_classifier
+    from killick.runtime.devices import set_threads
     from killick.runtime.progress import TerminalDisplay
 
     on_terminal = options.output is None and sys.stdout.isatty()
@@ -76,6 +77,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.probabilities and form == "table":
         raise OptionError("--probabilities requires --format json or csv; a table takes --top 3.")
     images, total = _find(options)
+    set_threads(options.threads)
     classifier = open_classifier(
         options.model, references=options.references, device=options.device, trust=options.trust
     )

@@ -13,14 +13,14 @@ USAGE = "killick publish MODEL --output FOLDER [--push OWNER/NAME] [options]"
 EXAMPLES = """\
 examples:
   killick publish runs/mine --output published/mine --license apache-2.0
-  killick publish runs/mine --output published/mine --references synthetic
+  killick publish runs/mine --output published/mine --reference-kind synthetic
   killick publish runs/mine --output published/mine --push owner/name --private
   killick publish my-model --output published/mine --rows evaluations/my-model
 
 The folder has the model, its rows and a card, README.md. killick.load("owner/name") and every
 command that takes a model can read it from the hub.
 
-References are usually training images, and everyone who has the file can see them. --references
+References are usually training images, and everyone who has the file can see them. --reference-kind
 mean or synthetic replaces them; earlier results do not hold then. To measure again:
   killick evaluate published/mine --data DATA
   killick publish published/mine --output published/mine --rows evaluations/mine
@@ -34,7 +34,7 @@ def add(parser: Parser) -> None:
     add("--output", **FOLDER, required=True, help="one published before is replaced")
     add("--rows", metavar="FILE_OR_RUN", type=Path, help="results (default: the rows of the run)")
     add("--license", "--licence", metavar="NAME", help="as the hub names it, such as apache-2.0")
-    add("--references", **REFERENCE_KINDS)
+    add("--reference-kind", **REFERENCE_KINDS)
     add("--data", metavar="DATA", help="to make references from (default: the training data)")
     add("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face hub")
     add("--private", **FLAG, help="with --push: a new repository is private")
@@ -45,8 +45,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the folder, and upload it with --push."""
     if options.private and options.push is None:
         raise OptionError("--private requires --push OWNER/NAME.")
-    if options.data is not None and options.references == "stored":
-        raise OptionError("--data requires --references mean or synthetic.")
+    if options.data is not None and options.reference_kind == "stored":
+        raise OptionError("--data requires --reference-kind mean or synthetic.")
     from killick.core.anchored import Anchored
     from killick.deploy.parity import format_agreement
     from killick.deploy.private_references import replace_and_measure
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     model = load(options.model)
     rows = find_rows(model, options.model, options.rows)
     cost, had_threshold = None, model.threshold is not None
-    if options.references != "stored":
-        cost = replace_and_measure(model, options.references, options.data, say)
+    if options.reference_kind != "stored":
+        cost = replace_and_measure(model, options.reference_kind, options.data, say)
     made = publish(model, options.output, rows=rows, license=options.license, repo=options.push)
     evaluate = f"killick evaluate {shlex.quote(str(made.folder))}"
     say(f"The model and its card are in {made.folder}, with {made.rows:,} rows.")

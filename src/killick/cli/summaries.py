@@ -45,7 +45,7 @@ def show_summary(rows: Rows) -> None:
         for row in rows
         if row["metric"] == "auroc"
     ]
-    single = [row for row in top1 if row["inference"] == "single" and not row["mean_of"]]
+    single = [row for row in top1 if row["inference"] != "marginal" and not row["mean_of"]]
     tables = (
         ("set, images", _sets(rows)),
         ("top-1 %", [(row["corruption"], str(row["severity"]), row) for row in single]),
@@ -57,7 +57,7 @@ def show_summary(rows: Rows) -> None:
             console.print(_table(first, cells))
             console.print()
     for row in rows:
-        if row["metric"] == "mce" and row["inference"] == "single":
+        if row["metric"] == "mce" and row["inference"] != "marginal":
             text = METRICS.find("mce").format(row["value"], unit=True)
             console.print(f"mCE {text} ({row['estimator']})", soft_wrap=True)
     if any(row["std"] != "" for row in rows):

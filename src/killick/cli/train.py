@@ -1,6 +1,7 @@
 """`killick train`."""
 
 import argparse
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from killick.cli.arguments import FLAG, FOLDER, add_shared, name_folder
 from killick.cli.parser import Parser, describe
 from killick.errors import OptionError
 from killick.protocols.base import COMPONENTS
-from killick.training.recipe import Recipe
+from killick.training.recipe import Recipe, named_classes
 from killick.training.recipe_files import (
     SHORT,
     find_setting,
@@ -33,6 +34,7 @@ examples:
   killick train --resume runs/shapes-small-masked-label-seed0
   torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
 """
+OWN_DATA = "killick train --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
 
 
 def add(parser: Parser) -> None:
@@ -55,7 +57,7 @@ def add(parser: Parser) -> None:
     )
     add("--resume", **FOLDER, help="continue the run in this folder")
     add("--print-recipe", **FLAG, help="print the resolved recipe and stop")
-    add_shared(parser, "--device", "--quiet")
+    add_shared(parser, "--device", "--threads", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -79,10 +81,19 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.print_recipe:
         print(to_yaml(recipe), end="")
         return 0
-    from killick.training.loop import train
-
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
     _check_own(folder)
+    if recipe.data.name == "shapes" and "data.name" not in given and not options.quiet:
+        print(
+            f"No --data given: training {recipe.network.name} for {recipe.epochs} epochs on embedded"
+            f" images of shapes, into {folder}.\nOn your own images, a folder for each class:"
+            f" {OWN_DATA}",
+            flush=True,
+        )
+    from killick.runtime.devices import set_threads
+    from killick.training.loop import train
+
+    set_threads(options.threads)
     outcome = train(recipe, folder, start=options.start, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 
@@ -100,7 +111,9 @@ def _check_own(folder: Path) -> None:
 
 
 def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    given = {"recipe": options.recipe, "output": options.output, "from": options.start, **overrides}
+    given = {"output": options.output, "from": options.start, **overrides}
+    if options.recipe is not None and not named_classes(recipe_of(options.resume)):
+        given["recipe"] = options.recipe
     for name, value in given.items():
         if value is not None:
             raise OptionError(
@@ -110,14 +123,30 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if options.print_recipe:
         print(to_yaml(recipe_of(options.resume)), end="")
         return 0
+    from killick.runtime.devices import set_threads
     from killick.training.loop import train
 
-    outcome = train(None, options.resume, resume=True, device=options.device, quiet=options.quiet)
+    set_threads(options.threads or _read_threads(options.resume))
+    # The run's own recipe counts; from the one given, classes are imported.
+    recipe = None if options.recipe is None else load_recipe(options.recipe)
+    outcome = train(recipe, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
+
+
+def _read_threads(folder: Path) -> int | None:
+    """The threads that a run began with: on a CPU its bits depend on them."""
+    from killick.results.run_folder import read_environment
+
+    found = read_environment(folder).get("threads")
+    if "OMP_NUM_THREADS" in os.environ or type(found) is not int:
+        return None
+    return min(max(1, found), os.cpu_count() or 1)
 
 
 def parse_overrides(words: list[str]) -> dict[str, Any]:
     """`--optimizer.lr 0.05 --epochs=3` as settings by dotted name; values are YAML.
+
+    A setting that is true or false needs no value: `--data.download`.
 
     Example:
         >>> parse_overrides(["--lr", "0.05", "--epochs=3", "--schedule.milestones", "[0.5]"])
@@ -131,11 +160,14 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
             raise OptionError(f"unexpected argument: {word!r}. Settings are given as --epochs 10.")
         name, equals, value = word[2:].partition("=")
         if not equals:
-            if not waiting or waiting[0].startswith("--"):
-                if find_setting(name) in settings():
-                    raise OptionError(f"--{name} needs a value.")
+            if waiting and not waiting[0].startswith("--"):
+                value = waiting.pop(0)
+            elif (known := settings().get(find_setting(name))) is None:
                 raise OptionError(f"no such option: --{name}. See killick train --help.")
-            value = waiting.pop(0)
+            elif known.type is bool:
+                value = "true"
+            else:
+                raise OptionError(f"--{name} needs a value.")
         dotted = find_setting(name)
         found[dotted] = read_setting(dotted, value)
     return found
@@ -152,7 +184,9 @@ def _name(recipe_name: str, recipe: Recipe) -> str:
 
 def _add_epilog(parser: Parser) -> None:
     """Examples, and every setting of a recipe: name, meaning, default."""
-    short = {name: f", short: --{each}" for each, name in SHORT.items()}
+    short: dict[str, str] = {}
+    for each, name in SHORT.items():
+        short[name] = f"{short.get(name, ', short:')} --{each.replace('_', '-')}"
     about = {}
     for name, field in settings().items():
         default = field.default if not callable(field.default_factory) else field.default_factory()

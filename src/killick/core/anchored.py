@@ -122,6 +122,7 @@ class Anchored(ImageModel):
         self.counts = tuple(counts)
         self.reference_policy: str | None = None
         self.reference_kind: ReferenceKind = "images"
+        self.trained_with: dict[str, Any] = {}  # set by `ReferenceMasking.loss`
         self.recent: RecentPairs | None = RecentPairs() if tracked_norms(net) else None
         self._token = object()  # stands for this model and none of its copies
         self._settled = (0, 0)  # versions of the weights, pairs written: when last settled

@@ -7,7 +7,7 @@
   (bilinear transduction, Netanyahu et al. 2023).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,10 @@ from killick.metrics.ood_scores import energy_of, entropy_of
 
 PROTOCOLS = ("single", "marginal", "transductive")
 CANDIDATES = 50
+_SHOWN = 5  # images, when a prediction is printed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What a model says of `n` images.
 
@@ -54,9 +55,29 @@ class Prediction:
     std: Tensor | None = None
     mutual_information: Tensor | None = None
     disagreement: Tensor | None = None
-    members: Tensor | None = field(default=None, repr=False)
+    members: Tensor | None = None
     distance: Tensor | None = None
     in_distribution: Tensor | None = None
+
+    @property
+    def labels(self) -> Tensor | None:
+        """`(n,)`: the predicted class numbers; None in regression."""
+        return None if self.probs is None else self.probs.argmax(-1)
+
+    @property
+    def confidence(self) -> Tensor | None:
+        """`(n,)`: the probability of the predicted class; None in regression."""
+        return None if self.probs is None else self.probs.amax(-1)
+
+    def __repr__(self) -> str:
+        count, outputs = len(self.logits), self.logits.shape[-1]
+        kind, parts = "outputs" if self.probs is None else "classes", ""
+        for name, value in (("labels", self.labels), ("confidence", self.confidence)):
+            if value is not None:
+                digits = 3 if value.is_floating_point() else None
+                shown = [str(round(number, digits)) for number in value[:_SHOWN].tolist()]
+                parts += f", {name}=[{', '.join(shown)}{', ...' if count > _SHOWN else ''}]"
+        return f"Prediction({count} images, {outputs} {kind}{parts})"
 
     def to(self, device: torch.device | str) -> "Prediction":
         """The same prediction on another device."""

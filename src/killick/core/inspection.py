@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from killick.errors import StemError, one_line
+from killick.runtime.devices import precise_device
 
 Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 LINEAR = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
@@ -168,9 +169,11 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     """
     if found.shape != expected.shape:
         return math.inf
+    coarse = expected.device.type != "cpu" and expected.dtype == torch.float32
+    found, expected = (t.to(precise_device(t.device)) for t in (found, expected))
     scale = expected.double().abs().amax().clamp_min(1e-12)
     coarser = max(1.0, torch.finfo(expected.dtype).eps / torch.finfo(torch.float32).eps)
-    if expected.device.type != "cpu" and expected.dtype == torch.float32:
+    if coarse:
         coarser = 50.0
     return ((found.double() - expected.double()).abs().amax() / scale / coarser).item()
 

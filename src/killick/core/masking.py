@@ -129,6 +129,16 @@ class ReferenceMasking:
             "ranks": self.ranks,
         }
 
+    def facts(self, references: References = None) -> dict[str, Any]:
+        """How a model that is trained with `loss` is described in rows."""
+        return {
+            "protocol": "masked" if self.alpha else "anchored",
+            "target": self.target if self.alpha else "",
+            "alpha": self.alpha or "",
+            "scope": self.scope if self.alpha else "",
+            "references": "batch" if references is None else "given",
+        }
+
     def __repr__(self) -> str:
         often = f"alpha={self.alpha}" if self.every is None else f"every={self.every}"
         return f"ReferenceMasking({often}, target={self.target!r}, scope={self.scope!r})"
@@ -160,6 +170,8 @@ class ReferenceMasking:
     ) -> Tensor:
         """The loss of one step: draws, pairs, masks, predicts, compares.
 
+        The model records how it is trained, for `killick.save` and `killick.evaluate`.
+
         Args:
             model: Anchored; also inside DDP or a compiled wrapper.
             x: Images, as the model takes them; mixed or augmented before.
@@ -171,7 +183,9 @@ class ReferenceMasking:
                 such as `nn.CrossEntropyLoss` takes both.
         """
         if isinstance(model, nn.Module):
-            anchored_in(model)  # a plain network would fail on its arguments
+            anchored = anchored_in(model)  # a plain network would fail on its arguments
+            if not torch.compiler.is_compiling() and (self.alpha or not anchored.trained_with):
+                anchored.trained_with = self.facts(references)
         if criterion is cross_entropy:
             _check_labels(labels, len(x))
         draw = self.draw(len(x), x.device, references, generator)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from killick.errors import DtypeError, OptionError, ReferencesError, ShapeError
+from killick.runtime.devices import precise_device
 
 _NUMBERS_AT_ONCE = 2**23  # of a pool that are worked on in double precision: 64 MiB
 _SAMPLES_PER_FEATURE = 10  # with fewer, a covariance is that of single samples
@@ -159,7 +160,7 @@ class ReferencePool:
 
     def mean(self) -> Tensor:
         """The mean image, as the one reference for evaluation: no training image leaves with it."""
-        return self._as_images(_mean(self.images)[None])
+        return self._as_images(_mean(self._precise())[None])
 
     def synthetic(self, k: int, *, seed: int) -> Tensor:
         """`k` images made of what the pool's have in common: no training image leaves with them.
@@ -179,17 +180,21 @@ class ReferencePool:
             raise OptionError(f"expected k of at least 1 image to make, found {k}.")
         generator = torch.Generator().manual_seed(seed)
         make = _random_vectors if self.images.ndim == 2 else _random_phases
-        draw = make(self.images)
+        draw = make(self._precise())
         return self._as_images(torch.stack([draw(generator) for _ in range(k)]))
 
     def _as_images(self, values: Tensor) -> Tensor:
         """Doubles as images like those of the pool: in their range and of their dtype."""
         if self.images.dtype == torch.uint8:
-            return values.round().clamp(0, 255).to(torch.uint8)
-        low, high = (bound.double() for bound in self.images.aminmax())
+            return values.round().clamp(0, 255).to(torch.uint8).to(self.images.device)
+        low, high = (bound.double() for bound in self._precise().aminmax())
         values = values.clamp(low, high)
         values = values if self.images.is_floating_point() else values.round()
-        return values.to(self.images.dtype)
+        return values.to(self.images.dtype).to(self.images.device)
+
+    def _precise(self) -> Tensor:
+        """The images where they can be summed in float64."""
+        return self.images.to(precise_device(self.images.device))
 
 
 def _doubles(images: Tensor) -> Iterator[Tensor]:

@@ -38,6 +38,7 @@ class Stream(IntEnum):
     MASK = 18
     VIEW = 19
     DROPOUT = 20
+    TRANSFORM = 21
 
 
 def key(*numbers: int) -> int:

@@ -16,6 +16,7 @@ from killick.core.image_model import ImageModel
 from killick.data.data_settings import Data
 from killick.data.keyed_random import Stream
 from killick.data.keyed_random import key as combine
+from killick.data.own_transform import OwnTransform
 from killick.data.pixmix import PixMix
 from killick.errors import DataError, OptionError, StorageError
 from killick.settings import read_settings
@@ -92,7 +93,8 @@ class TrainView:
     """A random view of an image, for training; options are those of `augment` in a recipe.
 
     With crop "pad" the image is brought to `size`, padded and cropped at random; with "resized" a
-    random part of it is brought to `size`. `mixing_images` are for the policy "pixmix".
+    random part of it is brought to `size`. `mixing_images` are for the policy "pixmix". A
+    `transform` of the user's own comes before all of this.
     """
 
     def __init__(
@@ -107,7 +109,9 @@ class TrainView:
         policy_arguments: dict[str, Any] | None = None,
         interpolation: str = "bilinear",
         mixing_images: Tensor | None = None,
+        transform: Callable[..., Any] | None = None,
     ) -> None:
+        self._own = None if transform is None else OwnTransform(transform)
         how = InterpolationMode(interpolation)
         steps: list[Callable[..., Any]] = []
         if crop == "resized":
@@ -126,7 +130,7 @@ class TrainView:
                 steps.append(_policy(policy, arguments, interpolation, mixing_images))
             self._steps = v2.Compose(steps)
             for trial in range(16):  # some operations do not look at what is wrong
-                self(torch.zeros(3, 8, 8, dtype=torch.uint8), trial)
+                self._show(torch.zeros(3, 8, 8, dtype=torch.uint8), trial)
         except (TypeError, ValueError, IndexError, RuntimeError) as problem:
             if not arguments:
                 raise
@@ -135,6 +139,11 @@ class TrainView:
 
     def __call__(self, image: Tensor, key: int) -> Tensor:
         """The view that belongs to `key`, uint8 `(3, size, size)`."""
+        if self._own is not None:
+            image = self._own(image, key)
+        return self._show(image, key)
+
+    def _show(self, image: Tensor, key: int) -> Tensor:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(combine(key, Stream.VIEW) % 2**63)
             view: Tensor = self._steps(image)

@@ -62,6 +62,7 @@ class Classifier:
     normalizer: Normalize | None = None  # for a model that takes floats
     exported: Exported | None = None  # the file that `model` runs, if it is one
     bank: Tensor | None = field(default=None, repr=False)  # residuals like those of training
+    candidates: int = 0  # references that transduction chooses from; 0: no transduction
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -71,7 +72,7 @@ class Classifier:
     @property
     def outputs(self) -> int:
         """How many outputs `logits` gives for each image: one for each reference."""
-        return 1 if self.exported is not None else self.references or 1
+        return 1 if self.exported is not None or self.candidates else self.references or 1
 
     @property
     def anchored(self) -> Anchored | None:
@@ -100,9 +101,8 @@ class Classifier:
         if image_model_in(self.model) is None:
             output: Tensor = self.model(images)
             return output.float()[None]
-        found = self._predict(images, members=True).members
-        assert found is not None
-        return found.float()
+        found = self._predict(images, members=True)
+        return (found.logits[None] if found.members is None else found.members).float()
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Prediction:
@@ -143,6 +143,8 @@ class Classifier:
             self.bank = residual_bank(inner, images, generator=generator)
 
     def _predict(self, images: Tensor, *, members: bool = False) -> Prediction:
+        if self.candidates:
+            return predict(self.model, images, "transductive", self.candidates)
         if self.references in (None, 1):
             return predict(self.model, images, members=members)
         return predict(self.model, images, "marginal", self.references, members=members)
@@ -346,7 +348,7 @@ def _describe(model: nn.Module) -> str:
 
 def _facts(model: nn.Module, provenance: dict[str, Any]) -> dict[str, Any]:
     """How it was trained, if known, and what kind of model it is."""
-    known = dict(provenance.get("facts") or {})
+    known = dict(getattr(model, "trained_with", None) or provenance.get("facts") or {})
     known.pop("data", None)  # rows name the data they are about
     others = "folded" if isinstance(model, Folded) else "standard"
     kind = "anchored" if isinstance(model, Anchored) else others

@@ -26,7 +26,7 @@ from killick.errors import DataError, OptionError
 from killick.evaluation.evaluation_data import load_test
 from killick.evaluation.image_blocks import BLOCK, block_generator
 from killick.runtime.atomic_files import atomic_file, write_atomic
-from killick.runtime.processes import choose_device
+from killick.runtime.devices import choose_device, precise_device
 from killick.runtime.progress import choose_display
 
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
@@ -62,7 +62,7 @@ class CorruptedCopies:
             self._set = limit_images(whole, self.limit, self.seed)
         for severity in self.severities or ():
             check_severity(severity)
-        self._device = choose_device(self.device)
+        self._device = precise_device(choose_device(self.device))
 
     def write_sheet(self, path: Path) -> str:
         """Draw the contact sheet; returns a line about it."""

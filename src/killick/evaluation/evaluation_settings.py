@@ -5,23 +5,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from killick.corruptions.corruption import CORRUPTIONS, Corruption, Photographs, describe
-from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES, check_severity
+from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES
 from killick.data.image_set import ImageSet
 from killick.data.sources import as_sets
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
+from killick.evaluation.evaluation_suites import DEFAULT_SUITES, check_options, imply_suites
 
-EVALUATION_SUITES = {
-    "clean": "the test set: accuracy, NLL, Brier score, risk and coverage",
-    "corruptions": "the 19 corruptions of ImageNet-C at five severities, generated or from files",
-    "cbar": "the ten corruptions of C-bar, likewise",
-    "calibration": "calibration errors of every set, also after temperature scaling",
-    "ood": "detection of OOD images: AUROC, AUPR, FPR at 95 % TPR, by several scores",
-    "shift": "shifted sets with the model's classes (ImageNet-R, -A, -V2, Sketch, ...)",
-    "references": "dependence on the choice of reference (anchored models)",
-}
-DEFAULT_SUITES = ("clean", "corruptions", "calibration", "ood")
 _CBAR = {*SUITES["cbar-cifar"], *SUITES["cbar-imagenet"]}
 
 
@@ -40,7 +31,7 @@ class EvaluationSettings:
     synthetic: tuple[str, ...] = tuple(SYNTHETIC)
     table: str | None = None
     frost: Photographs = None
-    references: int = 5
+    references: int | None = None
     limit: int | None = None
     seed: int = 0
     acceptance: float = 0.95
@@ -52,35 +43,10 @@ class EvaluationSettings:
     predictions: bool = True
 
     def check(self) -> None:
-        """Refuse what does not exist, and options without the suite they are for."""
-        check_option("precision", self.precision, ["float32", "bfloat16"])
-        for option in ("references", "limit", "batch"):
-            value = getattr(self, option)
-            if value is not None and (type(value) is not int or value < 1):
-                raise OptionError(f"{option} must be at least 1, found {value!r}.")
-        if not 0 < self.acceptance < 1:
-            raise OptionError(f"acceptance must be between 0 and 1, found {self.acceptance!r}.")
-        if not self.suites:
-            raise OptionError(f"no suite is chosen. Choose some of {', '.join(EVALUATION_SUITES)}.")
-        for suite in self.suites:
-            check_option("a suite", suite, EVALUATION_SUITES)
+        """Refuse what does not exist."""
+        check_options(vars(self))
         for name in self.synthetic:
             check_option("a synthetic set", name, SYNTHETIC)
-        for severity in self.severities:
-            check_severity(severity)
-        for option, given, suite in (
-            ("corruption-files", self.corruption_files, "corruptions"),
-            ("cbar-files", self.cbar_files, "cbar"),
-            ("class-map", self.class_map, "shift"),
-            ("shift", self.shift or None, "shift"),
-            ("ood", self.ood or None, "ood"),
-        ):
-            if given is not None and suite not in self.suites:
-                raise OptionError(f"--{option} requires --suite {suite}.")
-        if "ood" in self.suites and not self.ood and not self.synthetic:
-            raise OptionError("--suite ood requires OOD images: --ood or --synthetic.")
-        if "shift" in self.suites and not self.shift:
-            raise OptionError("--suite shift requires --shift NAME=imagefolder:PATH.")
         if taken := set(self.ood) & set(self.synthetic):
             raise OptionError(f"--ood {min(taken)} is the name of a built-in set. Choose another.")
         for name in self.own_corruptions:
@@ -127,6 +93,8 @@ def make_settings(options: Mapping[str, Any]) -> EvaluationSettings:
     for name in ("suites", "corruptions", "severities", "synthetic"):
         if (value := found.get(name)) is not None:
             found[name] = (value,) if isinstance(value, str | int) else tuple(value)
+    if found.get("suites"):
+        found["suites"] = imply_suites(found["suites"], found)
     settings = EvaluationSettings(**found)
     settings.check()
     return settings

@@ -8,11 +8,13 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from killick.core.image_model import either_spelling, image_model_in
+from killick.core.inference import CANDIDATES
 from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
+from killick.data.image_set import ImageSet
 from killick.data.sources import Given, read_once
 from killick.data.synthetic_ood import SYNTHETIC
-from killick.errors import OptionError
+from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import (
     Classifier,
@@ -29,18 +31,17 @@ from killick.evaluation.evaluation_data import (
     load_validation,
     number_classes,
 )
-from killick.evaluation.evaluation_settings import (
-    DEFAULT_SUITES,
-    EvaluationSettings,
-    make_settings,
-)
+from killick.evaluation.evaluation_settings import EvaluationSettings, make_settings
+from killick.evaluation.evaluation_suites import DEFAULT_SUITES
 from killick.evaluation.metric_values import Fitted
 from killick.evaluation.model_runner import ModelRunner
 from killick.evaluation.other_networks import Normalization
+from killick.evaluation.residual_banks import find_run, keep_bank
 from killick.evaluation.row_recorder import RowRecorder
 from killick.evaluation.test_sets import TestSet, TestSetPlanner
 from killick.metrics import threshold
 from killick.results.rows import Row
+from killick.runtime.devices import describe_device
 from killick.runtime.processes import joined
 from killick.runtime.progress import DisplayFactory, choose_display
 
@@ -63,7 +64,8 @@ def evaluate(
     synthetic: Sequence[str] = tuple(SYNTHETIC),
     table: str | None = None,
     frost: Photographs = None,
-    references: int = USUAL_REFERENCES,
+    references: int | None = None,
+    inference: str = "marginal",
     limit: int | None = None,
     seed: int = 0,
     validation: Given | None = None,
@@ -84,7 +86,7 @@ def evaluate(
     again: bool = False,
     predictions: bool = True,
     trust: bool = False,
-    quiet: bool = False,
+    quiet: bool = True,
     show: DisplayFactory | None = None,
 ) -> list[Row]:
     """Evaluate a classifier: accuracy, calibration, robustness and OOD detection, as rows.
@@ -116,7 +118,12 @@ def evaluate(
         synthetic: Which built-in sets of "ood": noise, blobs, scrambled.
         table: Constants of the corruptions, "cifar" or "imagenet"; by default by image size.
         frost: Photographs for "frost"; see `killick.corrupt`.
-        references: How many stored references of an anchored model are evaluated.
+        references: How many stored references of an anchored model are evaluated, 5 by default; with
+            "transductive" the candidates, 50 by default.
+        inference: "marginal": from the first reference, and the mean over all. "transductive": for
+            each image from the reference whose residual looks most like those of training; rows
+            then have the name of the model with "-transductive". The bank of training residuals is
+            kept in the run folder; a model in memory must have one (`set_residuals`).
         limit: At most so many images of each set, of every class in proportion.
         seed: Of the subsets and of the corruptions.
         validation: To fit temperature and threshold; by default that of the model's own training.
@@ -140,13 +147,14 @@ def evaluate(
         predictions: Keep also the prediction of each image, in `predictions/`: reports take
             intervals, curves and examples from them. A few bytes an image.
         trust: Needed for an exported .pt2 file, which can run code when it is opened.
-        quiet: Show no progress.
+        quiet: Show no progress; False shows it on the terminal.
         show: Shows progress, instead of a terminal.
 
     Returns:
         The rows of this evaluation: dictionaries with the columns of `rows.csv`.
     """
     settings = make_settings(locals())
+    check_option("inference", inference, ["marginal", "transductive"])
     with joined(place_of(model, device)) as processes, read_once():
         classifier = open_classifier(
             model,
@@ -166,15 +174,24 @@ def evaluate(
             test = number_classes(test, classifier)
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
-        notes = [_describe_view(classifier)] if is_network_name(model) else []
+        notes = [f"on {describe_device(processes.device)}"]
+        notes += [_describe_view(classifier)] if is_network_name(model) else []
         if (anchored := classifier.anchored) is not None:
             stored = len(anchored.references)
-            classifier.references = min(references, stored)
-            if "ood" in settings.suites:
+            classifier.references = min(references or USUAL_REFERENCES, stored)
+            if inference == "transductive":
+                _use_transduction(
+                    classifier, model, references, partial(load_train, data), root, seed
+                )
+            elif "ood" in settings.suites:
                 train = load_train(data, classifier, root)
                 classifier.store_residuals(anchored, train, seed)
-            if USUAL_REFERENCES < references > stored:
+            if USUAL_REFERENCES < (references or 0) > stored:
                 notes.append(f"evaluated with the {stored} stored references, not {references}")
+        elif inference == "transductive":
+            raise OptionError(
+                f"--inference transductive requires an anchored model; {classifier.name} is not one."
+            )
         held = load_validation(validation, classifier, test, root)
         planner = TestSetPlanner(classifier, settings, processes)
         sets = planner.plan(test, notes)
@@ -182,6 +199,7 @@ def evaluate(
         common = {
             "model": classifier.name,
             **classifier.facts,
+            "name": classifier.name if classifier.candidates else name,
             "data": test.name,
             "limit": limit,
             "evaluation_seed": seed,
@@ -200,12 +218,42 @@ def evaluate(
         )
         runner = ModelRunner(classifier, processes, settings)
         try:
-            display = choose_display(show, quiet or not processes.first)
+            display = choose_display(show, (quiet and show is None) or not processes.first)
             _run(runner, recorder, sets, fitting, settings, notes, display)
         except BaseException:
             recorder.write()  # what there is so far
             raise
         return recorder.finish()
+
+
+def _use_transduction(
+    classifier: Classifier,
+    model: object,
+    candidates: int | None,
+    load: Callable[[Classifier, str | None], ImageSet | None],
+    root: str | None,
+    seed: int,
+) -> None:
+    """Let a classifier choose the reference of each image; its rows are those of another model."""
+    anchored = classifier.anchored
+    assert anchored is not None
+
+    def make() -> Tensor | None:
+        classifier.store_residuals(anchored, load(classifier, root), seed)
+        return classifier.bank
+
+    if not len(anchored.residuals):
+        loaded = isinstance(model, str | os.PathLike)
+        bank = keep_bank(find_run(model), seed, make) if loaded else None
+        if bank is None:
+            raise OptionError(
+                f"{classifier.name} has no bank of training residuals, which --inference transductive"
+                " needs. Store one: model.set_residuals(killick.residual_bank(model, images))."
+            )
+        anchored.set_residuals(bank)
+    classifier.bank = anchored.residuals
+    classifier.candidates = min(candidates or CANDIDATES, len(anchored.references))
+    classifier.name += "-transductive"
 
 
 def _run(

@@ -14,6 +14,7 @@ from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outputs, Part, collect_outputs, summarize_logits
 from killick.evaluation.test_sets import TestSet
 from killick.metrics import fit_temperature
+from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes
 
 
@@ -73,12 +74,16 @@ class ModelRunner:
         self, blocks: ImageBlocks, test: TestSet
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Images, labels and logits of batches."""
-        kind = self.processes.device.type
+        device = self.processes.device
+        where = precise_device(device)
         with evaluating(self.classifier.model):
             for images, labels in self._images(blocks, test):
-                with torch.no_grad(), torch.autocast(kind, torch.bfloat16, enabled=self._half):
+                with (
+                    torch.no_grad(),
+                    torch.autocast(device.type, torch.bfloat16, enabled=self._half),
+                ):
                     logits = self.classifier.logits(images)
-                yield images, labels, logits
+                yield images, labels.to(where), logits.to(where)
                 self.done += len(images)
                 self.tick(self.done)
 
@@ -89,10 +94,10 @@ class ModelRunner:
             images = block.images
             if test.transform is not None:
                 which, severity = test.corruption or test.set, int(test.severity or 0)
-                generator = block_generator(
-                    self._seed, which, severity, block.number, self.processes.device
-                )
-                images = test.transform(images, generator=generator)
+                where = precise_device(self.processes.device)
+                generator = block_generator(self._seed, which, severity, block.number, where)
+                images = test.transform(images.to(where), generator=generator)
+                images = images.to(self.processes.device)
             waiting.append((images, block.labels))
             if sum(len(images) for images, _ in waiting) >= self._batch:
                 yield from _joined(waiting, self._batch)

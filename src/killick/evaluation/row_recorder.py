@@ -142,14 +142,17 @@ class RowRecorder:
         classifier = self._classifier
         if classifier.references is None or classifier.exported is not None:
             return [("single", "")]
+        if classifier.candidates:
+            return [("single", classifier.candidates)]
         several = [("marginal", classifier.outputs)] if classifier.outputs > 1 else []
         return [("single", 1), *several]
 
     def _plan(self, test: TestSet) -> list[tuple[Measure, Row]]:
         """All that is measured on a test set, with the rows without their numbers."""
         about, fitted_on = {**self._common, **test.columns()}, self._fitted_on
+        chosen = {"inference": "transductive"} if self._classifier.candidates else {}
         return [
-            (measure, make_row(**{**about, "k": k, **asdict(measure)}))
+            (measure, make_row(**{**about, "k": k, **asdict(measure), **chosen}))
             for inference, k in self._inferences()
             for measure in plan_measures(
                 test, inference, self._classifier, self._settings, fitted_on

@@ -8,6 +8,8 @@ from typing import Any
 from killick.errors import OptionError, check_option
 from killick.training.recipe_files import find_setting, read_setting
 
+RECIPE = "shapes-compare"  # of a comparison, by default
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -21,6 +23,8 @@ class Arm:
         start: A trained network to start from, instead of fresh weights.
         after: Another arm, whose trained network of the same seed it starts from. That one keeps
             its own settings and budget, and is trained once for all that start from it.
+        run: A finished run, which is evaluated beside the others and not trained. `{seed}` in it
+            stands for each of the seeds.
     """
 
     name: str
@@ -28,6 +32,7 @@ class Arm:
     first: float = 0.0
     start: str | None = None
     after: "Arm | None" = None
+    run: str | None = None
 
 
 _LABEL = {"protocol.name": "masked", "protocol.target": "label"}
@@ -48,7 +53,7 @@ def parse_arm(text: str) -> Arm:
     """An arm from `NAME` or `NAME:key=value,...`.
 
     A key is a setting of the recipe, such as `optimizer.lr`, or a short name of one, such as
-    `alpha`; or `first` or `from`, see `Arm`. A built-in name brings its own settings along.
+    `alpha`; or `first`, `from` or `run`, see `Arm`. A built-in name brings its own settings along.
 
     Example:
         >>> parse_arm("strong:protocol=masked,target=label,alpha=0.5").settings["protocol.alpha"]
@@ -65,7 +70,7 @@ def parse_arm(text: str) -> Arm:
         check_option("an arm without NAME:key=value,...", name, ARMS)
     base = ARMS.get(name, Arm(name))
     found: dict[str, Any] = dict(base.settings)
-    first, start = base.first, base.start
+    first, start, run = base.first, base.start, base.run
     for key, value in _pairs(rest, text) if colon else ():
         dotted = find_setting(key)
         if key == "first":
@@ -76,13 +81,17 @@ def parse_arm(text: str) -> Arm:
                 )
         elif key == "from":
             start = value
+        elif key == "run":
+            run = value
         elif dotted == "seed":
             raise OptionError(f"no seed is allowed in --arm {text}: --seeds are for all arms.")
         else:
             found[dotted] = read_setting(dotted, value)
     if first and start is not None:
         raise OptionError(f"--arm {text} has both first and from; choose one.")
-    return Arm(name, found, first, start)
+    if run is not None and (found or first or start is not None):
+        raise OptionError(f"--arm {text}: a finished run takes no other settings.")
+    return Arm(name, found, first, start, run=run)
 
 
 def parse_arms(given: Iterable[str | Arm]) -> tuple[Arm, ...]:

@@ -8,14 +8,12 @@ from typing import Any
 
 from killick.errors import DataError, check_option
 from killick.evaluation.evaluation_settings import make_settings
-from killick.experiments.arms import Arm, parse_arms
+from killick.experiments.arms import RECIPE, Arm, parse_arms
 from killick.experiments.execution import Execution
 from killick.experiments.jobs import Job, check_settings_used, make_jobs
 from killick.experiments.scheduler import Failure, run_jobs
 from killick.results.run_folder import read_run
 from killick.training.recipe_files import refuse_unused
-
-RECIPE = "shapes-compare"
 
 
 @dataclass(frozen=True)
@@ -99,9 +97,10 @@ def plan_comparison(
     if baseline is not None:
         check_option("the baseline", baseline, [arm.name for arm in chosen])
     jobs = make_jobs(recipe, settings, chosen, seeds, output, evaluation)
-    for arm, job in zip(chosen, jobs, strict=False):
+    trained = [arm for arm in chosen if arm.run is None]
+    for arm, job in zip(trained, jobs, strict=False):
         refuse_unused(job.phases[-1].recipe, arm.settings, f"the arm {arm.name}")
-    check_settings_used(settings, chosen, jobs)
+    check_settings_used(settings, trained, jobs)
     check_jobs(jobs)
     return jobs
 

@@ -71,6 +71,7 @@ def _run(job: Job, device: str, command: Sequence[str]) -> bool:
             "seed": job.seed,
             "finished": finished,
             "evaluation_digest": job.evaluation_digest,
+            "evaluation": job.evaluation_columns,
             "seconds": {name: round(value, 1) for name, value in seconds.items()},
             "command": list(command),
         }
@@ -92,9 +93,8 @@ def _run(job: Job, device: str, command: Sequence[str]) -> bool:
             return False
     with timed("evaluate"):
         evaluate(
-            str(job.folder),
+            job.run or str(job.folder),
             **job.evaluation,
-            name=job.folder.name,
             device=device,
             folder=job.folder,
             show=progress.next_stage("evaluating"),
@@ -131,7 +131,7 @@ def _train(job: Job, phase: Phase, show: DisplayFactory, device: str) -> bool:
         if (folder / "model" / "config.json").exists():
             return True
         if (folder / LAST).exists() or (folder / BEFORE).exists():
-            return train(None, folder, resume=True, device=device, show=show).finished
+            return train(phase.recipe, folder, resume=True, device=device, show=show).finished
         return train(phase.recipe, folder, start=phase.start, device=device, show=show).finished
 
 

@@ -2,17 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from killick.errors import OptionError
+from killick.errors import OptionError, RecipeError
 from killick.experiments.arms import Arm
 from killick.protocols.base import PROTOCOLS
 from killick.results.run_folder import read_job
 from killick.training.recipe import Recipe
-from killick.training.recipe_files import find_unused, load_recipe, make_recipe
+from killick.training.recipe_files import find_unused, load_recipe, make_recipe, recipe_of
 
 # Settings that change what is logged and saved, not the trained weights.
 _NOT_IN_DIGEST = ("about", "log_every", "loggers", "checkpoint_minutes", "execution")
@@ -37,11 +38,13 @@ class Job:
     evaluation: Mapping[str, Any]  # options of `killick.evaluate`, as plain values
     measure: str | None = None  # `module:function` that `run_job` calls after the evaluation
     options: Mapping[str, Any] = field(default_factory=dict)  # of that function, as plain values
+    run: str | None = None  # a finished run, which is evaluated in the place of phases
+    place: str | None = None  # the folder of its results, with `run`
 
     @property
     def folder(self) -> Path:
-        """The run folder of its last phase, which holds the results."""
-        return self.phases[-1].folder
+        """The folder that holds the results: the run folder of its last phase."""
+        return self.phases[-1].folder if self.place is None else Path(self.place)
 
     @property
     def title(self) -> str:
@@ -52,6 +55,16 @@ class Job:
     def evaluation_digest(self) -> str:
         """A digest of how it is evaluated and measured."""
         return _digest([self.evaluation, self.measure, self.options])
+
+    @property
+    def evaluation_columns(self) -> dict[str, Any]:
+        """Columns that rows of its evaluation have, and rows of other evaluations may not."""
+        asked = self.evaluation
+        return {
+            "limit": "" if asked.get("limit") is None else asked["limit"],
+            "evaluation_seed": asked.get("seed", 0),
+            "precision": asked.get("precision", "float32"),
+        }
 
     @property
     def finished(self) -> bool:
@@ -104,20 +117,44 @@ def make_jobs(
             f"seeds must differ, and there must be one at least, found {', '.join(map(str, seeds))}."
         )
     jobs, known = [], dict[tuple[int, str], str]()
+    trained = [arm for arm in arms if arm.run is None]
     for seed in seeds:
-        for arm in arms:
+        for arm in trained:
             phases = _make_phases(source, settings, arm, seed, output.absolute())
             jobs.append(Job(arm.name, seed, phases, evaluation, measure, options or {}))
             digest = phases[-1].folder.name.rpartition("-")[2]
             other = known.setdefault((seed, digest), arm.name)
             if other != arm.name:
                 raise OptionError(f"the arms {other} and {arm.name} have the same settings.")
+    if trained or "data.name" in settings:  # all are evaluated on the data of the comparison
+        first = (trained or [Arm("", {"protocol.name": "standard"})])[0].settings
+        data = load_recipe(source, {**settings, **first}).data
+        evaluation = {**evaluation, "data": data.name, "root": data.root}
+    for arm in (arm for arm in arms if arm.run is not None):
+        jobs += _make_run_jobs(arm, seeds, output.absolute(), evaluation)
     return jobs
+
+
+def _make_run_jobs(
+    arm: Arm, seeds: Sequence[int], output: Path, evaluation: Mapping[str, Any]
+) -> Iterator[Job]:
+    """The jobs of an arm that is trained already: its runs are evaluated into folders of their own."""
+    assert arm.run is not None
+    for seed in seeds if "{seed}" in arm.run else seeds[:1]:
+        run = Path(arm.run.replace("{seed}", str(seed))).absolute()
+        if not (run / "model" / "config.json").is_file():
+            raise OptionError(f"no finished run at {run} for the arm {arm.name}.")
+        with suppress(RecipeError):
+            seed = recipe_of(run).seed
+        place = output / f"{arm.name}-seed{seed}-{_digest(_fingerprint(str(run)))[:6]}"
+        yield Job(arm.name, seed, (), evaluation, run=str(run), place=str(place))
 
 
 def check_settings_used(settings: Iterable[str], arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
     """Raise an `OptionError` for a setting for all arms that has no effect in any of them."""
     for name in settings:
+        if not any(job.phases for job in jobs) and name.startswith("data."):
+            continue  # what finished runs are evaluated on
         if all(
             name in arm.settings or find_unused(job.phases[-1].recipe, [name])
             for arm, job in zip(arms, jobs, strict=False)  # jobs of the first seed

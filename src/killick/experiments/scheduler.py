@@ -17,7 +17,7 @@ from killick.experiments.jobs import Job, JobResult
 from killick.experiments.local_jobs import LOG, LocalJobs
 from killick.experiments.ray_jobs import RayJobs
 from killick.results.rows import read_rows
-from killick.runtime.processes import count_cores
+from killick.runtime.devices import count_cores, count_free_cores
 from killick.runtime.progress import TerminalDisplay
 from killick.runtime.signals import Interrupts
 
@@ -90,8 +90,8 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
         for job in todo:
             (job.folder / PROGRESS).unlink(missing_ok=True)
         with JobsDisplay(todo, Console(highlight=False, quiet=execution.quiet)) as display:
-            display.message(f"running {len(todo)} of {len(mine)} jobs in {output}")
-            engine = _make_engine(todo, len(jobs), execution)
+            engine, where = _make_engine(todo, len(jobs), execution)
+            display.message(f"running {len(todo)} of {len(mine)} jobs in {output}{where}")
             interrupted = _follow(engine, todo, display, results)
     finished = [job for job in jobs if job.finished]
     failed = [
@@ -117,9 +117,12 @@ def _remove_traces(folder: Path) -> None:
             (folder / LOG).unlink()
 
 
-def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> LocalJobs | RayJobs:
+def _make_engine(
+    todo: Sequence[Job], planned: int, execution: Execution
+) -> tuple[LocalJobs | RayJobs, str]:
+    """What runs the jobs, and how many at once in words."""
     if execution.engine == "ray":
-        return RayJobs(todo, execution)
+        return RayJobs(todo, execution), ""
     devices, usual = [execution.device], count_cores()
     if execution.device == "auto" and torch.cuda.is_available():
         devices = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
@@ -129,9 +132,13 @@ def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> Loc
     # finished or in another part: a job gives the same numbers alone and beside the others.
     at_once = min(execution.jobs or usual, planned)
     threads = max(1, count_cores() // at_once)
-    return LocalJobs(
+    if execution.jobs is None and not devices[0].startswith("cuda"):
+        at_once = min(at_once, max(1, count_free_cores() // threads))
+    jobs = LocalJobs(
         todo, at_once=at_once, threads=threads, devices=devices, command=execution.command
     )
+    each = "1 thread" if threads == 1 else f"{threads} threads"
+    return jobs, f", {at_once} at once, {each} each"
 
 
 def _follow(
@@ -161,8 +168,9 @@ def _follow(
 
 def _summarize(job: Job) -> str:
     """The clean accuracy of a finished job."""
+    wanted = {"suite": "clean", "metric": "top1", "inference": "single", **job.evaluation_columns}
     for row in read_rows(job.folder):
-        if (row["suite"], row["metric"], row["inference"]) == ("clean", "top1", "single"):
+        if row["images"] and all(row[name] == value for name, value in wanted.items()):
             return f"clean accuracy {100 * float(row['value']):.1f} %"
     return "finished"
 

@@ -1,7 +1,8 @@
 """Metrics: functions of whole sets of tensors, without state, and the registry of them.
 
 They work where the tensors are, CPU or GPU, and sum in float64. Higher scores are more out of
-distribution throughout; a confidence is the probability of the predicted class.
+distribution throughout; a confidence is the probability of the predicted class. Metrics of
+`(confidence, correct)` also take `(probs, labels)`: probabilities `(n, classes)`, class numbers `(n,)`.
 `killick.metrics.metric_registry` shows how to add a metric.
 
 In: logits, labels, scores. Out: numbers. Imports `errors`, `registry` and `corruptions`.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from killick.errors import DataError, DtypeError, ShapeError
+from killick.runtime.devices import precise_device
 
 # Numbers that are widened to float64 at a time, so that logits of 1,000 classes do not double.
 _BLOCK = 1 << 20
@@ -19,8 +20,14 @@ def check_pairs(
 ) -> tuple[Tensor, Tensor]:
     """Confidences and correctness, booleans or zeros and ones, one of each for every image.
 
-    Confidences are probabilities; with `ranked` any numbers but NaN, as only their order counts.
+    Confidences are probabilities; with `ranked` any numbers but NaN, as only their order counts. In
+    their place, probabilities of all classes `(n, classes)` and labels `(n,)` may be given.
     """
+    if isinstance(confidence, Tensor) and confidence.ndim == 2:
+        check_probs(confidence, correct)
+        confidence = confidence.detach().to(precise_device(confidence.device))
+        highest, predicted = confidence.max(1)
+        return highest.clamp_max(1), predicted == correct.to(confidence.device)
     _check_vector(confidence, "confidence")
     _check_vector(correct, "correct")
     if len(confidence) != len(correct):
@@ -30,26 +37,29 @@ def check_pairs(
     if not confidence.is_floating_point():
         raise DtypeError(
             f"expected confidence as floats, found {confidence.dtype}. The order of arguments is"
-            " (confidence, correct)."
+            " (confidence, correct), or (probs, labels)."
         )
+    confidence = confidence.detach().to(precise_device(confidence.device))
     correct = correct.detach().to(confidence.device)
     if bool(((correct != 0) & (correct != 1)).any()):
-        raise DataError("expected correct as zeros and ones. Pass predictions == labels.")
+        raise DataError(
+            "expected correct as zeros and ones. Pass predictions == labels, or (probs, labels)."
+        )
     if ranked:
         return check_scores(confidence, "confidence"), correct.bool()
-    low, high = confidence.detach().aminmax()
+    low, high = confidence.aminmax()
     if not (low >= 0 and high <= 1):  # so it is with NaN
         raise DataError(
             f"expected confidences from 0 to 1, found {float(low)} to {float(high)}. Pass"
             " probabilities, such as logits.softmax(1).amax(1)."
         )
-    return confidence.detach(), correct.bool()
+    return confidence, correct.bool()
 
 
 def check_scores(scores: Tensor, name: str) -> Tensor:
     """Scores as float32 or float64, unrounded; any numbers but NaN."""
     _check_vector(scores, name)
-    scores = scores.detach()
+    scores = scores.detach().to(precise_device(scores.device))
     if bool(scores.isnan().any()):
         raise DataError(f"expected {name} that can be ordered, found NaN.")
     widened = scores.dtype == torch.float64 or not scores.is_floating_point()
@@ -88,7 +98,8 @@ def check_probs(probs: Tensor, labels: Tensor | None = None) -> None:
 def blocks(rows: Tensor, *labels: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The rows of a matrix in float64, some at a time, with their labels if these are given."""
     size = max(1, _BLOCK // rows.shape[1])
-    parts = [rows.detach().split(size), *(own.to(rows.device).long().split(size) for own in labels)]
+    rows = rows.detach().to(precise_device(rows.device))
+    parts = [rows.split(size), *(own.to(rows.device).long().split(size) for own in labels)]
     for block, *own in zip(*parts, strict=True):
         yield block.double(), *own
 

@@ -70,7 +70,8 @@ class Comparison:
 def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Comparison:
     """Runs as arms; the baseline is named by its arm or one of its folders.
 
-    By default it is standard training from scratch, or the first arm if there is none.
+    By default it is standard training from scratch, else a standard network of unknown
+    history, else the first arm.
     """
     notes: list[str] = []
     parts = _with_results([part for run in runs for part in split_models(run)], notes)
@@ -132,8 +133,8 @@ def _one_per_seed(arm: ArmRuns, notes: list[str]) -> ArmRuns:
 
 def _choose_baseline(arms: Sequence[ArmRuns], name: str | None) -> ArmRuns:
     if name is None:
-        plain = (arm for arm in arms if arm.protocol == "standard" and arm.from_scratch)
-        return next(plain, arms[0])
+        plain = [arm for arm in arms if arm.protocol == "standard" and not arm.start]
+        return next((arm for arm in plain if arm.from_scratch), (plain or arms)[0])
     by_name = {arm.name: arm for arm in arms}
     by_name = by_name | {run.name: arm for arm in arms for run in arm.runs} | by_name
     short = name if name in by_name else Path(name).name

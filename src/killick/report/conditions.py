@@ -5,6 +5,8 @@ from typing import NamedTuple
 from killick.results.rows import Row
 
 SINGLE, MARGINAL = "single", "marginal"
+# Inferences from one reference; a model's rows have one of them.
+FROM_ONE = (SINGLE, "transductive")
 CORRUPTED = ("corruptions", "cbar")  # suites
 LABELED = ("clean", *CORRUPTED)
 OOD = "ood"
@@ -28,14 +30,14 @@ def condition_of(row: Row) -> Condition | None:
     """The condition of a row; None if reports do not use it, as for means over corruptions."""
     suite, scaling = str(row["suite"]), str(row["scaling"])
     corrupted, ood = suite in CORRUPTED, suite == OOD
-    if suite not in (*LABELED, OOD) or row["inference"] not in (SINGLE, MARGINAL):
+    if suite not in (*LABELED, OOD) or row["inference"] not in (*FROM_ONE, MARGINAL):
         return None
     if row["mean_of"] or scaling not in ("", TEMPERATURE):
         return None
     if ood != (row["score"] == OOD_SCORE) or corrupted != bool(row["corruption"]):
         return None
     return Condition(
-        str(row["inference"]),
+        SINGLE if row["inference"] in FROM_ONE else MARGINAL,
         str(row["metric"]),
         suite,
         str(row["set"]) if ood else "",

@@ -39,9 +39,16 @@ class LabeledPredictions:
 def split_models(run: Run) -> list[Run]:
     """One run per model in the rows; recipe, log and predictions belong to the folder's own."""
     names = list(dict.fromkeys(str(row["model"]) for row in run.rows))
-    if len(names) <= 1:
-        return [run]
     rows = {name: [row for row in run.rows if row["model"] == name] for name in names}
+    evaluated = {str(row["weights"]) for row in run.rows if row["images"]}
+    if len(names) > 1:  # rows of training are superseded by an evaluation under another name
+        rows = {
+            name: own
+            for name, own in rows.items()
+            if any(row["images"] for row in own) or str(own[0]["weights"]) not in evaluated
+        }
+    if len(rows) <= 1:
+        return [replace(run, rows=own) for own in rows.values()] or [run]
     return [
         replace(run, rows=own) if name == run.name else Run(name, run.folder, own)
         for name, own in rows.items()
@@ -53,6 +60,7 @@ def choose_evaluations(runs: Sequence[Run]) -> list[Run]:
 
     A run without it keeps the evaluation that it has most rows of.
     """
+    runs = [replace(run, rows=_rows_of_job(run)) for run in runs]
     rows = [row for run in runs for row in run.rows]
     sizes = Counter(evaluation_of(row) for row in rows if condition_of(row) is not None)
     variants = Counter(_columns(row, _VARIANT) for row in rows)
@@ -74,6 +82,13 @@ def choose_evaluations(runs: Sequence[Run]) -> list[Run]:
     return chosen
 
 
+def _rows_of_job(run: Run) -> list[Row]:
+    """The rows of the evaluation that a comparison asked for last; all where it is not recorded."""
+    asked = run.job.get("evaluation") or {}
+    own = [row for row in run.rows if all(str(row[name]) == str(asked[name]) for name in asked)]
+    return own or run.rows
+
+
 def evaluation_of(row: Row) -> Key:
     """By which rows of one evaluation are known."""
     return _columns(row, EVALUATION)
@@ -87,7 +102,10 @@ def predictions_of(run: Run) -> list[Predictions]:
         if condition_of(row) is not None:
             shown[_columns(row, _TEST_SET)].add(_columns(row, _IMAGES))
     found: dict[Key, Predictions] = {}
+    models = {str(row["model"]) for row in run.rows}
     for each in run.predictions:
+        if str(each.about.get("model", "")) not in models:
+            continue
         place, k = _columns(each.about, _TEST_SET), str(each.about.get("k", ""))
         if _columns(each.about, _IMAGES) in shown[place] and (not references or k in references):
             found[place] = each

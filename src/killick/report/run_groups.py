@@ -50,9 +50,19 @@ class ArmRuns:
         return str(_first(self.runs[0]).get("target", ""))
 
     @property
+    def start(self) -> str:
+        """What its models started from; empty if fresh weights, or unknown."""
+        return str(_first(self.runs[0]).get("start", ""))
+
+    @property
     def from_scratch(self) -> bool:
-        """Whether its models did not start from trained ones."""
-        return not _first(self.runs[0]).get("start")
+        """Whether its models are known to have started from fresh weights."""
+        return is_known(self.runs[0]) and not self.start
+
+
+def is_known(run: Run) -> bool:
+    """Whether it is known how the model was trained."""
+    return str(_first(run).get("epochs", "")) != ""
 
 
 def seed_of(run: Run) -> int:
@@ -106,11 +116,11 @@ def _settings(run: Run) -> dict[str, Any]:
 def _base_name(run: Run) -> str:
     row = _first(run)
     protocol, target = str(row.get("protocol", "")), str(row.get("target", ""))
-    if arm := run.job.get("arm"):
-        return str(arm)
+    if given := run.job.get("arm") or row.get("name"):
+        return str(given)
     if protocol == "masked" and target:
         return f"masked-{target}"
-    known = protocol in ("standard", "anchored", "masked")
+    known = protocol in ("standard", "anchored", "masked") and is_known(run)
     return protocol if known else str(row.get("model") or run.name)
 
 

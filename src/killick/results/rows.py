@@ -20,10 +20,11 @@ from killick.runtime.plain_files import read_text
 
 Row = dict[str, Any]
 
-# What the model is and how it was trained; `components` is JSON, settings by component.
+# What the model is and how it was trained; `components` is JSON, settings by component; `name` is
+# the one that the user gave it, if any.
 MODEL = (
     *("model", "network", "data", "protocol", "target", "alpha", "scope", "references"),
-    *("batchnorm", "components", "reference_policy", "start", "epochs", "seed"),
+    *("batchnorm", "components", "reference_policy", "start", "epochs", "seed", "name"),
 )
 # The test set: its suite and name; whether its images were made here ("generated") or read
 # ("files"); textures of frost; digest of a class map; constants of the corruption; the corruption,

@@ -62,7 +62,7 @@ def read_run(where: Path) -> Run:
         rows,
         metrics=read_metrics(where / "metrics.jsonl"),
         recipe=_read_yaml(where / "recipe.yaml"),
-        environment=_read_json(where / "environment.json"),
+        environment=read_environment(where),
         job=read_job(where),
     )
 
@@ -105,6 +105,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not abs(value) > 1e300  # NaN is one
 
 
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Versions, machine and command of a run; empty if unknown."""
+    return _read_json(folder / "environment.json")
+
+
 def read_job(folder: Path) -> dict[str, Any]:
     """Which arm and seed of a comparison a run is, and whether it is finished; empty if of none."""
     return _read_json(folder / JOB)
@@ -115,7 +120,7 @@ def _has_rows(folder: Path) -> bool:
 
 
 def _start(folder: Path) -> str:
-    return str(_read_json(folder / "environment.json").get("started", ""))
+    return str(read_environment(folder).get("started", ""))
 
 
 def _read_json(path: Path) -> dict[str, Any]:

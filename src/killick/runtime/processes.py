@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from killick.errors import OptionError, ProcessError, find_reason
+from killick.runtime.devices import choose_device as choose_device
+from killick.runtime.devices import count_cores as count_cores
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ def joined(device: str = "auto") -> Iterator[Processes]:
     place = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if place.type == "cuda":
         torch.cuda.set_device(place)
+    if place.type == "mps" and count > 1:
+        raise OptionError(f"--device mps takes one process, found {count}. Start without torchrun.")
     if count == 1:
         yield Processes(0, 1, place)
         return
@@ -80,28 +84,6 @@ def joined(device: str = "auto") -> Iterator[Processes]:
                 " Its last checkpoint is kept: resume it with killick train --resume FOLDER."
             ) from None
         raise
-
-
-def choose_device(name: str, local_rank: int = 0) -> torch.device:
-    """The device of a name; "auto" is a GPU if there is one, this process's own."""
-    cuda = torch.cuda.is_available()
-    if name == "auto":
-        name = "cuda" if cuda else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise OptionError(f"expected a device such as auto, cpu, cuda or cuda:1, found {name!r}.")
-    if device.type == "cuda" and not cuda:
-        raise OptionError("expected a GPU for --device cuda, found none that torch can use.")
-    return torch.device("cuda", local_rank) if name == "cuda" else device
-
-
-def count_cores() -> int:
-    """The cores that this process may use."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return found or 1
 
 
 def usual_workers() -> int:

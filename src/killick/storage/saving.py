@@ -142,6 +142,8 @@ def gather(
     model = model_in(model)
     if provenance is not None:
         model.provenance = dict(provenance)
+    if (trained := getattr(model, "trained_with", None)) and "facts" not in (provenance or {}):
+        model.provenance = {**model.provenance, "facts": trained}
     with evaluating(model):
         weights = {key: value.detach().cpu() for key, value in model.state_dict().items()}
         examples = _make_examples(model)

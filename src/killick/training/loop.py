@@ -13,24 +13,28 @@ folder/
 
 import shlex
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
-from killick.errors import CheckpointError, DivergedError, KillickError, one_line
+from killick.errors import CheckpointError, DivergedError, KillickError, OptionError, one_line
 from killick.nets.size_limit import limited_to
 from killick.results.rows import read_rows
+from killick.runtime.devices import describe_device, forked_random_state, precise_device
 from killick.runtime.processes import Processes, joined
 from killick.runtime.progress import Display, DisplayFactory, choose_display
 from killick.runtime.signals import Interrupts
 from killick.storage.loading import load
 from killick.storage.saving import note_on_references
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
+from killick.training.class_paths import check_same_classes, import_classes
 from killick.training.initial_weights import find_start, warn_of_seen
 from killick.training.loggers import LOGGERS, RunLoggers
 from killick.training.output_folder import check_free, claimed, open_folder, save_results
@@ -67,28 +71,34 @@ def train(
     device: str = "auto",
     quiet: bool = False,
     show: DisplayFactory | None = None,
+    transform: Callable[..., Any] | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Outcome:
     """Train a model by a recipe, and write everything about it into `folder`.
 
     Several processes started by torchrun train together; the batch is the recipe's all the same.
 
     Args:
-        recipe: None with `resume`: it is the folder's.
+        recipe: None with `resume`: it is the folder's. If that names classes by class path, the
+            recipe must be given again.
         folder: Of the run; must not hold another one.
         start: A trained network to start from: a folder written by `killick.save` or a run folder,
             a `.safetensors` file, or a `state_dict` that torch saved.
         resume: Go on from the last checkpoint in `folder`.
-        device: "auto", "cpu", "cuda" or "cuda:1".
+        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         quiet: Show nothing.
         show: Makes the progress display; a terminal by default.
+        transform: Any callable that makes an image of an image, before other augmentation. What it
+            draws from Python's, NumPy's and torch's generators depends on (seed, epoch, sample).
+        loss: Of logits and targets, instead of cross-entropy. Targets are class numbers or
+            probabilities. Both must be given again with `resume`.
 
     Raises:
         DivergedError: If the loss becomes NaN or infinite; the last checkpoint stays.
     """
     folder = Path(folder)
     with joined(device) as processes, ExitStack() as stack:
-        cuda = [processes.device.index] if processes.device.type == "cuda" else []
-        stack.enter_context(torch.random.fork_rng(devices=cuda))  # dropout uses the global state
+        stack.enter_context(forked_random_state(processes.device))  # dropout uses it
         state, note = None, None
         show = choose_display(show, quiet or not processes.first)
         if resume:
@@ -102,19 +112,30 @@ def train(
             if processes.first and folder.is_dir():
                 stack.enter_context(claimed(folder))
             state, note = load_checkpoint(folder)
-            recipe, start = _recipe_of_checkpoint(folder, state), state["start"]
+            given, start = recipe, state["start"]
+            recipe = _recipe_of_checkpoint(folder, state)
+            check_same_classes(given, recipe, str(folder))
+            _check_given(folder, state.get("given", []), transform, loss)
         else:
             check_free(folder)
         assert recipe is not None
         start = None if start is None else find_start(start)
         for name in recipe.loggers:
             LOGGERS.find(name)  # an unknown one is refused before anything is written
-        data = load_training_data(recipe, processes)
+        own = import_classes(recipe)
+        own = replace(own, transform=transform or own.transform, loss=loss or own.loss)
+        data = load_training_data(recipe, processes, own.transform)
         with nullcontext() if state is None else limited_to(state["model"]):
-            run = TrainingRun(recipe, data, processes, start, restoring=resume)
+            run = TrainingRun(recipe, data, processes, start, restoring=resume, own=own)
+        run.given = [name for name, each in (("transform", transform), ("loss", loss)) if each]
         facts = "".join(f", {name} {value}" for name, value in recipe.protocol.facts().items())
         plan = f"{recipe.epochs} epochs of {run.steps_per_epoch:,} steps, into {folder}"
-        lines: list[str | None] = [data.description, f"{recipe.protocol.name}{facts}: {plan}"]
+        where = describe_device(processes.device)
+        lines: list[str | None] = [
+            data.description,
+            f"{recipe.protocol.name}{facts}: {plan}, on {where}",
+            run.fallback,
+        ]
         if state is not None:
             try:
                 run.restore(state)
@@ -168,6 +189,17 @@ def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
     return replace(recipe, network=replace(recipe.network, name=name, arguments=arguments))
 
 
+def _check_given(folder: Path, names: list[str], transform: object, loss: object) -> None:
+    """Refuse to resume without the callables that a run was given, or with others."""
+    given = [name for name, each in (("transform", transform), ("loss", loss)) if each is not None]
+    if given != list(names):
+        expected, found = (", ".join(each) or "none" for each in (names, given))
+        raise OptionError(
+            f"{folder} was trained with callables of your own: {expected}, found {found}. Pass the"
+            " same to train(..., resume=True)."
+        )
+
+
 def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
     """All steps that are left; False if interrupted."""
     recipe, processes = run.recipe, run.processes
@@ -211,7 +243,9 @@ def _log_training(run: TrainingRun, speed: float, display: Display, loggers: Run
     bad = processes.highest(torch.tensor(run.bad_step(), device=processes.device))
     if bad >= 0:
         raise _diverged(run, int(bad))
-    counts = torch.tensor([*losses, correct], dtype=torch.float64, device=processes.device)
+    counts = torch.tensor(
+        [*losses, correct], dtype=torch.float64, device=precise_device(processes.device)
+    )
     *losses, correct = processes.total(counts).tolist()
     losses = [loss / processes.count for loss in losses]
     batch = run.data.batches.cut.batch

@@ -7,19 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from killick.errors import RecipeError, one_line
 from killick.training.recipe import Optimizer, Schedule
 
 _EMBEDDINGS = ("class_token", "cls_token", "pos_embed", "position_embedding", "relative_position")
 
 
 def make_optimizer(
-    modules: Sequence[nn.Module], settings: Optimizer, device: torch.device
+    modules: Sequence[nn.Module],
+    settings: Optimizer,
+    device: torch.device,
+    kind: type[torch.optim.Optimizer] | None = None,
 ) -> torch.optim.Optimizer:
-    """SGD or AdamW over the weights of `modules`.
+    """SGD, AdamW or a class of the user's own over the weights of `modules`.
 
     On a GPU it is fused, and its learning rate is a tensor there, which a captured graph reads.
     """
     groups = weight_groups(modules, settings)
+    if kind is not None:
+        return _make_own(kind, groups, settings)
     cuda = device.type == "cuda"
     rate = torch.tensor(settings.lr, device=device) if cuda else settings.lr
     fused = True if cuda else None
@@ -29,6 +35,23 @@ def make_optimizer(
         )
     first, second = settings.betas
     return torch.optim.AdamW(groups, lr=rate, betas=(first, second), fused=fused, capturable=cuda)
+
+
+def _make_own(
+    kind: type[torch.optim.Optimizer], groups: list[dict[str, object]], settings: Optimizer
+) -> torch.optim.Optimizer:
+    try:
+        made = kind(groups, lr=settings.lr, **settings.init_args)  # type: ignore[call-arg]
+    except Exception as problem:  # whatever arguments make it raise
+        raise RecipeError(
+            f"optimizer.class_path: {kind.__name__}: {one_line(problem)}."
+        ) from problem
+    if settings.weight_decay and "weight_decay" not in made.defaults:
+        raise RecipeError(
+            f"{kind.__name__} has no weight decay, found optimizer.weight_decay"
+            f" {settings.weight_decay:g}. Set it to 0."
+        )
+    return made
 
 
 def weight_groups(modules: Sequence[nn.Module], settings: Optimizer) -> list[dict[str, object]]:

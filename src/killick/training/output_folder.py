@@ -25,7 +25,7 @@ from killick.runtime.atomic_files import locked, write_atomic
 from killick.storage.saving import save
 from killick.storage.weights import digest_weights
 from killick.training.checkpoint import LAST
-from killick.training.recipe import Recipe
+from killick.training.recipe import Recipe, named_classes
 from killick.training.recipe_files import to_yaml
 from killick.training.run_state import TrainingRun
 from killick.training.validation import ValidationScore
@@ -116,7 +116,8 @@ def training_facts(run: TrainingRun) -> dict[str, Any]:
     """
     recipe, facts = run.recipe, run.protocol.facts()
     made = remembered(run.model.net)  # started from a folder, it is not the recipe's
-    further = {each.name: each.facts() for each in run.components}
+    further = {each.name: each.facts() for each in run.components} | named_classes(recipe)
+    further |= {name: "given" for name in run.given}
     if others := {name: value for name, value in facts.items() if name not in COLUMNS}:
         further[run.protocol.name] = others
     return {
@@ -139,7 +140,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
         "versions": {"killick": __version__, **{name: version(name) for name in _LIBRARIES}},
         "python": platform.python_version(),
         "system": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "command": ["killick" if started == "__main__.py" else started, *sys.argv[1:]],

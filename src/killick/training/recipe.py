@@ -49,6 +49,11 @@ class Augment:
         None,
         "for PixMix: a folder of images to mix in; none: fractals and textures made by Killick",
     )
+    transform: dict[str, Any] = setting(
+        {},
+        "of your own, before all others: {class_path: torchvision.transforms.v2.RandomRotation,"
+        " init_args: {degrees: 10}}",
+    )
     erase: float = setting(0.0, "probability of random erasing", least=0, most=1)
     mixup: float = setting(0.0, "alpha of mixup; 0: none", least=0)
     cutmix: float = setting(0.0, "alpha of CutMix; 0: none. With both, each image draws", least=0)
@@ -71,6 +76,10 @@ class Optimizer:
         among=("all", "matrices"),
     )
     clip: float | None = setting(None, "largest norm of the gradient; none: any", above=0)
+    class_path: str | None = setting(
+        None, "another optimizer, such as timm.optim.Lamb; it takes lr and weight_decay from here"
+    )
+    init_args: dict[str, Any] = setting({}, "further arguments of class_path")
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,23 @@ class Schedule:
     final: float = setting(0.0, "where cosine ends, as a share of lr", least=0, most=1)
     begin: float = setting(0.0, "part of the schedule that the run takes: from", least=0, below=1)
     end: float = setting(1.0, "part of the schedule that the run takes: to", above=0, most=1)
+    class_path: str | None = setting(
+        None, "a scheduler of torch instead, such as torch.optim.lr_scheduler.ExponentialLR"
+    )
+    init_args: dict[str, Any] = setting({}, "arguments of class_path")
+    every: str = setting(
+        "step", "how often class_path is asked for a new rate", among=("step", "epoch")
+    )
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What logits and targets are compared by; cross-entropy if nothing is named."""
+
+    class_path: str | None = setting(
+        None, "another loss of (logits, targets), such as torch.nn.CrossEntropyLoss"
+    )
+    init_args: dict[str, Any] = setting({}, "arguments of class_path")
 
 
 @dataclass(frozen=True)
@@ -113,6 +139,7 @@ class Recipe:
     )
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
+    loss: Loss = field(default_factory=Loss)
     average: Average = field(default_factory=Average)
     epochs: int = setting(10, "passes over the training set", least=1)
     batch: int = setting(128, "samples of a step, over all processes", least=1)
@@ -134,3 +161,15 @@ class Recipe:
     log_every: int = setting(50, "steps between readings of the loss", least=1)
     loggers: list[str] = setting([], "beside metrics.jsonl, such as [tensorboard]")
     checkpoint_minutes: float = setting(5.0, "between checkpoints; 0: after every step", least=0)
+
+
+def named_classes(recipe: Recipe) -> dict[str, Any]:
+    """The settings of a recipe that name a class, by what it is for; empty if none does."""
+    found: dict[str, Any] = {}
+    if recipe.augment.transform:
+        found["transform"] = recipe.augment.transform
+    for name in ("optimizer", "schedule", "loss"):
+        own = getattr(recipe, name)
+        if own.class_path is not None:
+            found[name] = {"class_path": own.class_path, "init_args": own.init_args}
+    return found

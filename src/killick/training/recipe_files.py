@@ -1,6 +1,7 @@
 """Recipes from YAML files, names and dotted overrides; all mistakes are reported at once."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 import yaml
 
 from killick.errors import FileError, OptionError, RecipeError, check_option, show
-from killick.protocols.base import check_protocol
+from killick.protocols.base import check_protocol, components_of, uses
 from killick.runtime.plain_files import read_plain
 from killick.settings import SPELLINGS, read_settings, settings_of, value_from_text, yaml_or_text
-from killick.training.recipe import Recipe
+from killick.training.recipe import Recipe, named_classes
 
 LARGEST = 2**17  # bytes of a recipe, a hundred times those that are shipped; YAML is slow
 _MOST_SHOWN = 20  # mistakes
@@ -21,11 +22,14 @@ _MOST_SHOWN = 20  # mistakes
 SHORT = {
     "data": "data.name",
     "network": "network.name",
+    "model": "network.name",
     "protocol": "protocol.name",
     "target": "protocol.target",
     "alpha": "protocol.alpha",
     "alpha_end": "protocol.alpha_end",
     "lr": "optimizer.lr",
+    "wd": "optimizer.weight_decay",
+    "batch_size": "batch",
 }
 
 
@@ -143,7 +147,7 @@ def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
         # What is passed on to a network or a policy belongs to it, and is replaced as a whole.
-        whole = key in ("arguments", "policy_arguments")
+        whole = key in ("arguments", "policy_arguments", "transform", "init_args")
         result[key] = _merged(result[key], value) if both and not whole else value
     return result
 
@@ -183,7 +187,28 @@ def _contradictions(recipe: Recipe) -> list[str]:
         "schedule.begin: expected less than schedule.end": schedule.begin < schedule.end,
         "network.arguments: num_classes and in_chans come from the data": free,
     }
-    return check_protocol(recipe) + [text for text, holds in requirements.items() if not holds]
+    problems = [text for text, holds in requirements.items() if not holds]
+    return check_protocol(recipe) + problems + _class_problems(recipe)
+
+
+def _class_problems(recipe: Recipe) -> list[str]:
+    """Class paths that cannot be one, and arguments without a class."""
+    problems = []
+    for name, spec in named_classes(recipe).items():
+        path, keys = spec.get("class_path"), set(spec) - {"class_path", "init_args"}
+        if not isinstance(path, str) or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", path) is None:
+            problems.append(f"{name}.class_path: expected module.Class, found {show(path)}")
+        if keys or not isinstance(spec.get("init_args", {}), dict):
+            problems.append(f"{name}: expected class_path and init_args, found {show(spec)}")
+    for name in ("optimizer", "schedule", "loss"):
+        own = getattr(recipe, name)
+        if own.init_args and own.class_path is None:
+            problems.append(f"{name}.init_args: requires {name}.class_path")
+    for decided in {"lr", "weight_decay", "params"} & recipe.optimizer.init_args.keys():
+        problems.append(f"optimizer.init_args: {decided} is a setting of its own")
+    if recipe.loss.class_path and any(uses(each, "criterion") for each in components_of(recipe)):
+        problems.append("loss.class_path: a component replaces the loss already")
+    return problems
 
 
 # Settings that act only with some values of another one.
@@ -197,6 +222,11 @@ NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "augment.padding": ("augment.crop", ("pad",)),
     "data.root": ("data.name", ("cifar10", "cifar100")),
     "data.download": ("data.name", ("cifar10", "cifar100")),
+}
+# Settings that a class path of their group replaces.
+REPLACED = {
+    *(f"optimizer.{name}" for name in ("name", "momentum", "nesterov", "betas")),
+    *(f"schedule.{name}" for name in ("name", "milestones", "gamma", "warmup", "final")),
 }
 
 
@@ -215,6 +245,8 @@ def find_unused(recipe: Recipe, given: Iterable[str]) -> dict[str, str]:
         group, _, name = dotted.partition(".")
         if group == "protocol" and name and name not in values["protocol"]:
             found[dotted] = f"not a setting of the protocol {recipe.protocol.name}"
+        elif dotted in REPLACED and values[group]["class_path"] is not None:
+            found[dotted] = f"{group}.class_path decides it; see {group}.init_args"
         elif dotted in NEEDS:
             other, wanted = NEEDS[dotted]
             value = values[group][other.partition(".")[2]]

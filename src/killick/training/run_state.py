@@ -14,7 +14,9 @@ from killick.data.keyed_random import Stream, key
 from killick.errors import CheckpointError
 from killick.nets import remembered
 from killick.protocols.base import components_of
+from killick.runtime.devices import seed_random_state
 from killick.runtime.processes import Processes
+from killick.training.class_paths import OwnClasses, make_rates
 from killick.training.initial_weights import make_model
 from killick.training.optimizers import learning_rate, make_optimizer, restore_optimizer, set_rate
 from killick.training.recipe import Recipe
@@ -35,7 +37,9 @@ class TrainingRun:
         processes: Processes,
         start: Path | None,
         restoring: bool = False,
+        own: OwnClasses | None = None,
     ) -> None:
+        own = own or OwnClasses()
         device, cuda = processes.device, processes.device.type == "cuda"
         self.data, self.processes, self.start = data, processes, start
         self.steps, self.steps_per_epoch = data.context.steps, data.context.steps_per_epoch
@@ -62,13 +66,22 @@ class TrainingRun:
             for each in self.components:
                 each.setup(self.model, data.context)
         modules = [each.module.to(device) for each in self.components if each.module is not None]
-        self.optimizer = make_optimizer([self.model, *modules], recipe.optimizer, device)
+        self.own = own
+        self.given: list[str] = []  # callables that were passed from Python
+        self.optimizer = make_optimizer(
+            [self.model, *modules], recipe.optimizer, device, own.optimizer
+        )
+        self._given_rates: list[float] | None = None
+        if own.scheduler is not None:
+            self._given_rates = make_rates(own.scheduler, recipe, self.steps, self.steps_per_epoch)
         self._rates: list[Tensor] = []  # of the steps left in this epoch, on a GPU
         part = recipe.schedule
         # A run that takes a later part of a schedule sees the samples in another order.
         self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
-        usual = "bfloat16" if cuda else "float32"
-        self.precision = usual if recipe.precision == "auto" else recipe.precision
+        self.precision, execution, self.fallback = choose_arithmetic(recipe, processes)
+        if execution == "captured" and (own.optimizer is not None or own.loss is not None):
+            execution = "compiled"  # they may wait for the host
+        loss = own.loss.to(device) if isinstance(own.loss, nn.Module) else own.loss
         wrapped: nn.Module = self.model
         if processes.count > 1:
             ids = [device.index] if cuda else None
@@ -82,17 +95,11 @@ class TrainingRun:
             recipe,
             device=device,
             fill=[255 * mean for mean in data.normalize[0]],
-            execution=self._execution(),
+            execution=execution,
             precision=self.precision,
+            loss=loss,
         )
         self.read_statistics, self.bad_step = self._step.read, self._step.bad_step
-
-    def _execution(self) -> str:
-        cuda, chosen = self.processes.device.type == "cuda", self.recipe.execution
-        if chosen == "auto":
-            chosen = "captured" if cuda else "eager"
-        alone = cuda and self.processes.count == 1  # a graph is captured on one GPU only
-        return "compiled" if chosen == "captured" and not alone else chosen
 
     @property
     def inference_model(self) -> Anchored | Standard:
@@ -110,6 +117,8 @@ class TrainingRun:
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0."""
+        if self._given_rates is not None:
+            return self._given_rates[step]
         return learning_rate(step, self.steps, self.recipe.optimizer.lr, self.recipe.schedule)
 
     def _next_rate(self) -> Tensor:
@@ -125,9 +134,8 @@ class TrainingRun:
         if self.done == 0:
             self._step.begin(0)
         seed = key(self.recipe.seed, self.done, self.processes.rank, Stream.DROPOUT) % 2**63
-        torch.default_generator.manual_seed(seed)
-        if self.processes.device.type == "cuda":
-            torch.cuda.default_generators[self.processes.device.index].manual_seed(seed)
+        seed_random_state(seed, self.processes.device)
+        if isinstance(self.optimizer.param_groups[0]["lr"], Tensor):
             set_rate(self.optimizer, self._next_rate())
         else:
             set_rate(self.optimizer, self.rate(self.done))
@@ -158,6 +166,7 @@ class TrainingRun:
             "start": None if self.start is None else str(self.start),
             "network": None if made is None else (made.name, made.arguments),
             "data": self.data.fingerprint,
+            "given": self.given,
             "step": self.done,
             "unread": self._step.unread(),
             "model": self.model.state_dict(),
@@ -175,7 +184,10 @@ class TrainingRun:
                 f" {self.data.fingerprint} now. Bring them back, or start another run."
             )
         self.model.load_state_dict(state["model"])
-        restore_optimizer(self.optimizer, state["optimizer"])
+        if self.own.optimizer is None:
+            restore_optimizer(self.optimizer, state["optimizer"])
+        else:
+            self.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self.model, Anchored) and self.model.recent is not None:
             self.model.recent.load_state_dict(state["recent"], self.processes.device)
             self.model.mark_unsettled()
@@ -187,3 +199,21 @@ class TrainingRun:
         if not self.processes.first:  # the first one has the sums of all
             losses, correct = [0.0] * len(losses), 0
         self._step.begin(self.done, losses, correct)
+
+
+def choose_arithmetic(recipe: Recipe, processes: Processes) -> tuple[str, str, str | None]:
+    """Precision and execution of a run on its device, and a note where they are not the recipe's."""
+    kind, precision, execution = processes.device.type, recipe.precision, recipe.execution
+    if kind == "mps":
+        given = [
+            each for each in (precision, execution) if each not in ("auto", "float32", "eager")
+        ]
+        note = f"{' and '.join(given)} not available on mps: float32 and eager" if given else None
+        return "float32", "eager", note
+    cuda = kind == "cuda"
+    if precision == "auto":
+        precision = "bfloat16" if cuda else "float32"
+    if execution == "auto":
+        execution = "captured" if cuda else "eager"
+    alone = cuda and processes.count == 1  # a graph is captured on one GPU only
+    return precision, "compiled" if execution == "captured" and not alone else execution, None

@@ -6,7 +6,7 @@ the host makes one call for each step, and never waits. What it wants to know (l
 predictions, the first step with a bad loss) stays on the device until `read`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -31,7 +31,8 @@ class TrainingStep:
     """The step of a run; call it once for each.
 
     `model` may be inside DDP; protocol and components are after their `setup`. `fill` is the color
-    of what is erased, 0 to 255; `execution` is "eager", "compiled" or "captured".
+    of what is erased, 0 to 255; `execution` is "eager", "compiled" or "captured"; `loss` takes the
+    place of cross-entropy.
     """
 
     def __init__(
@@ -47,13 +48,15 @@ class TrainingStep:
         fill: Sequence[float],
         execution: str,
         precision: str,
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         self._model, self._batches, self._protocol = model, batches, protocol
         self._optimizer, self._recipe = optimizer, recipe
         self._fill = torch.tensor(fill, device=device)
         hooks = ("batch", "targets", "criterion", "loss")
         self._hooks = {hook: [c for c in components if uses(c, hook)] for hook in hooks}
-        self._criterion = next((c.criterion for c in self._hooks["criterion"]), cross_entropy)
+        usual = loss or cross_entropy
+        self._criterion = next((c.criterion for c in self._hooks["criterion"]), usual)
         self._extra = [
             weight for c in components if c.module is not None for weight in c.module.parameters()
         ]

@@ -1,7 +1,9 @@
 """What a run trains, validates and tests on, made from its recipe."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from killick.errors import DataError, OptionError
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.protocols.base import RunContext
 from killick.protocols.references.reference_sampler import read_pixels
+from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes, usual_workers
 from killick.training.initial_weights import Normalization
 from killick.training.recipe import Recipe
@@ -45,9 +48,15 @@ def sets_of(recipe: Recipe) -> Parts:
     return cut_sets(recipe.data, recipe.seed)
 
 
-def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
-    """All data of a run of `recipe`."""
+def load_training_data(
+    recipe: Recipe, processes: Processes, transform: Callable[..., Any] | None = None
+) -> TrainingData:
+    """All data of a run of `recipe`; `transform` is the one that it names, imported."""
     settings, augment = recipe.data, recipe.augment
+    if augment.transform and transform is None:
+        raise OptionError(
+            "the recipe names a transform by class_path, which is imported for training alone."
+        )
     if settings.download and not processes.first:
         processes.wait()  # until the first has downloaded
     parts = sets_of(recipe)
@@ -57,11 +66,11 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
     workers = usual_workers() if settings.workers is None else settings.workers
     cut = _cut(recipe, len(train), processes)
     view = PlainView(settings.size, settings.resize, settings.interpolation)
-    by_batch = augment.crop != "resized" and augment.policy == "none"
+    by_batch = augment.crop != "resized" and augment.policy == "none" and transform is None
     if settings.resident == "always" and not by_batch:
         raise OptionError(
-            "data.resident: always is not possible with crop: resized or an augmentation policy,"
-            " which work on single images. Use auto."
+            "data.resident: always is not possible with crop: resized, an augmentation policy or a"
+            " transform, which work on single images. Use auto."
         )
     shift = Shift(
         augment.padding if augment.crop == "pad" else 0, augment.flip, augment.flip_vertically
@@ -78,7 +87,7 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
     else:
         batches = Streamed(
             train,
-            _train_view(recipe),
+            _train_view(recipe, transform),
             settings.size,
             cut,
             seed=recipe.seed,
@@ -142,7 +151,7 @@ def _fits(recipe: Recipe, images: ImageSet) -> bool:
     return len(images) * 3 * recipe.data.size**2 <= RESIDENT_BYTES
 
 
-def _train_view(recipe: Recipe) -> TrainView:
+def _train_view(recipe: Recipe, transform: Callable[..., Any] | None) -> TrainView:
     augment, mixed_in = recipe.augment, None
     if augment.policy == "pixmix":
         mixed_in = _mixing_images(augment.mixing_set, recipe.data.size, recipe.seed)
@@ -156,6 +165,7 @@ def _train_view(recipe: Recipe) -> TrainView:
         policy_arguments=augment.policy_arguments,
         interpolation=recipe.data.interpolation,
         mixing_images=mixed_in,
+        transform=transform,
     )
 
 
@@ -178,10 +188,11 @@ def _normalization(recipe: Recipe, pixels: Tensor | None) -> Normalization:
     if pixels is None:
         return IMAGENET_MEAN, IMAGENET_STD
     count = pixels[..., 0].numel()
-    total = torch.zeros(3, dtype=torch.float64, device=pixels.device)
+    where = precise_device(pixels.device)
+    total = torch.zeros(3, dtype=torch.float64, device=where)
     squares = torch.zeros_like(total)
     for chunk in pixels.split(4096):
-        values = chunk.flatten(0, 2).double() / 255
+        values = chunk.to(where).flatten(0, 2).double() / 255
         total += values.sum(0)
         squares += values.square().sum(0)
     mean = total / count

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 from killick.core.anchored import evaluating
 from killick.data.batches import View, read_all
 from killick.data.image_set import ImageSet
+from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes
 
 BATCH = 500  # images of a forward pass
@@ -60,7 +61,7 @@ def validate(
 ) -> ValidationScore:
     """The score of `model`, in eval mode and with its stored references."""
     device = processes.device
-    totals = torch.zeros(3, dtype=torch.float64, device=device)
+    totals = torch.zeros(3, dtype=torch.float64, device=precise_device(device))
     with evaluating(model):
         processes.share_buffers(model)
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
@@ -68,7 +69,7 @@ def validate(
             for inputs, labels in images:
                 logits = model(inputs).float()
                 totals[0] += (logits.argmax(1) == labels).sum()
-                totals[1] += cross_entropy(logits, labels, reduction="sum").double()
+                totals[1] += cross_entropy(logits, labels, reduction="sum")
                 totals[2] += len(labels)
     correct, loss, count = processes.total(totals).tolist()
     return ValidationScore(correct / count, loss / count, int(count))

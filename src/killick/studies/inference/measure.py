@@ -27,6 +27,7 @@ from killick.protocols.anchored_protocol import AnchoredProtocol
 from killick.protocols.references.reference_sampler import STATISTICS_IMAGES
 from killick.report.formatting import count_words
 from killick.results.measurements import Measured, Record
+from killick.runtime.devices import wait_for
 from killick.runtime.processes import Processes
 from killick.runtime.progress import DisplayFactory
 from killick.studies.inference import MARGINAL, MEAN, SECONDS, SINGLE, TOP1, TRANSDUCTIVE
@@ -184,11 +185,11 @@ def time_all(
     for turn in range(options["repeats"] + 1):
         for name, (stored, infer) in protocols.items():
             model.set_references(stored)
-            _wait(images.device)
+            wait_for(images.device)
             began = time.perf_counter()
             for part in parts if turn else parts[:1]:  # the first turn warms up
                 infer(part)
-            _wait(images.device)
+            wait_for(images.device)
             if turn:
                 seconds[name].append((time.perf_counter() - began) * 1000 / len(images))
     where = _describe(images.device)
@@ -196,11 +197,6 @@ def time_all(
         {"metric": SECONDS, "inference": name, "value": min(times), "on": where}
         for name, times in seconds.items()
     ]
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _describe(device: torch.device) -> str:
