@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared, read_names
+from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared
+from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 from killick.errors import OptionError
 
@@ -20,6 +21,7 @@ examples:
   killick evaluate runs/mine --suite clean,corruptions,cbar,calibration,ood,references --limit 1000
   killick evaluate runs/mine --ood textures=images:dtd/images --shift other=imagefolder:others
   killick evaluate runs/mine --suite corruptions --corruption-files CIFAR-10-C --baseline runs/plain
+  killick evaluate timm:resnet50 --pretrained --data imagenet:/imagenet
   killick evaluate timm:resnet50 --checkpoint net.pth --data imagenet:/imagenet \\
       --suite clean,shift --shift imagenet-r=imagefolder:/imagenet-r
   torchrun --nproc-per-node 8 -m killick evaluate runs/mine --data imagenet:/imagenet
@@ -33,7 +35,7 @@ and killick list metrics explain what is measured.
 def add(parser: Parser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a Killick folder or run, an exported file, or timm:NAME")
+    add("model", metavar="MODEL", help=f"{MODELS}; or an exported file")
     add("--data", metavar="DATA", help="test data (default: that of the training run)")
     add("--suite", **NAMES, help="some, or all (default: clean,corruptions,calibration,ood)")
     group = parser.add_argument_group("data")
@@ -49,11 +51,7 @@ def add(parser: Parser) -> None:
     group = parser.add_argument_group("model")
     add = group.add_argument
     add("--references", **NUMBER, default=5, help="of an anchored model, for mean and spread (5)")
-    add("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
-    add("--size", **NUMBER, help="height and width of the network's input")
-    add("--resize", **NUMBER, help="shorter side before the center crop")
-    add("--mean", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
-    add("--std", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
+    add_network(group)
     add("--batch", **NUMBER, help="images of a forward pass")
     add("--precision", choices=["float32", "bfloat16"], default="float32", help="(float32)")
     add("--workers", **NUMBER, help="processes that read files")
@@ -95,8 +93,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         keywords["synthetic"] = ()
     if options.class_map is not None:
         keywords["class_map"] = read_class_map(options.class_map)
-    if options.mean is not None or options.std is not None:
-        keywords["normalize"] = _normalization(options)
+    keywords |= read_network(options)
     folder = options.output or _default_folder(options.model, options.checkpoint)
     if options.store_threshold and (
         is_export(Path(options.model)) or not os.path.isdir(options.model)
@@ -153,13 +150,3 @@ def _store_threshold(
     save(loaded, folder)
     if not quiet:
         print(f"{row['estimator']}, energy {row['value']:.4f}, is stored in {folder}")
-
-
-def _normalization(options: argparse.Namespace) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    try:
-        mean, std = (tuple(float(word) for word in part) for part in (options.mean, options.std))
-    except (TypeError, ValueError):
-        raise OptionError(
-            "--mean and --std require each other, and take numbers such as 0.5,0.5,0.5."
-        ) from None
-    return mean, std

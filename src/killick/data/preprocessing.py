@@ -5,6 +5,7 @@ its own key, and restores it.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -32,16 +33,31 @@ class PlainView:
     """The middle of an image, for evaluation and clean references.
 
     The shorter side is brought to `resize`, by default to `size`, and a square of `size` is cut out.
+    With `squash` all of the image is brought to the square, whatever its shape.
     """
 
-    def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
-        self.size, self.resize, self.interpolation = size, resize, interpolation
-        side, how = resize or size, InterpolationMode(interpolation)
+    def __init__(
+        self,
+        size: int,
+        resize: int | None = None,
+        interpolation: str = "bilinear",
+        squash: bool = False,
+    ) -> None:
+        self.size, self.resize, self.interpolation = size, None if squash else resize, interpolation
+        self.squash = squash
+        side, how = self.resize or size, InterpolationMode(interpolation)
         self.described = f"{size} px" if side == size else f"{size} of {side} px"
+        self.described += ", squashed" if squash else ""
         self.described += "" if interpolation == "bilinear" else f", {interpolation}"
+        target = [size, size] if squash else side
         self._steps = v2.Compose(
-            [v2.Resize(side, interpolation=how, antialias=True), v2.CenterCrop(size)]
+            [v2.Resize(target, interpolation=how, antialias=True), v2.CenterCrop(size)]
         )
+
+    @classmethod
+    def of(cls, settings: Data) -> "PlainView":
+        """The view that data settings describe."""
+        return cls(settings.size, settings.resize, settings.interpolation, settings.squash)
 
     def keeps(self, images: Tensor) -> bool:
         """Whether images of this size are shown as they are."""
@@ -52,7 +68,8 @@ class PlainView:
         if self.keeps(image):
             return image.contiguous()
         height, width = image.shape[-2:]
-        check_length(height, width, self.resize or self.size, "an image")
+        if not self.squash:
+            check_length(height, width, self.resize or self.size, "an image")
         view: Tensor = self._steps(image)
         return view.contiguous()
 
@@ -68,14 +85,16 @@ def check_length(height: int, width: int, side: int, name: str) -> None:
 
 
 def view_for(model: ImageModel) -> PlainView:
-    """The test view of the recipe that `model` was trained with; else of its image size.
+    """The preprocessing stored with `model`, else the test view of its recipe, else its image size.
 
-    The recipe may come from anywhere, so its settings are checked.
+    These may come from anywhere, so they are checked.
     """
-    recipe = (model.provenance or {}).get("recipe")
-    data = recipe.get("data") if isinstance(recipe, dict) else None
+    stored = model.provenance or {}
+    recipe, data = stored.get("recipe"), stored.get("preprocessing")
+    if data is None and isinstance(recipe, dict):
+        data = recipe.get("data")
     data = data if isinstance(data, dict) else {}
-    names = ("size", "resize", "interpolation")
+    names = ("size", "resize", "interpolation", "squash")
     known = {name: data[name] for name in names if data.get(name) is not None}
     problems: list[str] = []
     found = read_settings(Data, known, "data.", problems)
@@ -84,8 +103,7 @@ def view_for(model: ImageModel) -> PlainView:
             f"in the recipe of the model, {'; '.join(problems)}. Correct its provenance, and save it"
             " again."
         )
-    size = found.size if "size" in known else model.image_shape[-1]
-    return PlainView(size, found.resize, found.interpolation)
+    return PlainView.of(found if "size" in known else replace(found, size=model.image_shape[-1]))
 
 
 class TrainView:
@@ -106,6 +124,7 @@ class TrainView:
         policy: str = "none",
         policy_arguments: dict[str, Any] | None = None,
         interpolation: str = "bilinear",
+        squash: bool = False,
         mixing_images: Tensor | None = None,
     ) -> None:
         how = InterpolationMode(interpolation)
@@ -113,7 +132,7 @@ class TrainView:
         if crop == "resized":
             steps.append(v2.RandomResizedCrop(size, interpolation=how, antialias=True))
         else:
-            steps.append(PlainView(size, None, interpolation))
+            steps.append(PlainView(size, None, interpolation, squash))
             if crop == "pad":
                 steps.append(v2.RandomCrop(size, padding=padding))
         if flip:

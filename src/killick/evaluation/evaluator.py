@@ -16,7 +16,6 @@ from killick.errors import OptionError
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import (
     Classifier,
-    is_network_name,
     open_classifier,
     place_of,
 )
@@ -36,7 +35,7 @@ from killick.evaluation.evaluation_settings import (
 )
 from killick.evaluation.metric_values import Fitted
 from killick.evaluation.model_runner import ModelRunner
-from killick.evaluation.other_networks import Normalization
+from killick.evaluation.other_networks import Normalization, is_network_name
 from killick.evaluation.row_recorder import RowRecorder
 from killick.evaluation.test_sets import TestSet, TestSetPlanner
 from killick.metrics import threshold
@@ -72,9 +71,11 @@ def evaluate(
     class_map: ClassMap | None = None,
     name: str | None = None,
     checkpoint: Path | None = None,
+    pretrained: bool = False,
     normalize: Normalization | None = None,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: str | None = None,
     root: str | None = None,
     batch: int | None = None,
     precision: str = "float32",
@@ -101,7 +102,8 @@ def evaluate(
     Args:
         model: Anchored, standard, folded, or any network or function that maps images to logits; a
             folder written by `killick.save` or a run folder; a file or folder of `killick export`; or
-            `timm:NAME`, `torchvision:NAME`.
+            a network by name, with `checkpoint` or `pretrained`: `timm:NAME`,
+            `torchvision:NAME`, `hf-hub:OWNER/NAME`, `hf:OWNER/NAME`; see `killick.nets`.
         data: A name, as for `--data`, whose test set is used; or `(images, labels)`, uint8
             `(n, 3, height, width)` and class numbers. By default what the model was trained on.
         suites: See above.
@@ -125,9 +127,11 @@ def evaluate(
         class_map: For "shift": from each of a set's classes to one or several of the model's.
         name: Of the model, in rows.
         checkpoint: Weights, for a network by name.
+        pretrained: Its library's weights; a name with a tag, `timm:resnet50.a1_in1k`, has them.
         normalize: `(mean, std)`, for a network that does not normalize itself.
         size: Of the images, for a network that does not know it.
         resize: The shorter side is resized to this before the center crop.
+        interpolation: "nearest", "bilinear" or "bicubic".
         root: Where CIFAR is.
         batch: Images of a forward pass; no result depends on it. By default 1,000 on a GPU and 100
             on a CPU, a quarter of it if they are larger than 64 px.
@@ -154,9 +158,11 @@ def evaluate(
             device=processes.device if device in (None, "auto") else str(processes.device),
             trust=trust,
             checkpoint=checkpoint,
+            pretrained=pretrained,
             normalize=normalize,
             size=size,
             resize=resize,
+            interpolation=interpolation,
             like=None if data is None else partial(load_test, data, root),
         )
         if classifier.exported is not None and precision != "float32":
@@ -164,6 +170,8 @@ def evaluate(
         test = load_test_for(classifier, data, root)
         if isinstance(data, tuple):
             test = number_classes(test, classifier)
+        if set(test.class_names) <= set(classifier.class_ids or ()):
+            classifier.class_names = classifier.class_ids
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
         notes = [_describe_view(classifier)] if is_network_name(model) else []
@@ -253,5 +261,6 @@ def _describe_view(classifier: Classifier) -> str:
     assert normalize is not None
     return (
         f"{classifier.name}: images of {classifier.view.described}, normalized by mean"
-        f" {normalize.mean} and std {normalize.std} (--size, --resize, --mean, --std)"
+        f" {normalize.mean} and std {normalize.std} (--size, --resize, --interpolation, --mean,"
+        " --std)"
     )

@@ -24,7 +24,7 @@ from killick.core.inspection import relative_error
 from killick.core.standard import Standard, standard
 from killick.errors import OptionError, StorageError, one_line, show
 from killick.nets import Architecture, create
-from killick.storage.hub import fetch, read_hub_name
+from killick.runtime.hub import fetch, read_hub_name
 from killick.storage.json_checks import (
     Check,
     are_numbers,

@@ -14,7 +14,7 @@ from killick.core.anchored import Anchored
 from killick.core.standard import Standard, standard
 from killick.errors import OptionError, RecipeError, StorageError
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD, create, remembered
-from killick.storage.hub import read_hub_name
+from killick.runtime.hub import read_hub_name
 from killick.storage.loading import load, locate_model, read_architecture
 from killick.storage.weights import fill, read_weights
 from killick.training.recipe import Recipe

@@ -96,7 +96,7 @@ def _make_rows(
         **facts,
         "suite": "clean",
         "set": data.name,
-        "view": PlainView(data.size, data.resize, data.interpolation).described,
+        "view": PlainView.of(data).described,
         "evaluation_seed": 0,
         "inference": "single",
         "k": 1 if run.protocol.anchored else "",

@@ -1,6 +1,6 @@
 """What a run trains, validates and tests on, made from its recipe."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -56,7 +56,7 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
     device, train = processes.device, parts.train
     workers = usual_workers() if settings.workers is None else settings.workers
     cut = _cut(recipe, len(train), processes)
-    view = PlainView(settings.size, settings.resize, settings.interpolation)
+    view = PlainView.of(settings)
     by_batch = augment.crop != "resized" and augment.policy == "none"
     if settings.resident == "always" and not by_batch:
         raise OptionError(
@@ -69,7 +69,7 @@ def load_training_data(recipe: Recipe, processes: Processes) -> TrainingData:
     keeps_set = _fits(recipe, train)
     pixels = None
     if keeps_set and by_batch:
-        square = PlainView(settings.size, None, settings.interpolation)  # all of it, or the middle
+        square = PlainView.of(replace(settings, resize=None))  # all of it, or the middle
         pixels = read_pixels(train, square, workers).to(device)
     batches: Batches
     if pixels is not None:
@@ -155,6 +155,7 @@ def _train_view(recipe: Recipe) -> TrainView:
         policy=augment.policy,
         policy_arguments=augment.policy_arguments,
         interpolation=recipe.data.interpolation,
+        squash=recipe.data.squash,
         mixing_images=mixed_in,
     )
 
