@@ -4,7 +4,7 @@ All transforms are torchvision's. They draw from torch's global state, so each i
 its own key, and restores it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -85,11 +85,12 @@ def check_length(height: int, width: int, side: int, name: str) -> None:
 
 
 def view_for(model: ImageModel) -> PlainView:
-    """The preprocessing stored with `model`, else the test view of its recipe, else its image size.
+    """The preprocessing stored with `model`, else the test view of its recipe, else its image size."""
+    return read_view(model.provenance or {}, model.image_shape[-1])
 
-    These may come from anywhere, so they are checked.
-    """
-    stored = model.provenance or {}
+
+def read_view(stored: Mapping[str, Any], size: int) -> PlainView:
+    """The view in the provenance of a model, which may come from anywhere, so it is checked."""
     recipe, data = stored.get("recipe"), stored.get("preprocessing")
     if data is None and isinstance(recipe, dict):
         data = recipe.get("data")
@@ -103,7 +104,7 @@ def view_for(model: ImageModel) -> PlainView:
             f"in the recipe of the model, {'; '.join(problems)}. Correct its provenance, and save it"
             " again."
         )
-    return PlainView.of(found if "size" in known else replace(found, size=model.image_shape[-1]))
+    return PlainView.of(found if "size" in known else replace(found, size=size))
 
 
 class TrainView:

@@ -184,6 +184,11 @@ def evaluate(
             if USUAL_REFERENCES < references > stored:
                 notes.append(f"evaluated with the {stored} stored references, not {references}")
         held = load_validation(validation, classifier, test, root)
+        if held is not None and validation is None and classifier.provenance.get("validation_seen"):
+            notes.append(
+                "temperature and threshold are fitted on images that the network may have been"
+                " trained on before this run. Give others: --validation DATA"
+            )
         planner = TestSetPlanner(classifier, settings, processes)
         sets = planner.plan(test, notes)
         fitting = None if held is None else planner.plan_validation(held)

@@ -27,6 +27,7 @@ from killick.nets.architecture import remembered as remembered
 from killick.nets.custom import HOW_TO_LIST, LIBRARIES, find_own, own_libraries
 from killick.nets.hf_networks import create_hf
 from killick.nets.network_preprocessing import NetworkPreprocessing as NetworkPreprocessing
+from killick.nets.network_preprocessing import preprocessing_by_name as preprocessing_by_name
 from killick.nets.network_preprocessing import preprocessing_of as preprocessing_of
 from killick.nets.pretrained import load_pretrained as load_pretrained
 from killick.nets.pretrained import names_weights as names_weights
@@ -109,7 +110,11 @@ def _find(library: str, model: str) -> Callable[..., nn.Module]:
     if library == "torchvision":
         import torchvision
 
+        model, _, tag = model.partition("#")
         check_option("the network", model, torchvision.models.list_models(torchvision.models))
+        if tag:
+            known = [each.name for each in torchvision.models.get_model_weights(model)]
+            check_option(f"the weights of torchvision:{model}", tag, known)
         return partial(torchvision.models.get_model, model, weights=None)
     if library == "hf":
         return partial(create_hf, model)

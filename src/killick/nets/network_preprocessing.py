@@ -63,14 +63,28 @@ def preprocessing_of(net: nn.Module) -> NetworkPreprocessing | None:
     if settings := getattr(net, "pretrained_cfg", None):
         return read_timm(settings)
     made = remembered(net)
-    library, _, name = ("", "", "") if made is None else made.name.partition(":")
-    if library == "killick":
-        return NetworkPreprocessing(32)
+    return None if made is None else preprocessing_by_name(made.name)
+
+
+def preprocessing_by_name(name: str) -> NetworkPreprocessing | None:
+    """The preprocessing of a network or of weights by name; those on the hub are fetched."""
+    library, _, rest = name.partition(":")
+    if library == "timm":
+        import timm
+
+        settings: Any = timm.get_pretrained_cfg(rest, allow_unregistered=True)
+        return None if settings is None else read_timm(settings.to_dict())
     if library == "torchvision":
         from torchvision.models import get_model_weights
 
-        return read_torchvision(get_model_weights(name).DEFAULT)
-    return None
+        plain, _, tag = rest.partition("#")
+        known = get_model_weights(plain)
+        return read_torchvision(known[tag] if tag else known.DEFAULT)
+    if "/" in rest:
+        from killick.nets.pretrained import load_pretrained
+
+        return preprocessing_of(load_pretrained(name))
+    return NetworkPreprocessing(32) if library == "killick" else None
 
 
 def read_timm(settings: Mapping[str, Any]) -> NetworkPreprocessing:

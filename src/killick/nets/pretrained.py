@@ -104,8 +104,11 @@ def weights_of(net: nn.Module) -> Weights | None:
     return found if isinstance(found, Weights) else None
 
 
-def with_classes(net: nn.Module, num_classes: int) -> nn.Module:
-    """`net`, or a copy with a fresh last layer where it has another number of classes."""
+def with_classes(net: nn.Module, num_classes: int, *, always: bool = False) -> nn.Module:
+    """`net`, or a copy with a fresh last layer where it has another number of classes.
+
+    With `always` the last layer is fresh also where the number is the same.
+    """
     from killick.nets import create
 
     made = remembered(net)
@@ -113,6 +116,10 @@ def with_classes(net: nn.Module, num_classes: int) -> nn.Module:
     other = create(made.name, **{**made.arguments, "num_classes": num_classes})
     own, wanted = net.state_dict(), other.state_dict()
     fresh = {key for key in wanted if key not in own or own[key].shape != wanted[key].shape}
+    if always and not fresh:
+        one_more = {**made.arguments, "num_classes": num_classes + 1}
+        larger = create(made.name, **one_more).state_dict()
+        fresh = {key for key in wanted if larger[key].shape != wanted[key].shape}
     if not fresh:
         return net
     if any(wanted[key].shape[:1] != (num_classes,) for key in fresh):

@@ -20,6 +20,7 @@ _MOST_SHOWN = 20  # mistakes
 SHORT = {
     "data": "data.name",
     "network": "network.name",
+    "pretrained": "network.pretrained",
     "protocol": "protocol.name",
     "target": "protocol.target",
     "alpha": "protocol.alpha",
