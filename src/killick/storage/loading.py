@@ -262,7 +262,13 @@ def rebuild(
         model = standard(net, normalize, image_shape=shape)
     else:
         example = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
-        model = anchor(net, stem=config.get("stems"), normalize=normalize, example=example)
+        model = anchor(
+            net,
+            stem=config.get("stems"),
+            normalize=normalize,
+            example=example,
+            pairs=config.get("written_for_pairs") is True,
+        )
     own = model.state_dict()
     own |= {k: weights[k] for k in own.keys() & {"references", "residuals"} if k in weights}
     misfit = find_misfit(own, weights)

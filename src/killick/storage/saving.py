@@ -231,7 +231,10 @@ def _replaceable_files(folder: Path) -> set[str]:
 def _structure(model: Anchored | Standard) -> dict[str, Any]:
     """What it takes to make the model again, once its network is there."""
     normalize = model.normalize
-    stems = {"stems": [s.name for s in model.stems]} if isinstance(model, Anchored) else {}
+    stems: dict[str, Any] = {}
+    if isinstance(model, Anchored):
+        stems["stems"] = [s.name for s in model.stems]
+        stems |= {"written_for_pairs": True} if model.written_for_pairs else {}
     return {
         "kind": type(model).__name__.lower(),
         "image_shape": list(model.image_shape),
@@ -293,4 +296,7 @@ def _timm_architecture(model: Anchored | Standard) -> Architecture | None:
     name, classes = settings.get("architecture"), getattr(model.net, "num_classes", None)
     if not name or not isinstance(classes, int):
         return None
-    return Architecture(f"timm:{name}", {"num_classes": classes, "in_chans": model.image_shape[0]})
+    channels = model.image_shape[0]
+    if isinstance(model, Anchored) and model.written_for_pairs:
+        channels *= 2
+    return Architecture(f"timm:{name}", {"num_classes": classes, "in_chans": channels})

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from killick.core.anchored import Anchored
+from killick.core.anchored import Anchored, anchor
 from killick.core.standard import Standard, standard
 from killick.errors import OptionError, RecipeError, StorageError
 from killick.nets import (
@@ -67,7 +67,7 @@ def make_model(
             source, weights = _load_pretrained(recipe, class_names, name)
         plain = source
         if plain is None:
-            plain = standard(create_net(recipe, len(class_names)), normalize, image_shape=shape)
+            plain = _wrap(create_net(recipe, len(class_names)), recipe, normalize)
         model = recipe.protocol.network(plain, fresh=source is None)
     model.class_names, model.image_shape = class_names, shape
     made = remembered(plain.net)
@@ -125,7 +125,15 @@ def _load_start(
     fill(net, read_weights(start), start, recipe.network.name, recipe.network.new_head)
     if recipe.data.mean is None and (known := preprocessing_of(net)) is not None:
         normalize = known.mean, known.std  # what they were most likely trained with
-    return standard(net.eval(), normalize, image_shape=(3, recipe.data.size, recipe.data.size))
+    return _wrap(net.eval(), recipe, normalize)
+
+
+def _wrap(net: nn.Module, recipe: Recipe, normalize: Normalization) -> Model:
+    """A network as a standard model, or as an anchored one if it is written for pairs."""
+    shape = (3, recipe.data.size, recipe.data.size)
+    if recipe.network.pairs:
+        return anchor(net, normalize=normalize, example=torch.rand(2, *shape), pairs=True)
+    return standard(net, normalize, image_shape=shape)
 
 
 def _with_classes(

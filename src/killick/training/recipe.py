@@ -32,6 +32,10 @@ class Network:
         False, "with --from: a fresh last layer, where the trained one has other classes"
     )
 
+    pairs: bool = setting(
+        False, "whether it is written for pairs: it takes twice the channels of an image"
+    )
+
     @property
     def may_name_weights(self) -> bool:
         """Whether it may have pretrained weights; `killick.nets`, which knows, imports torch."""
