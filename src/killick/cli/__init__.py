@@ -25,7 +25,7 @@ from killick.registry import enable_plugin
 
 NAMES = (
     *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
-    *("corrupt", "check", "list", "completion"),
+    *("convert", "corrupt", "check", "list", "completion"),
 )
 _FILES = {"list": "listing", "study": "study_command"}  # names that are taken
 COMMANDS = {name: import_module(f"killick.cli.{_FILES.get(name, name)}") for name in NAMES}
