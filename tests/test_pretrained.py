@@ -1,6 +1,9 @@
 """Pretrained weights by name, from caches that the tests fill; the network is out of reach."""
 
 import json
+import runpy
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -410,3 +413,24 @@ def test_data_with_other_classes_than_the_network_are_told(cache, image_folder, 
             checkpoint=tmp_path / "six.pth",
             quiet=True,
         )
+
+
+def test_a_network_anchored_in_python_keeps_its_preprocessing(cache, tmp_path):
+    _, transform = fill_torchvision(cache)
+    net = load_pretrained(f"torchvision:{TORCHVISION}")
+    known = preprocessing_of(net)
+    example = torch.rand(2, 3, known.size, known.size)
+    model = killick.anchor(net, normalize=(known.mean, known.std), example=example)
+    assert_same_pixels(model, transform)
+    killick.save(model, tmp_path / "saved")
+    assert_same_pixels(killick.load(tmp_path / "saved"), transform)
+    smaller = killick.anchor(net, normalize=(known.mean, known.std), example=example[..., :64, :64])
+    assert view_for(smaller).described == "64 px"  # trained otherwise, nobody knows how
+
+
+def test_the_example_runs(cache, monkeypatch, capsys):
+    fill_hf_hub(cache)
+    script = Path(__file__).parent.parent / "examples" / "pretrained.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "hf-hub:me/net"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert float(capsys.readouterr().out.rpartition(" ")[2]) < 1e-4

@@ -19,6 +19,7 @@ from killick.data.keyed_random import Stream
 from killick.data.keyed_random import key as combine
 from killick.data.pixmix import PixMix
 from killick.errors import DataError, OptionError, StorageError
+from killick.nets import preprocessing_of
 from killick.settings import read_settings
 
 POLICIES = {
@@ -85,8 +86,21 @@ def check_length(height: int, width: int, side: int, name: str) -> None:
 
 
 def view_for(model: ImageModel) -> PlainView:
-    """The preprocessing stored with `model`, else the test view of its recipe, else its image size."""
-    return read_view(model.provenance or {}, model.image_shape[-1])
+    """The preprocessing stored with `model`, else the test view of its recipe, else its network's."""
+    stored = model.provenance or {}
+    if not stored.get("recipe") and (own := network_view(model)) is not None:
+        stored = {"preprocessing": own, **stored}
+    return read_view(stored, model.image_shape[-1])
+
+
+def network_view(model: ImageModel) -> dict[str, Any] | None:
+    """The view of a network whose weights have one, if the model takes images of that size."""
+    try:
+        known = preprocessing_of(model.net)
+    except OptionError:  # of a kind that is not followed
+        known = None
+    same = known is not None and tuple(model.image_shape) == (3, known.size, known.size)
+    return known.view() if known is not None and same else None
 
 
 def read_view(stored: Mapping[str, Any], size: int) -> PlainView:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from killick.core.anchored import Anchored, evaluating
 from killick.core.folding import Folded
 from killick.core.standard import Standard, model_in
+from killick.data.preprocessing import network_view
 from killick.errors import OptionError, StorageError, one_line
 from killick.nets import Architecture, create, remembered
 from killick.runtime.atomic_files import atomic_file
@@ -157,7 +158,7 @@ def gather(
         "architecture": _known_architecture(model, architecture, weights, examples),
         **_structure(model),
         "class_names": model.class_names,
-        "provenance": model.provenance,
+        "provenance": _with_view(model),
         "threshold": None if model.threshold is None else asdict(model.threshold),
     }
     if isinstance(model, Anchored):
@@ -174,6 +175,15 @@ def gather(
             f"class_names and provenance must be what JSON can write down: {problem}."
         ) from problem
     return ModelContents(json.loads(text), weights, examples)
+
+
+def _with_view(model: Anchored | Standard) -> dict[str, Any]:
+    """The provenance, with the preprocessing of a network whose weights have one of their own."""
+    view = None if model.provenance.get("recipe") else network_view(model)
+    usual = {"resize": None, "interpolation": "bilinear", "squash": False}
+    if view is None or usual.items() <= view.items():
+        return model.provenance
+    return {"preprocessing": view, **model.provenance}
 
 
 def note_on_references(model: Anchored) -> str:
