@@ -77,7 +77,10 @@ def test_folders_without_a_recipe_give_nothing(tmp_path):
     assert inherit(tmp_path, asked) == asked
     with pytest.raises(OptionError, match="does not say which data"):
         inherit(tmp_path, {"epochs": 1})
-    assert warn_of_seen(load_recipe("finetune"), tmp_path) is None
+    # Nobody knows what it was trained on: validation is warned of, unless there is none.
+    assert "--data.validation 0" in warn_of_seen(load_recipe("finetune"), tmp_path)
+    assert warn_of_seen(load_recipe("finetune", {"data.validation": 0}), tmp_path) is None
+    assert warn_of_seen(load_recipe("finetune", {"network.new_head": True}), tmp_path) is None
 
 
 def test_another_network_and_weights_without_data_are_refused(source, tmp_path):

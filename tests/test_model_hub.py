@@ -14,7 +14,7 @@ from killick.errors import InstallError, OptionError, StorageError
 from killick.experiments.arms import parse_arms
 from killick.experiments.jobs import make_jobs
 from killick.results.rows import read_rows
-from killick.storage import hub
+from killick.runtime import hub
 from killick.storage.weights import digest_weights
 from killick.training import train
 

@@ -30,6 +30,7 @@ examples:
       --arm masked-label --arm strong:protocol=masked,target=label,alpha=0.5 --seeds 0,1,2 --jobs 3
   killick compare --recipe finetune --data imagefolder:images \\
       --arm plain:from=net,protocol=standard --arm tuned:from=net,protocol=masked,target=label
+  killick compare --network timm:resnet50 --pretrained --data imagefolder:images
   killick compare --part $SLURM_ARRAY_TASK_ID/8 --output /shared/comparison
 
 arms:
@@ -51,7 +52,11 @@ Exit code 1 if some failed.
 def add(parser: Parser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add("--recipe", metavar="NAME_OR_FILE", help="shipped, or a YAML file (shapes-compare)")
+    add(
+        "--recipe",
+        metavar="NAME_OR_FILE",
+        help="shipped, or a YAML file (shapes-compare, finetune)",
+    )
     add(
         "--arm",
         metavar="NAME[:key=value,...]",
@@ -72,7 +77,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     evaluation = {"references": 5, **read_evaluation(options)}
     settings = read_shared_settings(rest)
     arms = parse_arms(options.arm)
-    recipe = options.recipe or RECIPE
+    trained = "network.pretrained" in settings
+    recipe = options.recipe or ("finetune" if trained else RECIPE)
     if options.recipe is None and settings.get("data.name", "shapes") != "shapes":
         # The recipe's own values are for shapes.
         settings = {"data.limit": None, "data.validation": 0.1, **settings}

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared, read_names
+from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared
+from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 from killick.errors import OptionError
 from killick.evaluation.evaluation_suites import DEFAULT_SUITES, EVALUATION_SUITES, check_options
@@ -26,6 +27,7 @@ examples:
   killick evaluate runs/mine --ood textures=images:dtd/images --shift other=imagefolder:others
   killick evaluate runs/plain runs/mine timm:resnet18 --checkpoint net.pth --data imagefolder:photos
   killick evaluate runs/mine --suite corruptions --corruption-files CIFAR-10-C --baseline runs/plain
+  killick evaluate timm:resnet50 --pretrained --data imagenet:/imagenet
   killick evaluate timm:resnet50 --checkpoint net.pth --data imagenet:/imagenet \\
       --suite clean,shift --shift imagenet-r=imagefolder:/imagenet-r
   torchrun --nproc-per-node 8 -m killick evaluate runs/mine --data imagenet:/imagenet
@@ -39,12 +41,7 @@ and killick list metrics explain what is measured.
 def add(parser: Parser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add(
-        "models",
-        metavar="MODEL",
-        nargs="+",
-        help="a Killick folder or run, an exported file, or timm:NAME; several get one report",
-    )
+    add("models", metavar="MODEL", nargs="+", help=f"{MODELS}; or an exported file")
     add("--data", metavar="DATA", help="test data (default: that of the training run)")
     add("--suite", **NAMES, help="some, or all (default: clean,corruptions,calibration,ood)")
     group = parser.add_argument_group("data")
@@ -63,11 +60,7 @@ def add(parser: Parser) -> None:
     inferences = ["marginal", "transductive"]
     text = "transductive: the reference with the likeliest residual for each image (marginal)"
     add("--inference", choices=inferences, default="marginal", help=text)
-    add("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
-    add("--size", **NUMBER, help="height and width of the network's input")
-    add("--resize", **NUMBER, help="shorter side before the center crop")
-    add("--mean", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
-    add("--std", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
+    add_network(group)
     add("--batch", "--batch-size", **NUMBER, help="images of a forward pass")
     add("--precision", choices=["float32", "bfloat16"], default="float32", help="(float32)")
     add("--workers", **NUMBER, help="processes that read files")
@@ -133,8 +126,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _evaluate(model: str, folder: Path, options: argparse.Namespace) -> "list[Row]":
     from killick.evaluation.class_mapping import read_class_map
-    from killick.evaluation.classifier import is_network_name
     from killick.evaluation.evaluator import evaluate
+    from killick.evaluation.other_networks import is_network_name
 
     keywords = {
         name: value
@@ -144,7 +137,9 @@ def _evaluate(model: str, folder: Path, options: argparse.Namespace) -> "list[Ro
     if options.class_map is not None:
         keywords["class_map"] = read_class_map(options.class_map)
     if len(options.models) > 1 and not is_network_name(model):  # it has its own
-        keywords = {k: v for k, v in keywords.items() if k not in ("checkpoint", "normalize")}
+        keywords = {
+            k: v for k, v in keywords.items() if k not in ("checkpoint", "pretrained", "normalize")
+        }
     rows: list[Row] = evaluate(model, **keywords, folder=folder)
     return rows
 
@@ -169,9 +164,7 @@ def _read_options(options: argparse.Namespace) -> None:
         options.synthetic = ()
     if options.synthetic is None:
         del options.synthetic
-    options.normalize = None
-    if options.mean is not None or options.std is not None:
-        options.normalize = _normalization(options)
+    options.normalize = read_network(options).get("normalize")
     for name in ("checkpoint", "class_map"):
         file: Path | None = getattr(options, name)
         if file is not None and not file.exists():
@@ -180,7 +173,11 @@ def _read_options(options: argparse.Namespace) -> None:
     several = len(options.models) > 1
     if several and options.name is not None:
         raise OptionError(f"--name is for one model, found {len(options.models)}.")
-    if several and options.checkpoint and sum(":" in model for model in options.models) != 1:
+    if (
+        several
+        and (options.checkpoint or options.pretrained)
+        and sum(":" in model for model in options.models) != 1
+    ):
         raise OptionError("--checkpoint is for one network by name, such as timm:resnet18.")
     if options.store_threshold and options.inference == "transductive":
         raise OptionError("--store-threshold is for --inference marginal.")
@@ -221,13 +218,3 @@ def _store_threshold(
     save(loaded, folder)
     if not quiet:
         print(f"{row['estimator']}, energy {row['value']:.4f}, is stored in {folder}")
-
-
-def _normalization(options: argparse.Namespace) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    try:
-        mean, std = (tuple(float(word) for word in part) for part in (options.mean, options.std))
-    except (TypeError, ValueError):
-        raise OptionError(
-            "--mean and --std require each other, and take numbers such as 0.5,0.5,0.5."
-        ) from None
-    return mean, std

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from killick.cli.arguments import ACCEPTANCE, FOLDER, NUMBER, REFERENCE_KINDS, add_shared
+from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ USAGE = "killick export MODEL [--format onnx|torch] [--precision P] [--output FO
 EXAMPLES = """\
 examples:
   killick export runs/mine                             ONNX, one reference folded in
+  killick export timm:resnet50 --pretrained           weights of timm
   killick export runs/mine --references 5             averages over five references
   killick export runs/mine --precision int8 --output phone/
   killick export runs/mine --reference-kind mean      contains no training image
@@ -32,7 +34,7 @@ there, nothing else. A .pt2 file can run code when torch loads it.
 def add(parser: Parser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a Killick folder or run, or a name on the hub")
+    add("model", metavar="MODEL", help=MODELS)
     add("--format", choices=["onnx", "torch"], default="onnx", help="of the file (onnx)")
     precisions = ["float32", "float16", "bfloat16", "int8"]
     add("--precision", choices=precisions, default="float32", help="(float32); int8: ONNX only")
@@ -49,6 +51,7 @@ def add(parser: Parser) -> None:
     add("--limit", **NUMBER, default=1000, help="images of each (1000)")
     add("--calibration", **NUMBER, default=256, help="images for int8 (256)")
     add_shared(group, "--root")
+    add_network(parser.add_argument_group("a network by name"))
     add_shared(parser, "--quiet")
 
 
@@ -60,13 +63,15 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         if not options.quiet:
             print(sentence, file=sys.stderr)
 
-    taken = inspect.signature(export).parameters.keys() - {"model", "references"}
+    network = read_network(options)
+    taken = inspect.signature(export).parameters.keys() - {"model", "references", *network}
     exported = export(
         options.model,
         options.output or _default_folder(options),
         **{name: value for name, value in vars(options).items() if name in taken},
         k=options.references,
         references=options.reference_kind,
+        **network,
         say=say,
     )
     if not options.quiet:

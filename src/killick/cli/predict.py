@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from killick.cli.arguments import FLAG, NUMBER, add_shared
+from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 from killick.errors import OptionError
 
@@ -23,6 +24,7 @@ EXAMPLES = """\
 examples:
   killick predict runs/mine photo.jpg
   killick predict runs/mine photos/ 'more/**/*.png' --output labels.csv
+  killick predict timm:resnet50 photo.jpg --pretrained
   killick predict runs/mine photos/ --only out          only out-of-distribution images
   find . -name '*.jpg' -print0 | killick predict runs/mine - -0 --references 5
 
@@ -42,7 +44,7 @@ fields of each image:
 def add(parser: Parser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a Killick folder or run, or an exported model")
+    add("model", metavar="MODEL", help=f"{MODELS}; or an exported file")
     add(
         "images",
         metavar="IMAGES",
@@ -54,6 +56,7 @@ def add(parser: Parser) -> None:
     add("--batch", "--batch-size", **NUMBER, help="images of a forward pass")
     add("--workers", **NUMBER, help="threads that read images")
     add_shared(parser, "--device", "--threads", "--trust", "--quiet")
+    add_network(parser.add_argument_group("a network by name"))
     add = parser.add_argument_group("output").add_argument
     add("--format", choices=FORMATS, help="default: as --output ends; a table on a terminal; json")
     add("--output", metavar="FILE", type=Path, help="write to this file")
@@ -79,7 +82,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     images, total = _find(options)
     set_threads(options.threads)
     classifier = open_classifier(
-        options.model, references=options.references, device=options.device, trust=options.trust
+        options.model,
+        references=options.references,
+        device=options.device,
+        trust=options.trust,
+        **read_network(options),
     )
     batches = predict_batches(
         classifier,

@@ -10,7 +10,7 @@ from killick.cli.arguments import FLAG, FOLDER, add_shared, name_folder
 from killick.cli.parser import Parser, describe
 from killick.errors import OptionError
 from killick.protocols.base import COMPONENTS
-from killick.training.recipe import Recipe, named_classes
+from killick.training.recipe import Network, Recipe, named_classes
 from killick.training.recipe_files import (
     SHORT,
     find_setting,
@@ -31,6 +31,7 @@ examples:
   killick train --recipe cifar10-resnet18 --data pack:cifar10.npz --epochs 60
   killick train --data imagefolder:images --protocol standard --data.size 64
   killick train --from my_net.pth --network timm:resnet50 --data imagefolder:images
+  killick train --network timm:resnet50 --pretrained --data imagefolder:images
   killick train --resume runs/shapes-small-masked-label-seed0
   torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
 """
@@ -65,18 +66,30 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     given = overrides = parse_overrides(rest)
     if options.resume is not None:
         return _resume(options, given)
-    name = options.recipe or ("finetune" if options.start is not None else "shapes-small")
+    named = str(given.get("network.name", ""))
+    pretrained = "network.pretrained" in given or Network(named).may_name_weights
+    trained = options.start is not None or pretrained
+    name = options.recipe or ("finetune" if trained else "shapes-small")
     if options.start is not None:
         from killick.training.initial_weights import find_start, inherit
 
+        if "network.pretrained" in given:
+            raise OptionError("--pretrained and --from exclude each other: choose the weights.")
         options.start = find_start(options.start)
         overrides = inherit(options.start, given, data=options.recipe is None)
-    elif (name == "finetune" or given.get("network.new_head")) and not options.print_recipe:
+    elif not (trained or options.print_recipe) and (
+        name == "finetune" or given.get("network.new_head")
+    ):
         needs = name if name == "finetune" else "network.new_head"
         raise OptionError(f"{needs} requires --from, a trained network: --from runs/plain.")
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
     recipe = load_recipe(name, overrides)
+    if options.start is not None or recipe.network.may_name_weights:
+        from killick.training.start_preprocessing import add_preprocessing
+
+        overrides = add_preprocessing(name, overrides, options.start)
+        recipe = load_recipe(name, overrides)
     refuse_unused(recipe, given)
     if options.print_recipe:
         print(to_yaml(recipe), end="")
@@ -162,6 +175,8 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
         if not equals:
             if waiting and not waiting[0].startswith("--"):
                 value = waiting.pop(0)
+            elif find_setting(name) == "network.pretrained":
+                value = "default"
             elif (known := settings().get(find_setting(name))) is None:
                 raise OptionError(f"no such option: --{name}. See killick train --help.")
             elif known.type is bool:

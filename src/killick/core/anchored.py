@@ -23,6 +23,7 @@ from killick.core.image_model import (
     make_normalizer,
 )
 from killick.core.inspection import logits_of
+from killick.core.pair_networks import read_pairs
 from killick.core.references import check_finite, check_tensor, random_cycle, take
 from killick.core.stems import Init, Stem, widen
 from killick.errors import (
@@ -92,6 +93,7 @@ class Anchored(ImageModel):
         front: What the network did to an image before its first layer; now done before pairing.
         stems: Where the network reads the pair.
         counts: Where it keeps its channel count, which was doubled.
+        written_for_pairs: The network had twice the channels from the start.
         references: The stored references, `(k, …)`, empty until `set_references`.
         reference_policy: How they were chosen, in words; recorded with every result.
         reference_kind: "images", or "mean" or "synthetic" where `replace_references` or training made
@@ -115,11 +117,13 @@ class Anchored(ImageModel):
         front: nn.Module | None = None,
         stems: Sequence[Stem] = (),
         counts: Sequence[tuple[str, str]] = (),
+        written_for_pairs: bool = False,
     ) -> None:
         super().__init__(net, image_shape, normalize)
         self.front = front
         self.stems = tuple(stems)
         self.counts = tuple(counts)
+        self.written_for_pairs = written_for_pairs
         self.reference_policy: str | None = None
         self.reference_kind: ReferenceKind = "images"
         self.trained_with: dict[str, Any] = {}  # set by `ReferenceMasking.loss`
@@ -379,6 +383,7 @@ def anchor(
     *,
     example: Tensor | None = None,
     generator: torch.Generator | None = None,
+    pairs: bool = False,
 ) -> Anchored:
     """Let `net` read pairs instead of images. `net` itself is left untouched.
 
@@ -397,6 +402,8 @@ def anchor(
             uint8 images and normalizes them inside; without it, floats in the network's own space.
         example: A batch that `net` accepts, where the shape cannot be guessed.
         generator: For `init="random"`.
+        pairs: `net` reads pairs already: it was written with twice the channels of an image. Its
+            weights are kept as they are, and `example` is still a batch of images.
 
     Raises:
         StemError: If no layer can be doubled; the message names what was found.
@@ -423,7 +430,10 @@ def anchor(
             example = torch.rand(2, *given.image_shape, generator=torch.Generator().manual_seed(0))
     if example is not None and example.dtype == torch.uint8 and normalizer is not None:
         example = normalizer(example)
-    wide = widen(net, stem=stem, init=init, example=example, generator=generator)
+    if pairs:
+        wide = read_pairs(net, stem, example)
+    else:
+        wide = widen(net, stem=stem, init=init, example=example, generator=generator)
     if normalizer is not None:
         normalizer.check_channels(wide.example.shape[1])
         normalizer.to(wide.example.device, wide.example.dtype)
@@ -434,6 +444,7 @@ def anchor(
         front=wide.front,
         stems=wide.stems,
         counts=wide.counts,
+        written_for_pairs=pairs,
     )
     model.training = net.training
     if model.front is not None:

@@ -186,7 +186,7 @@ def _double(
         try:
             after = [inputs_of(wide, layers, pair) for pair in pairs]
         except Exception:  # it may check its channels
-            counts = _channel_counts(wide, layers, channels)
+            counts = channel_counts(wide, layers, channels)
             if not counts:
                 raise
             scale_counts(wide, counts, 2.0)
@@ -199,7 +199,7 @@ def _double(
     for name in layers:
         axis = -1 if isinstance(layers[name], nn.Linear) else 1
         first, second, both = (arrived[name].movedim(axis, 0) for arrived in after)
-        stem = _match(name, before[name].movedim(axis, 0), first, second)
+        stem = match_features(name, before[name].movedim(axis, 0), first, second)
         if stem is None or not _sums(stem, before_large[name].movedim(axis, 0), both):
             message = (
                 f"{start}, but what reaches it for a pair is not what reaches it for the two"
@@ -242,7 +242,7 @@ def assign_weight(layer: nn.Module, weight: Tensor) -> None:
 _CHANNEL_COUNTS = ("num_channels", "in_channels", "in_chans", "in_chs", "input_channels", "in_dim")
 
 
-def _channel_counts(
+def channel_counts(
     net: nn.Module, layers: Iterable[str], channels: int
 ) -> tuple[tuple[str, str], ...]:
     """Where the modules around the stem keep the number of channels: (module, attribute)."""
@@ -272,7 +272,7 @@ def _sums(stem: Stem, before: Tensor, both: Tensor) -> bool:
     return relative_error(total, before) <= 1e-4
 
 
-def _match(name: str, before: Tensor, first: Tensor, second: Tensor) -> Stem | None:
+def match_features(name: str, before: Tensor, first: Tensor, second: Tensor) -> Stem | None:
     """Which feature of the plain layer each feature of the doubled one is, and in which half.
 
     Features come first: `before` is `(c, …)`, `first` and `second` are `(2 c, …)`.

@@ -4,7 +4,8 @@ All transforms are torchvision's. They draw from torch's global state, so each i
 its own key, and restores it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from killick.data.keyed_random import key as combine
 from killick.data.own_transform import OwnTransform
 from killick.data.pixmix import PixMix
 from killick.errors import DataError, OptionError, StorageError
+from killick.nets import preprocessing_of
 from killick.settings import read_settings
 
 POLICIES = {
@@ -33,16 +35,31 @@ class PlainView:
     """The middle of an image, for evaluation and clean references.
 
     The shorter side is brought to `resize`, by default to `size`, and a square of `size` is cut out.
+    With `squash` all of the image is brought to the square, whatever its shape.
     """
 
-    def __init__(self, size: int, resize: int | None = None, interpolation: str = "bilinear"):
-        self.size, self.resize, self.interpolation = size, resize, interpolation
-        side, how = resize or size, InterpolationMode(interpolation)
+    def __init__(
+        self,
+        size: int,
+        resize: int | None = None,
+        interpolation: str = "bilinear",
+        squash: bool = False,
+    ) -> None:
+        self.size, self.resize, self.interpolation = size, None if squash else resize, interpolation
+        self.squash = squash
+        side, how = self.resize or size, InterpolationMode(interpolation)
         self.described = f"{size} px" if side == size else f"{size} of {side} px"
+        self.described += ", squashed" if squash else ""
         self.described += "" if interpolation == "bilinear" else f", {interpolation}"
+        target = [size, size] if squash else side
         self._steps = v2.Compose(
-            [v2.Resize(side, interpolation=how, antialias=True), v2.CenterCrop(size)]
+            [v2.Resize(target, interpolation=how, antialias=True), v2.CenterCrop(size)]
         )
+
+    @classmethod
+    def of(cls, settings: Data) -> "PlainView":
+        """The view that data settings describe."""
+        return cls(settings.size, settings.resize, settings.interpolation, settings.squash)
 
     def keeps(self, images: Tensor) -> bool:
         """Whether images of this size are shown as they are."""
@@ -53,7 +70,8 @@ class PlainView:
         if self.keeps(image):
             return image.contiguous()
         height, width = image.shape[-2:]
-        check_length(height, width, self.resize or self.size, "an image")
+        if not self.squash:
+            check_length(height, width, self.resize or self.size, "an image")
         view: Tensor = self._steps(image)
         return view.contiguous()
 
@@ -69,14 +87,30 @@ def check_length(height: int, width: int, side: int, name: str) -> None:
 
 
 def view_for(model: ImageModel) -> PlainView:
-    """The test view of the recipe that `model` was trained with; else of its image size.
+    """The preprocessing stored with `model`, else the test view of its recipe, else its network's."""
+    stored = model.provenance or {}
+    if not stored.get("recipe") and (own := network_view(model)) is not None:
+        stored = {"preprocessing": own, **stored}
+    return read_view(stored, model.image_shape[-1])
 
-    The recipe may come from anywhere, so its settings are checked.
-    """
-    recipe = (model.provenance or {}).get("recipe")
-    data = recipe.get("data") if isinstance(recipe, dict) else None
+
+def network_view(model: ImageModel) -> dict[str, Any] | None:
+    """The view of a network whose weights have one, if the model takes images of that size."""
+    try:
+        known = preprocessing_of(model.net)
+    except OptionError:  # of a kind that is not followed
+        known = None
+    same = known is not None and tuple(model.image_shape) == (3, known.size, known.size)
+    return known.view() if known is not None and same else None
+
+
+def read_view(stored: Mapping[str, Any], size: int) -> PlainView:
+    """The view in the provenance of a model, which may come from anywhere, so it is checked."""
+    recipe, data = stored.get("recipe"), stored.get("preprocessing")
+    if data is None and isinstance(recipe, dict):
+        data = recipe.get("data")
     data = data if isinstance(data, dict) else {}
-    names = ("size", "resize", "interpolation")
+    names = ("size", "resize", "interpolation", "squash")
     known = {name: data[name] for name in names if data.get(name) is not None}
     problems: list[str] = []
     found = read_settings(Data, known, "data.", problems)
@@ -85,8 +119,7 @@ def view_for(model: ImageModel) -> PlainView:
             f"in the recipe of the model, {'; '.join(problems)}. Correct its provenance, and save it"
             " again."
         )
-    size = found.size if "size" in known else model.image_shape[-1]
-    return PlainView(size, found.resize, found.interpolation)
+    return PlainView.of(found if "size" in known else replace(found, size=size))
 
 
 class TrainView:
@@ -108,6 +141,7 @@ class TrainView:
         policy: str = "none",
         policy_arguments: dict[str, Any] | None = None,
         interpolation: str = "bilinear",
+        squash: bool = False,
         mixing_images: Tensor | None = None,
         transform: Callable[..., Any] | None = None,
     ) -> None:
@@ -117,7 +151,7 @@ class TrainView:
         if crop == "resized":
             steps.append(v2.RandomResizedCrop(size, interpolation=how, antialias=True))
         else:
-            steps.append(PlainView(size, None, interpolation))
+            steps.append(PlainView(size, None, interpolation, squash))
             if crop == "pad":
                 steps.append(v2.RandomCrop(size, padding=padding))
         if flip:

@@ -40,12 +40,12 @@ from killick.deploy.parity import (
 )
 from killick.deploy.private_references import replace_by_statistics
 from killick.errors import OptionError, check_option
+from killick.evaluation.other_networks import Normalization, is_network_name, open_model
 from killick.nets import remembered
 from killick.runtime.atomic_files import atomic_folder, check_replaceable
 from killick.runtime.plain_files import read_text
 from killick.storage.export_metadata import FILE_FORMATS, PRECISIONS, ExportMetadata, read_metadata
 from killick.storage.exported_file import FILES, Exported, open_export
-from killick.storage.loading import load
 from killick.storage.weights import digest_weights
 
 REFERENCES = ("stored", "mean", "synthetic")
@@ -70,6 +70,12 @@ def export(
     opset: int | None = None,
     name: str | None = None,
     root: str | None = None,
+    checkpoint: Path | None = None,
+    pretrained: bool = False,
+    normalize: Normalization | None = None,
+    size: int | None = None,
+    resize: int | None = None,
+    interpolation: str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Exported:
     """Write `model` as a file that runs without Killick, checked against the model.
@@ -78,7 +84,8 @@ def export(
     `logits`, `probabilities`, `energy`, `std` (with several references) and `in_distribution`.
 
     Args:
-        model: Anchored or standard; a folder written by `killick.save`; or a run folder.
+        model: Anchored or standard; a folder written by `killick.save`; a run folder; or a network
+            by name, such as `timm:resnet50`, with `checkpoint` or `pretrained`.
         folder: For the file and what belongs to it; an export that is there is replaced, whole.
         format: "onnx", for onnxruntime and others, or "torch", for `torch.export.load`.
         k: How many of the stored references it averages over.
@@ -95,6 +102,12 @@ def export(
         opset: Version of ONNX's operators.
         name: Of the model, in the metadata.
         root: Where downloaded sets are.
+        checkpoint: Weights, for a network by name.
+        pretrained: Its library's weights.
+        normalize: `(mean, std)`, for a network by name; by default those of its weights.
+        size: Of the images, likewise.
+        resize: The shorter side is resized to this before the center crop.
+        interpolation: "nearest", "bilinear" or "bicubic".
         say: Gets messages about what is done and left out.
 
     Returns:
@@ -115,7 +128,18 @@ def export(
     report = say or (lambda sentence: None)
     folder = Path(folder)
     check_replaceable(folder, _exported_files(folder))
-    given = load(os.fspath(model)) if isinstance(model, str | os.PathLike) else model_in(model)
+    if isinstance(model, str | os.PathLike):
+        given = open_model(
+            model,
+            checkpoint=checkpoint,
+            pretrained=pretrained,
+            normalize=normalize,
+            size=size,
+            resize=resize,
+            interpolation=interpolation,
+        )
+    else:
+        given = model_in(model)
     with evaluating(given):
         original = copy.deepcopy(given).cpu().float().eval()
     if isinstance(original, Standard) and k != 1:
@@ -156,6 +180,7 @@ def export(
         class_names=source.class_names,
         resize=None if view is None else view.resize,
         interpolation="bilinear" if view is None else view.interpolation,
+        squash=view is not None and view.squash,
         threshold=None,
         weights=weights,
         made_with={"killick": killick.__version__, "torch": torch.__version__.split("+")[0]},
@@ -206,6 +231,8 @@ def export(
 
 def name_of(place: str | os.PathLike[str]) -> str:
     """The name of a model by its folder, or by the run folder it is in."""
+    if is_network_name(place):
+        return str(place).replace(":", "-").replace("/", "-")
     whole = Path(place).absolute()
     return whole.parent.name if whole.name == "model" else whole.name
 

@@ -121,7 +121,8 @@ def read_one(image: InputImage, view: PlainView) -> InputImage:
     try:
         with _BUDGET.reserve(for_file):
             height, width = measure_limited(read_file(path, name), name)
-        check_length(height, width, view.resize or view.size, name)
+        if not view.squash:
+            check_length(height, width, view.resize or view.size, name)
         with _BUDGET.reserve(for_file + PEAK_BYTES * height * width):
             return replace(image, pixels=view(decode_limited(read_file(path, name), name)))
     except DataError as problem:

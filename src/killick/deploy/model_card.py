@@ -18,7 +18,7 @@ from killick.errors import DataError
 from killick.metrics.metric_registry import METRICS, SCORES
 from killick.nets.custom import LIBRARIES
 from killick.results.rows import Row
-from killick.storage.hub import import_client, read_hub_name
+from killick.runtime.hub import import_client, read_hub_name
 from killick.storage.saving import ModelContents, note_on_references
 
 MOST_CLASSES = 20  # that are listed on the card; config.json has all of them

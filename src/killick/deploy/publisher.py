@@ -26,8 +26,8 @@ from killick.deploy.model_card import MARK, make_card
 from killick.errors import DataError, OptionError, StorageError
 from killick.results.rows import Row, make_row, read_rows, write_rows
 from killick.runtime.atomic_files import atomic_folder, check_replaceable
+from killick.runtime.hub import explain, import_client, read_hub_name
 from killick.runtime.plain_files import read_text
-from killick.storage.hub import explain, import_client, read_hub_name
 from killick.storage.loading import FORMAT, PLAIN_NAMES, load
 from killick.storage.saving import gather, write_files
 from killick.storage.weights import digest_weights

@@ -32,11 +32,12 @@ from killick.errors import InstallError, KillickError, OptionError, OutputError,
 from killick.evaluation.other_networks import (
     FunctionNet,
     Normalization,
+    is_network_name,
     make_by_name,
+    refuse_options,
     wrap_network,
 )
-from killick.nets import remembered
-from killick.nets.custom import LIBRARIES, own_libraries
+from killick.nets import remembered, weights_of
 from killick.runtime.processes import choose_device
 from killick.storage.exported_file import FILES, Exported, is_export, open_export
 from killick.storage.loading import load
@@ -60,6 +61,7 @@ class Classifier:
     classes: int = 0
     provenance: dict[str, Any] = field(default_factory=dict)  # of the model, if known
     normalizer: Normalize | None = None  # for a model that takes floats
+    class_ids: tuple[str, ...] | None = None  # other names of the classes
     exported: Exported | None = None  # the file that `model` runs, if it is one
     bank: Tensor | None = field(default=None, repr=False)  # residuals like those of training
     candidates: int = 0  # references that transduction chooses from; 0: no transduction
@@ -161,9 +163,11 @@ def open_classifier(
     trust: bool = False,
     name: str | None = None,
     checkpoint: Path | None = None,
+    pretrained: bool = False,
     normalize: Normalization | None = None,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: str | None = None,
     like: Callable[[], ImageSet] | None = None,
 ) -> Classifier:
     """The classifier that a model, a folder, a name or an exported file stands for.
@@ -175,18 +179,21 @@ def open_classifier(
         return model
     if references is not None and (type(references) is not int or references < 1):
         raise OptionError(f"references must be at least 1, found {references!r}.")
-    place, view, library = choose_device(place_of(model, device)), None, ""
+    place = choose_device(place_of(model, device))
+    own = {"normalize": normalize, "size": size, "resize": resize, "interpolation": interpolation}
+    named = {"checkpoint": checkpoint, "pretrained": pretrained or None}
     if isinstance(model, str | os.PathLike):
         given = os.fspath(model)
         if is_export(Path(given)):
-            _refuse(given, checkpoint=checkpoint, normalize=normalize, size=size, resize=resize)
+            refuse_options(given, **named, **own)
             must = isinstance(device, str) and device != "auto"
             return _open_exported(Path(given), references, place, trust, name, must)
         if is_network_name(given):
-            library, name = given.partition(":")[0], name or given
-            model = make_by_name(given, checkpoint, None if like is None else like().classes)
+            name = name or given
+            classes = None if like is None or checkpoint is None else like().classes
+            model = make_by_name(given, checkpoint, pretrained, classes)
         else:
-            _refuse(given, checkpoint=checkpoint, normalize=normalize)
+            refuse_options(given, **named, normalize=normalize)
             if Path(given).is_file():
                 raise OptionError(
                     f"{given} is a file, not a folder. For bare weights, name their network:"
@@ -205,14 +212,18 @@ def open_classifier(
     inner = image_model_in(net) or net
     if not isinstance(inner, ImageModel | Folded):
         images = None if like is None else like()
-        net, view = wrap_network(net, library, images, normalize, size, resize)
-        inner = net
+        net = inner = wrap_network(net, images, normalize, size, resize, interpolation)
     name, shape = name or _describe(inner), tuple(inner.image_shape)
     if len(shape) != 3 or shape[0] != 3:
         raise OptionError(f"{name} takes inputs of shape {shape}, not RGB images.")
-    if view is None:
-        own = view_for(inner) if isinstance(inner, ImageModel) else PlainView(shape[-1])
-        view = PlainView(size or own.size, resize or own.resize, own.interpolation)
+    view = view_for(inner) if isinstance(inner, ImageModel) else PlainView(shape[-1])
+    if any(value is not None for value in (size, resize, interpolation)):
+        view = PlainView(
+            size or view.size,
+            resize or view.resize,
+            interpolation or view.interpolation,
+            view.squash and resize is None,
+        )
     weights, normalizer = digest_weights(inner), None
     if inner.normalize is None:
         normalizer = make_normalizer(normalize)
@@ -231,6 +242,7 @@ def open_classifier(
     else:
         references = None
     provenance = getattr(inner, "provenance", {}) or {}
+    known = weights_of(getattr(inner, "net", inner))
     classifier = Classifier(
         name,
         net.to(place),
@@ -242,15 +254,10 @@ def open_classifier(
         weights,
         provenance=provenance,
         normalizer=normalizer,
+        class_ids=None if known is None else known.class_ids,
     )
     classifier.classes = _try(classifier)
     return classifier
-
-
-def is_network_name(model: object) -> bool:
-    """Whether a model is given as `timm:NAME` or alike."""
-    library, colon, _ = model.partition(":") if isinstance(model, str) else ("", "", "")
-    return bool(colon) and library in (*LIBRARIES, *own_libraries())
 
 
 def place_of(model: object, device: torch.device | str | None) -> str:
@@ -259,13 +266,6 @@ def place_of(model: object, device: torch.device | str | None) -> str:
         return str(device or "auto")
     weights = next(iter(model.parameters()), None)
     return "cpu" if weights is None else str(weights.device)
-
-
-def _refuse(given: str, **options: object) -> None:
-    """Refuse options that a saved model or exported file has decided."""
-    for option, value in options.items():
-        if value is not None:
-            raise OptionError(f"{given} has its own {option}: it takes none, found {value}.")
 
 
 def _try(classifier: Classifier) -> int:
@@ -330,7 +330,7 @@ def _open_exported(
         name or own_name,
         FunctionNet(lambda images: exported(images)["logits"].to(images.device)),
         device,
-        PlainView(about.image_shape[-1], about.resize, about.interpolation),
+        PlainView(about.image_shape[-1], about.resize, about.interpolation, about.squash),
         about.class_names,
         about.k or None,
         {"network": about.network, "protocol": "exported", "reference_policy": about.references},

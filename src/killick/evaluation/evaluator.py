@@ -18,7 +18,6 @@ from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import (
     Classifier,
-    is_network_name,
     open_classifier,
     place_of,
 )
@@ -35,7 +34,7 @@ from killick.evaluation.evaluation_settings import EvaluationSettings, make_sett
 from killick.evaluation.evaluation_suites import DEFAULT_SUITES
 from killick.evaluation.metric_values import Fitted
 from killick.evaluation.model_runner import ModelRunner
-from killick.evaluation.other_networks import Normalization
+from killick.evaluation.other_networks import Normalization, is_network_name
 from killick.evaluation.residual_banks import find_run, keep_bank
 from killick.evaluation.row_recorder import RowRecorder
 from killick.evaluation.test_sets import TestSet, TestSetPlanner
@@ -74,9 +73,11 @@ def evaluate(
     class_map: ClassMap | None = None,
     name: str | None = None,
     checkpoint: Path | None = None,
+    pretrained: bool = False,
     normalize: Normalization | None = None,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: str | None = None,
     root: str | None = None,
     batch: int | None = None,
     precision: str = "float32",
@@ -103,7 +104,8 @@ def evaluate(
     Args:
         model: Anchored, standard, folded, or any network or function that maps images to logits; a
             folder written by `killick.save` or a run folder; a file or folder of `killick export`; or
-            `timm:NAME`, `torchvision:NAME`.
+            a network by name, with `checkpoint` or `pretrained`: `timm:NAME`,
+            `torchvision:NAME`, `hf-hub:OWNER/NAME`, `hf:OWNER/NAME`; see `killick.nets`.
         data: A name, as for `--data`, whose test set is used; or `(images, labels)`, uint8
             `(n, 3, height, width)` and class numbers. By default what the model was trained on.
         suites: See above.
@@ -132,9 +134,11 @@ def evaluate(
         class_map: For "shift": from each of a set's classes to one or several of the model's.
         name: Of the model, in rows.
         checkpoint: Weights, for a network by name.
+        pretrained: Its library's weights; a name with a tag, `timm:resnet50.a1_in1k`, has them.
         normalize: `(mean, std)`, for a network that does not normalize itself.
         size: Of the images, for a network that does not know it.
         resize: The shorter side is resized to this before the center crop.
+        interpolation: "nearest", "bilinear" or "bicubic".
         root: Where CIFAR is.
         batch: Images of a forward pass; no result depends on it. By default 1,000 on a GPU and 100
             on a CPU, a quarter of it if they are larger than 64 px.
@@ -162,9 +166,11 @@ def evaluate(
             device=processes.device if device in (None, "auto") else str(processes.device),
             trust=trust,
             checkpoint=checkpoint,
+            pretrained=pretrained,
             normalize=normalize,
             size=size,
             resize=resize,
+            interpolation=interpolation,
             like=None if data is None else partial(load_test, data, root),
         )
         if classifier.exported is not None and precision != "float32":
@@ -172,6 +178,8 @@ def evaluate(
         test = load_test_for(classifier, data, root)
         if isinstance(data, tuple):
             test = number_classes(test, classifier)
+        if set(test.class_names) <= set(classifier.class_ids or ()):
+            classifier.class_names = classifier.class_ids
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
         notes = [f"on {describe_device(processes.device)}"]
@@ -193,6 +201,11 @@ def evaluate(
                 f"--inference transductive requires an anchored model; {classifier.name} is not one."
             )
         held = load_validation(validation, classifier, test, root)
+        if held is not None and validation is None and classifier.provenance.get("validation_seen"):
+            notes.append(
+                "temperature and threshold are fitted on images that the network may have been"
+                " trained on before this run. Give others: --validation DATA"
+            )
         planner = TestSetPlanner(classifier, settings, processes)
         sets = planner.plan(test, notes)
         fitting = None if held is None else planner.plan_validation(held)
@@ -301,5 +314,6 @@ def _describe_view(classifier: Classifier) -> str:
     assert normalize is not None
     return (
         f"{classifier.name}: images of {classifier.view.described}, normalized by mean"
-        f" {normalize.mean} and std {normalize.std} (--size, --resize, --mean, --std)"
+        f" {normalize.mean} and std {normalize.std} (--size, --resize, --interpolation, --mean,"
+        " --std)"
     )

@@ -1,19 +1,31 @@
 """Networks and functions that are not models of Killick, as standard models with their view."""
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 
+from killick.core.anchored import Anchored
+from killick.core.image_model import make_normalizer
 from killick.core.standard import Standard, standard
+from killick.data.data_settings import INTERPOLATIONS
 from killick.data.image_set import ImageSet
-from killick.data.preprocessing import PlainView
-from killick.errors import OptionError
-from killick.nets import IMAGENET_MEAN, IMAGENET_STD, create
-from killick.storage.weights import fill, read_weights
+from killick.data.preprocessing import view_for
+from killick.errors import OptionError, check_option
+from killick.nets import (
+    NetworkPreprocessing,
+    create,
+    load_pretrained,
+    names_weights,
+    preprocessing_of,
+    weights_of,
+)
+from killick.nets.custom import LIBRARIES, own_libraries
+from killick.storage.loading import load
+from killick.storage.weights import count_classes, fill, read_weights
 
 Normalization = tuple[Sequence[float], Sequence[float]]
-_SIZES = {"killick": 32, "timm": 224, "torchvision": 224}
 
 
 class FunctionNet(nn.Module):
@@ -32,47 +44,105 @@ class FunctionNet(nn.Module):
 
 def wrap_network(
     net: nn.Module,
-    library: str,
-    like: ImageSet | None,
-    normalize: Normalization | None,
-    size: int | None,
-    resize: int | None,
-) -> tuple[Standard, PlainView]:
-    """A network as a standard model, and its view.
+    like: ImageSet | None = None,
+    normalize: Normalization | None = None,
+    size: int | None = None,
+    resize: int | None = None,
+    interpolation: str | None = None,
+) -> Standard:
+    """A network as a standard model with its preprocessing, and the class names of its weights.
 
-    What is not given is as the network's library has it: timm's networks know their preprocessing,
-    torchvision's share one. Images in memory are shown in their own size to other networks.
+    What is not given is as the network's weights have it. Images in memory are shown in their own
+    size to a network whose preprocessing is unknown.
     """
-    config = getattr(net, "pretrained_cfg", None) or {}
-    if normalize is None and (config.get("mean") or library in _SIZES):
-        normalize = (config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD))
-    side = size or (config.get("input_size") or (_SIZES.get(library),))[-1]
-    if side is None and like is not None and isinstance(like.source, Tensor):
-        side = like.source.shape[-1]
-    if normalize is None or side is None:
-        raise OptionError(
-            f"{type(net).__name__} needs normalize=(mean, std) and size= (--mean, --std, --size)."
-            " For a network that takes images in 0 to 1: normalize=((0, 0, 0), (1, 1, 1))."
-        )
-    if size is None and resize is None:
-        if config.get("crop_pct"):
-            resize = int(side / config["crop_pct"])
-        elif library == "torchvision":
-            resize = round(side * 256 / 224)
-    view = PlainView(side, resize, config.get("interpolation", "bilinear"))
-    return standard(net, normalize, image_shape=(3, side, side)), view
+    make_normalizer(normalize)  # refuses what is not one
+    known = preprocessing_of(net)
+    if known is None:
+        if size is None and like is not None and isinstance(like.source, Tensor):
+            size = like.source.shape[-1]
+        if normalize is None or size is None:
+            raise OptionError(
+                f"{type(net).__name__} needs normalize=(mean, std) and size= (--mean, --std, --size)."
+                " For a network that takes images in 0 to 1: normalize=((0, 0, 0), (1, 1, 1))."
+            )
+        known = NetworkPreprocessing(size)
+    if interpolation is not None:
+        check_option("interpolation", interpolation, INTERPOLATIONS)
+    known = known.override(size, resize, interpolation, normalize)
+    model = standard(net, (known.mean, known.std), image_shape=(3, known.size, known.size))
+    model.provenance = {"preprocessing": known.view()}
+    if (weights := weights_of(net)) is not None:
+        model.class_names = weights.class_names
+        model.provenance["weights"] = weights.name
+    return model
 
 
-def make_by_name(name: str, checkpoint: Path | None, classes: int | None) -> nn.Module:
-    """A network of a library, such as `timm:resnet50`, with weights from a file."""
-    net = create(name, **({} if classes is None else {"num_classes": classes}))
+def open_model(
+    model: str | os.PathLike[str],
+    *,
+    checkpoint: Path | None = None,
+    pretrained: bool = False,
+    normalize: Normalization | None = None,
+    size: int | None = None,
+    resize: int | None = None,
+    interpolation: str | None = None,
+) -> Anchored | Standard:
+    """A saved model, or a network by name as a standard one, with its preprocessing."""
+    given = os.fspath(model)
+    if is_network_name(given):
+        net = make_by_name(given, checkpoint, pretrained)
+        return wrap_network(net, None, normalize, size, resize, interpolation)
+    refuse_options(given, checkpoint=checkpoint, pretrained=pretrained or None)
+    refuse_options(given, normalize=normalize, size=size)
+    found = load(given)
+    if resize is not None or interpolation is not None:
+        own = view_for(found)
+        view = NetworkPreprocessing(own.size, own.resize, own.interpolation, own.squash)
+        changed = view.override(resize=resize, interpolation=interpolation).view()
+        found.provenance = {**found.provenance, "preprocessing": changed}
+    return found
+
+
+def is_network_name(model: object) -> bool:
+    """Whether a model is given as `timm:NAME` or alike."""
+    library, colon, _ = model.partition(":") if isinstance(model, str) else ("", "", "")
+    return bool(colon) and library in (*LIBRARIES, *own_libraries())
+
+
+def refuse_options(given: str, **options: object) -> None:
+    """Refuse options that a saved model or exported file has decided."""
+    for option, value in options.items():
+        if value is not None:
+            raise OptionError(f"{given} has its own {option}: it takes none, found {value}.")
+
+
+def make_by_name(
+    name: str,
+    checkpoint: Path | None = None,
+    pretrained: bool = False,
+    classes: int | None = None,
+) -> nn.Module:
+    """A network of a library, such as `timm:resnet50`, with weights from a file or its library's.
+
+    The number of classes is that of the weights; `classes` is for a network that must be told.
+    """
     if checkpoint is None:
-        raise OptionError(f"{name} has no weights. Give them: --checkpoint FILE.")
+        if not (pretrained or names_weights(name)):
+            raise OptionError(
+                f"{name} has no weights. Give them: --checkpoint FILE, or --pretrained for those of"
+                " its library."
+            )
+        return load_pretrained(name)
+    if pretrained:
+        raise OptionError(f"{name} takes either --pretrained or --checkpoint {checkpoint}.")
     if checkpoint.is_dir():
         raise OptionError(
             f"--checkpoint must be a file with weights, found the folder {checkpoint}. To evaluate"
             f" a run or saved model: killick evaluate {checkpoint}."
         )
-    hint = "Name its own network, and with --data the data that it was trained on."
-    fill(net, read_weights(checkpoint), checkpoint, name, new_head=False, hint=hint)
+    weights = read_weights(checkpoint)
+    net = create(name, **({} if classes is None else {"num_classes": classes}))
+    if found := count_classes(net.state_dict(), weights):
+        net = create(name, num_classes=found)
+    fill(net, weights, checkpoint, name, new_head=False, hint="Name its own network.")
     return net.eval()

@@ -75,7 +75,8 @@ class TestSetPlanner:
     ) -> None:
         self._classifier, self._settings, self._processes = classifier, settings, processes
         # For images that were resized and cropped before.
-        self._cropped = PlainView(classifier.view.size, None, classifier.view.interpolation)
+        own = classifier.view
+        self._cropped = PlainView(own.size, None, own.interpolation, own.squash)
 
     def plan(self, test: ImageSet, notes: list[str]) -> list[TestSet]:
         """All test sets, in their order; the first is the clean one, `test`.

@@ -168,16 +168,19 @@ def _make_phases(
     """The training runs of an arm with a seed; the last one's folder is the job's."""
     recipe = load_recipe(source, {**settings, **arm.settings, "seed": seed})
     unused = find_unused(recipe, settings)
-    if unused:  # so that --alpha for all arms does not train the standard one again
-        used = {name: value for name, value in settings.items() if name not in unused}
-        recipe = load_recipe(source, {**used, **arm.settings, "seed": seed})
-    start = None
+    # So that --alpha for all arms does not train the standard one again.
+    used = {name: value for name, value in settings.items() if name not in unused}
+    overrides, start = {**used, **arm.settings, "seed": seed}, None
+    # What follows imports torch, which takes seconds.
     if arm.start is not None:
-        from killick.training.initial_weights import (
-            find_start,
-        )  # imports torch, which takes seconds
+        from killick.training.initial_weights import find_start
 
         start = str(find_start(arm.start))
+    if start is not None or recipe.network.may_name_weights:
+        from killick.training.start_preprocessing import add_preprocessing
+
+        overrides = add_preprocessing(source, overrides, None if start is None else Path(start))
+    recipe = load_recipe(source, overrides)
     earlier: tuple[Phase, ...] = ()
     if arm.after is not None:
         earlier = _make_phases(source, settings, arm.after, seed, output)

@@ -1,14 +1,17 @@
-"""Networks by name: Killick's own for small images, all of timm and torchvision, and your own.
+"""Networks by name, with fresh or pretrained weights, and their preprocessing.
 
-In: a name and plain arguments. Out: a network with fresh weights, which remembers both, so that
-`killick.save` can write them down and `killick.load` make it again. Imports `errors`, `registry`
-and `runtime`. To add a network, decorate its function with `@network` in a file of this folder, or let
-an entry point `killick.networks` of another package name it: both are `killick:NAME`.
+They are Killick's own for small images, those of timm, torchvision and transformers, and your own.
+
+In: a name and plain arguments. Out: a network with fresh weights (`create`) or pretrained ones
+(`load_pretrained`), which remembers how it was made, so that `killick.save` can write that down and
+`killick.load` make it again. Imports `errors`, `registry` and `runtime`. To add a network, decorate
+its function with `@network` in a file of this folder, or let an entry point `killick.networks` of
+another package name it: both are `killick:NAME`.
 """
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +25,14 @@ from killick.nets.architecture import Architecture as Architecture
 from killick.nets.architecture import network as network
 from killick.nets.architecture import remembered as remembered
 from killick.nets.custom import HOW_TO_LIST, LIBRARIES, find_own, own_libraries
+from killick.nets.hf_networks import create_hf
+from killick.nets.network_preprocessing import NetworkPreprocessing as NetworkPreprocessing
+from killick.nets.network_preprocessing import preprocessing_by_name as preprocessing_by_name
+from killick.nets.network_preprocessing import preprocessing_of as preprocessing_of
+from killick.nets.pretrained import load_pretrained as load_pretrained
+from killick.nets.pretrained import names_weights as names_weights
+from killick.nets.pretrained import weights_of as weights_of
+from killick.nets.pretrained import with_classes as with_classes
 from killick.nets.resnet import ResNet as ResNet
 from killick.nets.resnet import resnet18 as resnet18
 from killick.nets.resnet import resnet_small as resnet_small
@@ -59,12 +70,7 @@ def create(name: str, **arguments: Any) -> nn.Module:
             check_option("the library", library, known)
         except OptionError as problem:
             raise OptionError(f"{problem} {HOW_TO_LIST}") from None
-    for key in arguments:
-        if key.startswith(_FORBIDDEN):
-            raise OptionError(
-                f"the argument {key!r} does not shape the network. Make the network first, then"
-                " load weights into it."
-            )
+    refuse_arguments(arguments)
     try:
         plain = json.loads(json.dumps(arguments))
     except (TypeError, ValueError) as problem:
@@ -84,6 +90,16 @@ def create(name: str, **arguments: Any) -> nn.Module:
     return net
 
 
+def refuse_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that would download or read files: a stranger's model may name them."""
+    for key in arguments:
+        if key.startswith(_FORBIDDEN):
+            raise OptionError(
+                f"the argument {key!r} does not shape the network. For pretrained weights:"
+                " killick.nets.load_pretrained(NAME), or --pretrained."
+            )
+
+
 def _find(library: str, model: str) -> Callable[..., nn.Module]:
     """The function or class that makes a network."""
     if library == "killick":
@@ -96,6 +112,16 @@ def _find(library: str, model: str) -> Callable[..., nn.Module]:
     if library == "torchvision":
         import torchvision
 
+        model, _, tag = model.partition("#")
         check_option("the network", model, torchvision.models.list_models(torchvision.models))
+        if tag:
+            known = [each.name for each in torchvision.models.get_model_weights(model)]
+            check_option(f"the weights of torchvision:{model}", tag, known)
         return partial(torchvision.models.get_model, model, weights=None)
+    if library == "hf":
+        return partial(create_hf, model)
+    if library == "hf-hub":
+        raise OptionError(
+            f"hf-hub:{model} stands for trained weights: killick.nets.load_pretrained('hf-hub:{model}')."
+        )
     return find_own(library, model)

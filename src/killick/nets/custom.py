@@ -28,7 +28,7 @@ from torch import nn
 from killick.errors import OptionError, check_option, one_line
 
 VARIABLE = "KILLICK_NETWORKS"
-LIBRARIES = ("killick", "timm", "torchvision")
+LIBRARIES = ("killick", "timm", "torchvision", "hf", "hf-hub")
 HOW_TO_LIST = f"Networks of your own: {VARIABLE}=FILE.py, which runs the file; then 'FILE:NAME'."
 
 

@@ -1,4 +1,4 @@
-"""What long-running work needs: processes, progress, signals, atomic files.
+"""What long-running work needs: processes, progress, signals, atomic files, the hub.
 
 Imports `errors`, torch and rich; knows no model and no data.
 

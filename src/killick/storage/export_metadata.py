@@ -47,6 +47,7 @@ class ExportMetadata:
     interpolation: str
     threshold: Threshold | None
     weights: str  # their digest, as in rows
+    squash: bool = False  # resized to the square as a whole, not cropped
     measured: dict[str, Any] = field(default_factory=dict)  # agreement with the model
     made_with: dict[str, str] = field(default_factory=dict)
 
@@ -70,6 +71,7 @@ _CHECKS: dict[str, Check] = {
     "resize": optional(partial(is_whole, least=1, most=LARGEST_RESIZE)),
     "interpolation": lambda value: value in INTERPOLATIONS,
     "threshold": optional(is_threshold),
+    "squash": lambda value: isinstance(value, bool),
     "measured": lambda value: isinstance(value, dict),
     "made_with": lambda value: isinstance(value, dict) and are_texts(list(value.values())),
 }
@@ -82,6 +84,7 @@ def read_metadata(text: str, where: object) -> ExportMetadata:
         kind, version = found.pop("format"), found.pop("version")
         if kind != FORMAT or version != VERSION:
             raise ValueError(f"format {show(kind)}, version {show(version)}, not {VERSION}")
+        found.setdefault("squash", False)  # of older files
         for key in find_bad(found, _CHECKS):
             raise ValueError(f"{key} is {show(found.get(key))}")
         found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}

@@ -25,8 +25,8 @@ from killick.core.standard import Standard, standard
 from killick.errors import FileError, OptionError, StorageError, one_line, show
 from killick.nets import Architecture, create
 from killick.nets.size_limit import limited_to
+from killick.runtime.hub import fetch, read_hub_name
 from killick.runtime.plain_files import read_plain, read_text
-from killick.storage.hub import fetch, read_hub_name
 from killick.storage.json_checks import (
     Check,
     are_numbers,
@@ -289,7 +289,13 @@ def rebuild(
         model = standard(net, normalize, image_shape=shape)
     else:
         example = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
-        model = anchor(net, stem=config.get("stems"), normalize=normalize, example=example)
+        model = anchor(
+            net,
+            stem=config.get("stems"),
+            normalize=normalize,
+            example=example,
+            pairs=config.get("written_for_pairs") is True,
+        )
     own = model.state_dict()
     own |= {k: weights[k] for k in own.keys() & {"references", "residuals"} if k in weights}
     misfit = find_misfit(own, weights)

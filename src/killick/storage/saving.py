@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from killick.core.anchored import Anchored, evaluating
 from killick.core.folding import Folded
 from killick.core.standard import Standard, model_in
+from killick.data.preprocessing import network_view
 from killick.errors import FileError, OptionError, StorageError, one_line
 from killick.nets import Architecture, create, remembered
 from killick.runtime.atomic_files import atomic_file, locked
@@ -162,7 +163,7 @@ def gather(
         "architecture": _known_architecture(model, architecture, weights, examples),
         **_structure(model),
         "class_names": model.class_names,
-        "provenance": model.provenance,
+        "provenance": _with_view(model),
         "threshold": None if model.threshold is None else asdict(model.threshold),
     }
     if isinstance(model, Anchored):
@@ -179,6 +180,15 @@ def gather(
             f"class_names and provenance must be what JSON can write down: {problem}."
         ) from problem
     return ModelContents(json.loads(text), weights, examples)
+
+
+def _with_view(model: Anchored | Standard) -> dict[str, Any]:
+    """The provenance, with the preprocessing of a network whose weights have one of their own."""
+    view = None if model.provenance.get("recipe") else network_view(model)
+    usual = {"resize": None, "interpolation": "bilinear", "squash": False}
+    if view is None or usual.items() <= view.items():
+        return model.provenance
+    return {"preprocessing": view, **model.provenance}
 
 
 def note_on_references(model: Anchored) -> str:
@@ -238,7 +248,10 @@ def _replaceable_files(folder: Path, alone: bool) -> set[str]:
 def _structure(model: Anchored | Standard) -> dict[str, Any]:
     """What it takes to make the model again, once its network is there."""
     normalize = model.normalize
-    stems = {"stems": [s.name for s in model.stems]} if isinstance(model, Anchored) else {}
+    stems: dict[str, Any] = {}
+    if isinstance(model, Anchored):
+        stems["stems"] = [s.name for s in model.stems]
+        stems |= {"written_for_pairs": True} if model.written_for_pairs else {}
     return {
         "kind": type(model).__name__.lower(),
         "image_shape": list(model.image_shape),
@@ -300,4 +313,7 @@ def _timm_architecture(model: Anchored | Standard) -> Architecture | None:
     name, classes = settings.get("architecture"), getattr(model.net, "num_classes", None)
     if not name or not isinstance(classes, int):
         return None
-    return Architecture(f"timm:{name}", {"num_classes": classes, "in_chans": model.image_shape[0]})
+    channels = model.image_shape[0]
+    if isinstance(model, Anchored) and model.written_for_pairs:
+        channels *= 2
+    return Architecture(f"timm:{name}", {"num_classes": classes, "in_chans": channels})

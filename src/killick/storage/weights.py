@@ -82,6 +82,16 @@ def fill(
     net.load_state_dict(weights)
 
 
+def count_classes(own: dict[str, Tensor], weights: dict[str, Tensor]) -> int | None:
+    """How many classes weights have, if they differ from a network's own in that alone."""
+    if own.keys() != weights.keys():
+        return None
+    other = [name for name in own if own[name].shape != weights[name].shape]
+    heads = {weights[name].shape[:1] for name in other}
+    rest = all(own[name].shape[1:] == weights[name].shape[1:] for name in other)
+    return int(heads.pop()[0]) if len(heads) == 1 and rest and heads != {()} else None
+
+
 def find_misfit(own: dict[str, Tensor], weights: dict[str, Tensor]) -> str | None:
     """The first difference in names or shapes between a network's own weights and others."""
     missing = [name for name in own if name not in weights]

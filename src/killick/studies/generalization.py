@@ -48,7 +48,8 @@ def _settings_of(name: str) -> dict[str, Any]:
             f" {name!r}."
         )
     values = asdict(load_recipe(name, {"protocol.name": "standard"}))
-    found = {f"data.{key}": values["data"][key] for key in ("size", "resize", "interpolation")}
+    view = ("size", "resize", "interpolation", "squash")
+    found = {f"data.{key}": values["data"][key] for key in view}
     for group in _OWN:
         value = values[group]
         found |= (

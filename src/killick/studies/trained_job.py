@@ -43,8 +43,7 @@ class TrainedJob:
     @property
     def view(self) -> PlainView:
         """Its preprocessing without augmentation."""
-        data = self.recipe.data
-        return PlainView(data.size, data.resize, data.interpolation)
+        return PlainView.of(self.recipe.data)
 
     def blocks(self, images: ImageSet) -> Iterator[tuple[slice, Tensor]]:
         """The images of a set block by block, on the device, and their places in the set."""

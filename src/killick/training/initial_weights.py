@@ -10,18 +10,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from killick.core.anchored import Anchored
+from killick.core.anchored import Anchored, anchor
 from killick.core.standard import Standard, standard
 from killick.errors import OptionError, RecipeError, StorageError
-from killick.nets import IMAGENET_MEAN, IMAGENET_STD, create, remembered
-from killick.storage.hub import read_hub_name
+from killick.nets import (
+    create,
+    load_pretrained,
+    names_weights,
+    preprocessing_of,
+    remembered,
+    weights_of,
+    with_classes,
+)
+from killick.runtime.hub import read_hub_name
 from killick.storage.loading import load, locate_model, read_architecture
 from killick.storage.weights import fill, read_weights
-from killick.training.recipe import Recipe
+from killick.training.recipe import Network, Recipe
 from killick.training.recipe_files import recipe_of
 
 _DATA = (
-    *("name", "root", "size", "resize", "interpolation", "mean", "std"),
+    *("name", "root", "size", "resize", "interpolation", "squash", "mean", "std"),
     *("limit", "validation", "validation_from", "label_noise"),
 )
 _SPLIT = ("limit", "validation", "validation_from")  # by these and the seed
@@ -39,24 +47,31 @@ def make_model(
     class_names: tuple[str, ...],
     seed: int,
     start: Path | None = None,
+    *,
+    fresh: bool = False,
 ) -> tuple[Model, Model | None, str]:
-    """The model of a recipe, the trained one in `start` that it is made from, and a description.
+    """The model of a recipe, the trained one that it is made from, and a description.
 
-    Fresh weights are drawn from `seed`. The data's `normalize` is used unless the trained model has
-    its own.
+    That is the one in `start`, or has the pretrained weights that the recipe names, unless weights
+    are to be `fresh`. Fresh ones are drawn from `seed`. The data's `normalize` is used unless the
+    trained model has its own.
     """
     shape = (3, recipe.data.size, recipe.data.size)
+    weights = "fresh weights" if start is None else f"trained weights of {start}"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        source = None if start is None else _load_start(recipe, normalize, class_names, start)
+        source: Model | None = None
+        if start is not None:
+            source = _load_start(recipe, normalize, class_names, start)
+        elif not fresh and (name := pretrained_name(recipe.network)) is not None:
+            source, weights = _load_pretrained(recipe, class_names, name)
         plain = source
         if plain is None:
-            plain = standard(create_net(recipe, len(class_names)), normalize, image_shape=shape)
+            plain = _wrap(create_net(recipe, len(class_names)), recipe, normalize)
         model = recipe.protocol.network(plain, fresh=source is None)
     model.class_names, model.image_shape = class_names, shape
     made = remembered(plain.net)
     name = type(plain.net).__name__ if made is None else made.name
-    weights = "fresh weights" if start is None else f"trained weights of {start}"
     count = sum(weight.numel() for weight in model.parameters())
     return model, source, f"{name}, {weights}, {count:,} parameters"
 
@@ -66,21 +81,59 @@ def create_net(recipe: Recipe, classes: int) -> nn.Module:
     return create(recipe.network.name, **recipe.network.arguments, num_classes=classes)
 
 
+def pretrained_name(network: Network) -> str | None:
+    """The name of the pretrained weights of a recipe's network, if it has some."""
+    if network.pretrained is not None and names_weights(network.pretrained):
+        return network.pretrained
+    named = network.pretrained is not None or names_weights(network.name)
+    return network.name if named else None
+
+
+def _load_pretrained(
+    recipe: Recipe, class_names: tuple[str, ...], name: str
+) -> tuple[Standard, str]:
+    """The network with pretrained weights, and a description of these."""
+    net = load_pretrained(name)
+    made, known, own = remembered(net), weights_of(net), preprocessing_of(net)
+    assert made is not None
+    assert known is not None
+    assert own is not None
+    described = f"pretrained weights {known.name}"
+    if class_names not in (known.class_names, known.class_ids):
+        kept, net = net, with_classes(net, len(class_names), always=known.class_names is not None)
+        described += "" if net is kept else f", a fresh last layer for {len(class_names)} classes"
+    arguments = {**made.arguments, **recipe.network.arguments}
+    if arguments != made.arguments:  # such as a dropout rate
+        trained = net.state_dict()
+        net = create(made.name, **{**arguments, "num_classes": len(class_names)})
+        fill(net, trained, Path(known.name), made.name, new_head=False, hint="Leave them out.")
+    data, normalize = recipe.data, (own.mean, own.std)
+    if data.mean is not None and data.std is not None:
+        normalize = (tuple(data.mean), tuple(data.std))
+    model = standard(net.eval(), normalize, image_shape=(3, data.size, data.size))
+    model.provenance = {"weights": known.name}
+    return model, described
+
+
 def _load_start(
     recipe: Recipe, normalize: Normalization, class_names: tuple[str, ...], start: Path
 ) -> Model:
-    folder = _model_folder(start)
+    folder = model_folder(start)
     if folder.is_dir():
         return _with_classes(load(folder), recipe, class_names, folder)
     net = create_net(recipe, len(class_names))
     fill(net, read_weights(start), start, recipe.network.name, recipe.network.new_head)
-    library = recipe.network.name.partition(":")[0]
-    if recipe.data.mean is None and library in ("timm", "torchvision"):
-        # What weights of a library were most likely trained with.
-        usual = getattr(net, "pretrained_cfg", None) or {}
-        mean, std = usual.get("mean", IMAGENET_MEAN), usual.get("std", IMAGENET_STD)
-        normalize = tuple(mean), tuple(std)
-    return standard(net.eval(), normalize, image_shape=(3, recipe.data.size, recipe.data.size))
+    if recipe.data.mean is None and (known := preprocessing_of(net)) is not None:
+        normalize = known.mean, known.std  # what they were most likely trained with
+    return _wrap(net.eval(), recipe, normalize)
+
+
+def _wrap(net: nn.Module, recipe: Recipe, normalize: Normalization) -> Model:
+    """A network as a standard model, or as an anchored one if it is written for pairs."""
+    shape = (3, recipe.data.size, recipe.data.size)
+    if recipe.network.pairs:
+        return anchor(net, normalize=normalize, example=torch.rand(2, *shape), pairs=True)
+    return standard(net, normalize, image_shape=shape)
 
 
 def _with_classes(
@@ -112,7 +165,8 @@ def _with_classes(
     return model
 
 
-def _model_folder(start: Path) -> Path:
+def model_folder(start: Path) -> Path:
+    """The folder of a model: `start`, or the one inside if it is a run."""
     return start / "model" if (start / "model" / "config.json").is_file() else start
 
 
@@ -159,7 +213,7 @@ def inherit(start: Path, given: dict[str, Any], *, data: bool = True) -> dict[st
 def _read_network(start: Path, source: Recipe | None) -> dict[str, Any]:
     """Name and arguments of the network in a folder; of the model, else of its run's recipe."""
     try:
-        made = read_architecture(_model_folder(start))
+        made = read_architecture(model_folder(start))
     except StorageError:
         made = None
     network = made or (source and source.network)
@@ -171,10 +225,22 @@ def _read_network(start: Path, source: Recipe | None) -> dict[str, Any]:
     return {"network.name": network.name, "network.arguments": arguments}
 
 
-def warn_of_seen(recipe: Recipe, start: Path) -> str | None:
-    """A warning if images for validation may have been trained on by the source."""
-    source = read_source(start)
-    if source is None or not recipe.data.validation or source.data.name != recipe.data.name:
+def warn_of_seen(recipe: Recipe, start: Path | str) -> str | None:
+    """A warning if images for validation may have been trained on by the source.
+
+    That is a folder, a file, or the name of pretrained weights.
+    """
+    source = read_source(start) if isinstance(start, Path) else None
+    if not recipe.data.validation or recipe.network.new_head:
+        return None
+    if source is None:
+        return (
+            f"warning: {start} does not say which images it was trained on, so it may have seen"
+            " those for validation: accuracy, temperature and threshold look better than they are. Fit"
+            " nothing on them: --data.validation 0; or evaluate with others: killick evaluate RUN"
+            " --validation DATA"
+        )
+    if source.data.name != recipe.data.name:
         return None
     ours, theirs = (
         (each.seed, *(getattr(each.data, name) for name in _SPLIT)) for each in (recipe, source)

@@ -24,7 +24,9 @@ from torch import Tensor
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
+from killick.data.preprocessing import PlainView
 from killick.errors import CheckpointError, DivergedError, KillickError, OptionError, one_line
+from killick.nets import weights_of
 from killick.nets.size_limit import limited_to
 from killick.results.rows import read_rows
 from killick.runtime.devices import describe_device, forked_random_state, precise_device
@@ -147,7 +149,7 @@ def train(
                 ) from None
             lines += [note, f"resuming from step {run.done} of {run.steps}"]
         else:
-            lines += [run.description, None if start is None else warn_of_seen(recipe, start)]
+            lines += [run.description, *_describe_start(run)]
             if processes.first:  # a failed start leaves nothing
                 stack.enter_context(claimed(folder))
                 open_folder(folder, run.recipe, processes.device)
@@ -177,6 +179,19 @@ def _find_finished(folder: Path, processes: Processes) -> Outcome | None:
     if "steps" not in facts or (rows and not there):
         return None
     return Outcome(folder, True, model, rows)
+
+
+def _describe_start(run: TrainingRun) -> list[str | None]:
+    """The preprocessing of a trained network, and whether it may have seen images for validation."""
+    if run.source is None:
+        return []
+    data, weights = run.recipe.data, weights_of(run.source.net)
+    origin = run.start or (None if weights is None else weights.name)
+    view = (
+        f"images of {PlainView.of(data).described}, normalized by mean {data.mean} and std {data.std}"
+        " (data.size, data.resize, data.interpolation, data.squash, data.mean, data.std)"
+    )
+    return [view, None if origin is None else warn_of_seen(run.recipe, origin)]
 
 
 def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:

@@ -25,6 +25,7 @@ from killick.runtime.atomic_files import locked, write_atomic
 from killick.storage.saving import save
 from killick.storage.weights import digest_weights
 from killick.training.checkpoint import LAST
+from killick.training.initial_weights import warn_of_seen
 from killick.training.recipe import Recipe, named_classes
 from killick.training.recipe_files import to_yaml
 from killick.training.run_state import TrainingRun
@@ -80,6 +81,8 @@ def save_results(run: TrainingRun, folder: Path, score: ValidationScore | None) 
                 "steps": run.done,
                 "trained_on": run.data.fingerprint,
                 "rows": rows,
+                "validation_seen": run.start is not None
+                and warn_of_seen(run.recipe, run.start) is not None,
             },
         )
         if rows:
@@ -96,7 +99,7 @@ def _make_rows(
         **facts,
         "suite": "clean",
         "set": data.name,
-        "view": PlainView(data.size, data.resize, data.interpolation).described,
+        "view": PlainView.of(data).described,
         "evaluation_seed": 0,
         "inference": "single",
         "k": 1 if run.protocol.anchored else "",
@@ -127,7 +130,7 @@ def training_facts(run: TrainingRun) -> dict[str, Any]:
         **{name: value for name, value in facts.items() if name in COLUMNS},
         "components": json.dumps(further) if further else "",
         "reference_policy": getattr(run.inference_model, "reference_policy", None) or "",
-        "start": "" if run.start is None else str(run.start),
+        "start": str(run.start or recipe.network.pretrained or ""),
         "epochs": recipe.epochs,
         "seed": recipe.seed,
     }

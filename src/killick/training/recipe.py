@@ -22,9 +22,25 @@ class Network:
     arguments: dict[str, Any] = setting(
         {}, "passed on when it is made; the number of classes comes from the data"
     )
+    pretrained: str | None = setting(
+        None,
+        "weights to start with: default, those of the network's library, as with --pretrained; or a"
+        " name that has them, such as timm:resnet50.a1_in1k. The last layer is fresh where the classes"
+        " are others",
+    )
     new_head: bool = setting(
         False, "with --from: a fresh last layer, where the trained one has other classes"
     )
+
+    pairs: bool = setting(
+        False, "whether it is written for pairs: it takes twice the channels of an image"
+    )
+
+    @property
+    def may_name_weights(self) -> bool:
+        """Whether it may have pretrained weights; `killick.nets`, which knows, imports torch."""
+        name = self.name.partition(":")[2]
+        return self.pretrained is not None or any(mark in name for mark in ".#/")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ SHORT = {
     "data": "data.name",
     "network": "network.name",
     "model": "network.name",
+    "pretrained": "network.pretrained",
     "protocol": "protocol.name",
     "target": "protocol.target",
     "alpha": "protocol.alpha",

@@ -24,6 +24,16 @@ from killick.training.step import TrainingStep
 from killick.training.training_data import TrainingData
 
 
+def _resolve_weights(recipe: Recipe, source: Anchored | Standard) -> Recipe:
+    """The recipe with the plain name of a pretrained network, which needs no files to be made."""
+    made = remembered(source.net)
+    assert made is not None
+    arguments = {name: value for name, value in made.arguments.items() if name != "num_classes"}
+    weights = source.provenance["weights"]
+    network = replace(recipe.network, name=made.name, arguments=arguments, pretrained=weights)
+    return replace(recipe, network=network)
+
+
 class TrainingRun:
     """Everything that changes while training, and how to save and restore it.
 
@@ -46,8 +56,12 @@ class TrainingRun:
         self.done = 0
         seed = key(recipe.seed, 0x5EED) % 2**63  # of the first weights: equal in all processes
         self.model, self.source, self.description = make_model(
-            recipe, data.normalize, data.class_names, seed, None if restoring else start
+            *(recipe, data.normalize, data.class_names, seed),
+            None if restoring else start,
+            fresh=restoring,
         )
+        if self.source is not None and start is None:
+            recipe = _resolve_weights(recipe, self.source)
         if self.model.normalize is not None:  # a trained model has its own
             mean, std = list(self.model.normalize.mean), list(self.model.normalize.std)
             recipe = replace(recipe, data=replace(recipe.data, mean=mean, std=std))

@@ -1,7 +1,7 @@
 """What a run trains, validates and tests on, made from its recipe."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def load_training_data(
     device, train = processes.device, parts.train
     workers = usual_workers() if settings.workers is None else settings.workers
     cut = _cut(recipe, len(train), processes)
-    view = PlainView(settings.size, settings.resize, settings.interpolation)
+    view = PlainView.of(settings)
     by_batch = augment.crop != "resized" and augment.policy == "none" and transform is None
     if settings.resident == "always" and not by_batch:
         raise OptionError(
@@ -78,7 +78,7 @@ def load_training_data(
     keeps_set = _fits(recipe, train)
     pixels = None
     if keeps_set and by_batch:
-        square = PlainView(settings.size, None, settings.interpolation)  # all of it, or the middle
+        square = PlainView.of(replace(settings, resize=None))  # all of it, or the middle
         pixels = read_pixels(train, square, workers).to(device)
     batches: Batches
     if pixels is not None:
@@ -164,6 +164,7 @@ def _train_view(recipe: Recipe, transform: Callable[..., Any] | None) -> TrainVi
         policy=augment.policy,
         policy_arguments=augment.policy_arguments,
         interpolation=recipe.data.interpolation,
+        squash=recipe.data.squash,
         mixing_images=mixed_in,
         transform=transform,
     )
