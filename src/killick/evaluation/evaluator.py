@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from killick.core.image_model import either_spelling, image_model_in
 from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
-from killick.data.sources import Given, read_once
+from killick.data.given_data import Given
+from killick.data.image_set import Sets
+from killick.data.sources import read_once
 from killick.data.synthetic_ood import SYNTHETIC
+from killick.data.worker_processes import dead_workers_explained
 from killick.errors import OptionError
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import (
@@ -28,6 +31,7 @@ from killick.evaluation.evaluation_data import (
     load_train,
     load_validation,
     number_classes,
+    open_given,
 )
 from killick.evaluation.evaluation_settings import (
     DEFAULT_SUITES,
@@ -84,7 +88,7 @@ def evaluate(
     again: bool = False,
     predictions: bool = True,
     trust: bool = False,
-    quiet: bool = False,
+    quiet: bool | None = None,
     show: DisplayFactory | None = None,
 ) -> list[Row]:
     """Evaluate a classifier: accuracy, calibration, robustness and OOD detection, as rows.
@@ -102,11 +106,13 @@ def evaluate(
         model: Anchored, standard, folded, or any network or function that maps images to logits; a
             folder written by `killick.save` or a run folder; a file or folder of `killick export`; or
             `timm:NAME`, `torchvision:NAME`.
-        data: A name, as for `--data`, whose test set is used; or `(images, labels)`, uint8
-            `(n, 3, height, width)` and class numbers. By default what the model was trained on.
+        data: A name or folder, as for `--data`, whose test set is used; a `Dataset` of PyTorch or
+            Hugging Face, or a `DataLoader`, that yields `(image, label)`; or tensors
+            `(images, labels)`. Images are uint8, floats in 0 to 1, floats normalized by
+            `normalize`, or PIL. By default what the model was trained on.
         suites: See above.
-        ood: OOD sets beside the synthetic ones: by name, or uint8 images.
-        shift: Sets with classes of the model: by name, or images and labels.
+        ood: OOD sets beside the synthetic ones, by name: data as above, with or without labels.
+        shift: Sets with classes of the model, by name: data as above.
         corruption_files: A folder like CIFAR-10-C or ImageNet-C, instead of making them.
         cbar_files: Likewise, for "cbar".
         corruptions: Only these, by name; or your own, `{"mine": function}`, called as
@@ -125,7 +131,8 @@ def evaluate(
         class_map: For "shift": from each of a set's classes to one or several of the model's.
         name: Of the model, in rows.
         checkpoint: Weights, for a network by name.
-        normalize: `(mean, std)`, for a network that does not normalize itself.
+        normalize: `(mean, std)`, for a network that does not normalize itself, and of images that
+            are normalized already.
         size: Of the images, for a network that does not know it.
         resize: The shorter side is resized to this before the center crop.
         root: Where CIFAR is.
@@ -140,13 +147,21 @@ def evaluate(
         predictions: Keep also the prediction of each image, in `predictions/`: reports take
             intervals, curves and examples from them. A few bytes an image.
         trust: Needed for an exported .pt2 file, which can run code when it is opened.
-        quiet: Show no progress.
+        quiet: False shows progress on the terminal.
         show: Shows progress, instead of a terminal.
 
     Returns:
-        The rows of this evaluation: dictionaries with the columns of `rows.csv`.
+        The rows of this evaluation: dictionaries with the columns of `rows.csv`, which
+        `pandas.DataFrame(rows)` takes. The column `access` is "stream" for images of a loader or
+        iterable, whose order is their own: reports pair no differences over them.
     """
     settings = make_settings(locals())
+    own = not isinstance(data, str | None)
+    opened = open_given(data, normalize)
+    held_out = open_given(validation, normalize, "validation")
+    quiet = show is None if quiet is None else quiet
+    if own and isinstance(model, str | os.PathLike) and not is_network_name(model):
+        normalize = None  # of the data alone: a saved model has its own
     with joined(place_of(model, device)) as processes, read_once():
         classifier = open_classifier(
             model,
@@ -157,13 +172,12 @@ def evaluate(
             normalize=normalize,
             size=size,
             resize=resize,
-            like=None if data is None else partial(load_test, data, root),
+            like=None if opened is None else partial(load_test, opened, root),
         )
         if classifier.exported is not None and precision != "float32":
             raise OptionError(f"{classifier.name} has its own precision, found {precision}.")
-        test = load_test_for(classifier, data, root)
-        if isinstance(data, tuple):
-            test = number_classes(test, classifier)
+        test = load_test_for(classifier, opened, root)
+        test = number_classes(test, opened, classifier)
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
         notes = [_describe_view(classifier)] if is_network_name(model) else []
@@ -171,11 +185,12 @@ def evaluate(
             stored = len(anchored.references)
             classifier.references = min(references, stored)
             if "ood" in settings.suites:
-                train = load_train(data, classifier, root)
+                train = load_train(opened, classifier, root)
                 classifier.store_residuals(anchored, train, seed)
             if USUAL_REFERENCES < references > stored:
                 notes.append(f"evaluated with the {stored} stored references, not {references}")
-        held = load_validation(validation, classifier, test, root)
+        assert not isinstance(held_out, Sets)
+        held = load_validation(held_out, classifier, test, root)
         planner = TestSetPlanner(classifier, settings, processes)
         sets = planner.plan(test, notes)
         fitting = None if held is None else planner.plan_validation(held)
@@ -201,7 +216,8 @@ def evaluate(
         runner = ModelRunner(classifier, processes, settings)
         try:
             display = choose_display(show, quiet or not processes.first)
-            _run(runner, recorder, sets, fitting, settings, notes, display)
+            with dead_workers_explained(test.name):
+                _run(runner, recorder, sets, fitting, settings, notes, display)
         except BaseException:
             recorder.write()  # what there is so far
             raise

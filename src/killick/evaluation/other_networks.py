@@ -47,8 +47,8 @@ def wrap_network(
     if normalize is None and (config.get("mean") or library in _SIZES):
         normalize = (config.get("mean", IMAGENET_MEAN), config.get("std", IMAGENET_STD))
     side = size or (config.get("input_size") or (_SIZES.get(library),))[-1]
-    if side is None and like is not None and isinstance(like.source, Tensor):
-        side = like.source.shape[-1]
+    if side is None and like is not None:
+        side = like.source.shape[-1] if isinstance(like.source, Tensor) else like.side
     if normalize is None or side is None:
         raise OptionError(
             f"{type(net).__name__} needs normalize=(mean, std) and size= (--mean, --std, --size)."

@@ -5,14 +5,10 @@ module of this folder, or let an entry point `killick.data_sources` of another p
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from killick.data.image_set import ImageSet, Sets
 from killick.errors import OptionError
@@ -47,8 +43,6 @@ class DataSource:
 DATA_SOURCES: Registry[DataSource] = Registry("data_sources", "data source", __name__)
 _ALIASES = {"pictures": "images"}
 _loaded: ContextVar[dict[tuple[str, LoadOptions], Sets] | None] = ContextVar("loaded", default=None)
-
-Given = str | ImageSet | tuple[Tensor, Tensor] | Tensor
 
 
 def load_sets(
@@ -96,34 +90,3 @@ def load_whole(name: str, *, root: str | None = None) -> ImageSet:
     found = sets.whole or sets.test or sets.train
     assert found is not None
     return found
-
-
-def as_set(name: str, given: Any, class_names: tuple[str, ...] | None = None) -> ImageSet:
-    """An image set from a data name, an `ImageSet`, images, or images with labels."""
-    if isinstance(given, ImageSet):
-        return given
-    if isinstance(given, str):
-        return load_whole(given)
-    images, labels = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-    if not isinstance(images, Tensor) or not (labels is None or isinstance(labels, Tensor)):
-        raise OptionError(
-            f"{name} must be a data name, an ImageSet, or uint8 images with or without labels,"
-            f" found {type(given).__name__}."
-        )
-    if labels is None:
-        return ImageSet.of(name, images.cpu(), torch.zeros(len(images)).long(), ("unknown",))
-    count = int(labels.max()) + 1 if len(labels) else 0
-    names = class_names or tuple(str(number) for number in range(count))
-    return ImageSet.of(name, images.cpu(), labels.cpu(), names)
-
-
-def as_sets(given: Mapping[str, Given] | None, option: str) -> dict[str, ImageSet | str]:
-    """Sets by name; data names are not loaded yet."""
-    if not isinstance(given, Mapping | None):
-        raise OptionError(
-            f"{option} must be a dictionary from names to data, found {type(given).__name__}."
-        )
-    return {
-        name: value if isinstance(value, str) else as_set(name, value)
-        for name, value in (given or {}).items()
-    }

@@ -62,6 +62,15 @@ def load_hub(name: str, options: LoadOptions | None = None) -> Sets:
     return Sets(sets.pop("train", None), next(iter(sets.values()), None))
 
 
+def read_hub_set(name: str, rows: Any, labeled: bool = True) -> ImageSet | None:
+    """A `datasets.Dataset` as an image set; None if it makes its samples by a transform."""
+    if rows.format["type"] == "custom":
+        return None
+    reader, labels, names = _read_split(name, rows.with_format(None), labeled)
+    numbers = [str(number) for number in range(int(labels.max()) + 1)]
+    return ImageSet.of(name, reader, labels, names or numbers)
+
+
 def _open(name: str) -> dict[str, Any]:
     """The splits by name, each a `datasets.Dataset`."""
     try:
@@ -85,7 +94,9 @@ def _open(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _read_split(name: str, rows: Any) -> tuple[RowReader, Tensor, list[str] | None]:
+def _read_split(
+    name: str, rows: Any, labeled: bool = True
+) -> tuple[RowReader, Tensor, list[str] | None]:
     """Images, labels (-1, as on the hub, where there is none), and the names of the classes."""
     import datasets
 
@@ -95,17 +106,20 @@ def _read_split(name: str, rows: Any) -> tuple[RowReader, Tensor, list[str] | No
     labels += [
         key for key in ("label", "labels") if "int" in str(getattr(features.get(key), "dtype", ""))
     ]
-    if not images or not labels:
+    if not images or (labeled and not labels):
         raise DataError(
             f"{name} needs a column of images (Image) and one of labels (ClassLabel, or whole"
             f" numbers called 'label'), found {', '.join(features)}. Cast and rename the columns,"
             " then save the set with save_to_disk."
         )
-    values = rows.select_columns([labels[0]])[labels[0]][:]
-    numbers = torch.tensor([-1 if value is None else int(value) for value in values]).long()
     column = rows.select_columns([images[0]])
     encoded = column.cast_column(images[0], datasets.Image(decode=False))
-    return RowReader(name, encoded, images[0]), numbers, getattr(features[labels[0]], "names", None)
+    reader = RowReader(name, encoded, images[0])
+    if not labeled:
+        return reader, torch.zeros(len(rows), dtype=torch.long), ["unknown"]
+    values = rows.select_columns([labels[0]])[labels[0]][:]
+    numbers = torch.tensor([-1 if value is None else int(value) for value in values]).long()
+    return reader, numbers, getattr(features[labels[0]], "names", None)
 
 
 _HELP = "of the Hugging Face datasets library, by name or folder (killick[hf])"
