@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 import killick
 from killick.data.dataset_reader import read_dataset
 from killick.data.given_data import as_set
-from killick.data.given_samples import PixelConverter, seeded
+from killick.data.given_samples import PixelConverter
 from killick.data.streams import SampleStream, read_stream
 from killick.errors import DataError, KillickError, OptionError
 from killick.report.bootstrap import BootstrapDraws, resample
@@ -315,11 +315,3 @@ def test_a_stream_is_kept_in_a_file_that_is_gone_afterwards(tmp_path, monkeypatc
     assert torch.equal(found.images(), images)
     assert found.labels.tolist() == labels.tolist()
     assert os.listdir(tmp_path) == []
-
-
-def test_seeded_restores_after_an_error():
-    before = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), seeded(1, 2):
-        torch.rand(1)
-        raise ZeroDivisionError
-    assert torch.equal(torch.get_rng_state(), before)

@@ -4,8 +4,9 @@ import gc
 import os
 import re
 import signal
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from killick.errors import DataError
@@ -58,8 +59,23 @@ def dead_workers_explained(name: str, iterator: object = None) -> Iterator[None]
         broken = isinstance(problem, ConnectionError | EOFError) and hasattr(iterator, "_workers")
         if said is None and (not broken or str(problem).startswith("Caught ")):
             raise
+        _end_workers(iterator)
         how = f" ({said[1]})" if said and said[1] else ""
         raise DataError(
             f"a worker process that reads {name} died{how}: out of memory, or a crash in a decoder."
             " Use fewer workers; with 0 the crash shows where it is."
         ) from problem
+
+
+def _end_workers(iterator: Any) -> None:
+    """Wait until the worker is dead, which torch reports once more, and end the others."""
+    workers = getattr(iterator, "_workers", ())
+    until = time.monotonic() + 2
+    with suppress(RuntimeError):
+        while workers and all(worker.is_alive() for worker in workers):
+            time.sleep(0.01)
+            if time.monotonic() > until:
+                break
+    if workers:
+        with suppress(Exception):
+            iterator._shutdown_workers()
