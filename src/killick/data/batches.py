@@ -90,6 +90,9 @@ class Batches:
     def advance(self) -> None:
         """Go on to the next step, on the device."""
 
+    def close(self) -> None:
+        """End what reads ahead."""
+
 
 class Resident(Batches):
     """All images on the device as uint8 `(n, height, width, 3)`; batches are augmented there."""

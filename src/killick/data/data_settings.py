@@ -34,6 +34,9 @@ class Data:
     limit: int | None = setting(
         None, "train on so many samples, class-balanced; none: all", least=1
     )
+    samples: int | None = setting(
+        None, "images of an epoch, for a stream that does not know its length", least=1
+    )
     validation: float = setting(
         0.1, "cut from the training set: a share below 1, or a number of images; 0: none", least=0
     )

@@ -155,6 +155,7 @@ class Sets:
     train: ImageSet | None
     test: ImageSet | None
     whole: ImageSet | None = None  # both, if they were cut from a set without a split of its own
+    validation: ImageSet | None = None  # else it is cut from the training set
 
     def __post_init__(self) -> None:
         if self.train and self.test and self.train.class_names != self.test.class_names:

@@ -90,6 +90,11 @@ class StreamSet(ImageSet):
 
     stream: SampleStream | None = None
 
+    @property
+    def named(self) -> bool:
+        """Whether the stream says which classes it has."""
+        return self.stream is not None and self.stream.class_names is not None
+
 
 def read_stream(stream: SampleStream, class_names: Sequence[str] | None = None) -> ImageSet:
     """All images of a stream, kept in a temporary file."""
@@ -114,13 +119,7 @@ def read_stream(stream: SampleStream, class_names: Sequence[str] | None = None) 
 
 
 def read_head(stream: SampleStream, class_names: Sequence[str] | None = None) -> StreamSet:
-    """The first images of a stream, to train on it; its class names must be known."""
-    names = class_names or stream.class_names
-    if names is None:
-        raise DataError(
-            f"{stream.name} does not say which classes it has. Name them:"
-            " class_names=['cat', 'dog', ...]."
-        )
+    """The first images of a stream, to train on it."""
     if iter(stream.given) is stream.given:
         raise DataError(
             f"{stream.name} can be gone through once only. To train, give a DataLoader, or an object"
@@ -136,7 +135,7 @@ def read_head(stream: SampleStream, class_names: Sequence[str] | None = None) ->
                 break
     if not pixels:
         raise DataError(f"{stream.name} is empty.")
-    head = _make_set(stream, torch.cat(pixels)[:HEAD], torch.cat(labels)[:HEAD], names)
+    head = _make_set(stream, torch.cat(pixels)[:HEAD], torch.cat(labels)[:HEAD], class_names)
     return StreamSet(**vars(head), stream=stream)
 
 
@@ -183,6 +182,7 @@ class StreamBatches(Batches):
         self._stream, self._classes, self._view = images.stream, images.classes, view
         self._buffers = make_buffers(cut, size, device)
         self._epoch = self._step = 0
+        self._iterator: Iterator[tuple[Tensor, Tensor]] = iter(())
 
     def begin(self, epoch: int, step: int) -> None:
         """Begin an epoch; a stream cannot be entered within one."""
@@ -232,3 +232,7 @@ class StreamBatches(Batches):
     def batch(self, number: int) -> Batch:
         """The samples of a pass."""
         return self._buffers[number]
+
+    def close(self) -> None:
+        """End the workers of a loader: they would hold on to the lock of the run folder."""
+        self._iterator = iter(())

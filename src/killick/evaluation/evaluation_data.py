@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from killick.data.given_data import Given, Normalization, as_set, name_given
 from killick.data.image_set import ImageSet, Sets, overlap
-from killick.data.sources import load_sets, load_whole
+from killick.data.sources import is_there, load_sets, load_whole
 from killick.data.sources.imagefolder import WITHOUT
 from killick.data.training_sets import cut_sets, fingerprint, read_data_settings
 from killick.errors import DataError, OptionError
@@ -94,7 +94,7 @@ def load_train(
 ) -> ImageSet | None:
     """The training set of a model, by its recipe; else that of the data, if they have one."""
     settings = classifier.recipe.get("data")
-    if settings:
+    if settings and is_there(str(settings["name"])):
         data, root = str(settings["name"]), root or settings.get("root")
     if isinstance(data, str):
         data = load_sets(data, root=root)

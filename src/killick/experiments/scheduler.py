@@ -13,12 +13,15 @@ from killick.errors import OptionError
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS, rename_job
 from killick.experiments.jobs import Job, JobResult
+from killick.experiments.jobs_here import JobsHere
 from killick.experiments.local_jobs import LocalJobs
 from killick.experiments.ray_jobs import RayJobs
 from killick.results.rows import read_rows
 from killick.runtime.processes import count_cores
 from killick.runtime.progress import TerminalDisplay
 from killick.runtime.signals import Interrupts
+
+Engine = LocalJobs | RayJobs | JobsHere
 
 
 class Failure(NamedTuple):
@@ -107,7 +110,9 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
     return JobsOutcome(finished, failed, unfinished, interrupted)
 
 
-def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> LocalJobs | RayJobs:
+def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> Engine:
+    if execution.engine == "here":
+        return JobsHere(todo, execution)
     if execution.engine == "ray":
         return RayJobs(todo, execution)
     devices, usual = [execution.device], count_cores()
@@ -125,7 +130,7 @@ def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> Loc
 
 
 def _follow(
-    engine: LocalJobs | RayJobs,
+    engine: Engine,
     todo: Sequence[Job],
     display: JobsDisplay,
     results: dict[Path, JobResult],

@@ -23,7 +23,7 @@ from killick.core.image_model import Threshold
 from killick.core.inspection import relative_error
 from killick.core.standard import Standard, standard
 from killick.errors import OptionError, StorageError, one_line, show
-from killick.nets import Architecture, create
+from killick.nets import Architecture, copy_given, create
 from killick.storage.hub import fetch, read_hub_name
 from killick.storage.json_checks import (
     Check,
@@ -227,6 +227,8 @@ def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, T
 def _make_net(architecture: Any, weights: dict[str, Tensor]) -> nn.Module:
     """The network, with fresh weights; one far larger than its weights is refused before."""
     if architecture is None:
+        if (given := copy_given()) is not None:
+            return given
         raise StorageError(
             "its network was not made by name. Pass it: killick.load(folder, net=net). For commands,"
             " export it in Python: killick.export(model, FOLDER)"

@@ -12,8 +12,9 @@ from torch import nn
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard, standard
+from killick.data.sources import GIVEN
 from killick.errors import OptionError, RecipeError, StorageError
-from killick.nets import IMAGENET_MEAN, IMAGENET_STD, create, remembered
+from killick.nets import IMAGENET_MEAN, IMAGENET_STD, copy_given, create, remembered
 from killick.storage.hub import read_hub_name
 from killick.storage.loading import load, locate_model, read_architecture
 from killick.storage.weights import fill, read_weights
@@ -49,6 +50,8 @@ def make_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         source = None if start is None else _load_start(recipe, normalize, class_names, start)
+        if source is None and recipe.network.name.startswith(GIVEN):
+            source = _take_given(recipe, normalize, class_names)
         plain = source
         if plain is None:
             plain = standard(create_net(recipe, len(class_names)), normalize, image_shape=shape)
@@ -57,8 +60,23 @@ def make_model(
     made = remembered(plain.net)
     name = type(plain.net).__name__ if made is None else made.name
     weights = "fresh weights" if start is None else f"trained weights of {start}"
+    weights = weights if source is None or start is not None else "weights as given"
     count = sum(weight.numel() for weight in model.parameters())
     return model, source, f"{name}, {weights}, {count:,} parameters"
+
+
+def _take_given(recipe: Recipe, normalize: Normalization, class_names: tuple[str, ...]) -> Model:
+    """The network that was given in Python, with its weights."""
+    net = copy_given()
+    if net is None:
+        raise OptionError(
+            f"{recipe.network.name} is a network that was given in Python. Give it again:"
+            " killick.train(network, data, folder, resume=True)."
+        )
+    shape = (3, recipe.data.size, recipe.data.size)
+    if not isinstance(net, Anchored | Standard):
+        net = standard(net.eval(), normalize, image_shape=shape)
+    return _with_classes(net, recipe, class_names, Path(recipe.network.name))
 
 
 def create_net(recipe: Recipe, classes: int) -> nn.Module:

@@ -46,17 +46,20 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def load_recipe(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(source: str | Path | Recipe, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe of a shipped name or a YAML file, with some settings replaced.
 
     Args:
-        source: Such as "cifar10-resnet18", or "my.yaml".
+        source: Such as "cifar10-resnet18", or "my.yaml"; or a recipe.
         overrides: By dotted name: `{"optimizer.lr": 0.05}`.
 
     Raises:
         RecipeError: With all mistakes of the file and the overrides.
     """
-    values = read_yaml(find_recipe(source))
+    if isinstance(source, Recipe):
+        values, source = dataclasses.asdict(source), "the recipe"
+    else:
+        values = read_yaml(find_recipe(source))
     for dotted, value in (overrides or {}).items():
         _replace(values, dotted, value)
     return make_recipe(values, str(source))

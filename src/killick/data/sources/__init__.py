@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from killick.data.image_set import ImageSet, Sets
-from killick.errors import OptionError
+from killick.errors import DataError, OptionError
 from killick.registry import Registry
 
 
@@ -42,6 +42,8 @@ class DataSource:
 
 DATA_SOURCES: Registry[DataSource] = Registry("data_sources", "data source", __name__)
 _ALIASES = {"pictures": "images"}
+GIVEN = "given:"  # what the name of data given in Python begins with
+_given: ContextVar[dict[str, Sets]] = ContextVar("given", default={})  # noqa: B039
 _loaded: ContextVar[dict[tuple[str, LoadOptions], Sets] | None] = ContextVar("loaded", default=None)
 
 
@@ -56,6 +58,8 @@ def load_sets(
         download: Whether to download what is missing.
         test_only: The training set is not needed, and may be left out if it takes long to read.
     """
+    if name.startswith(GIVEN):
+        return _find_given(name)
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
     if kind not in DATA_SOURCES:
@@ -72,6 +76,32 @@ def load_sets(
     if (name, whole) not in loaded and (name, options) not in loaded:
         loaded[name, options] = source.load(argument, options)
     return loaded.get((name, whole)) or loaded[name, options]
+
+
+@contextmanager
+def given_sets(name: str, sets: Sets) -> Iterator[str]:
+    """Within this block, `load_sets` knows these sets by the name that is yielded."""
+    token = _given.set({GIVEN + name: sets})
+    try:
+        yield GIVEN + name
+    finally:
+        _given.reset(token)
+
+
+def is_there(name: str) -> bool:
+    """Whether data can be loaded by this name: not if they were given in Python, elsewhere."""
+    return not name.startswith(GIVEN) or name in _given.get()
+
+
+def _find_given(name: str) -> Sets:
+    known = _given.get()
+    if name not in known:
+        found = f"other data, {min(known)}" if known else "none here"
+        raise DataError(
+            f"{name} are data that were given in Python, found {found}. Give them again:"
+            " killick.train(network, data, folder, resume=True), killick.evaluate(model, data)."
+        )
+    return known[name]
 
 
 @contextmanager
