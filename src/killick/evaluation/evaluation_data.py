@@ -4,6 +4,7 @@ import logging
 import os
 from dataclasses import replace
 
+from killick.data.data_settings import full_name
 from killick.data.given_data import Given, Normalization, as_set, name_given
 from killick.data.image_set import ImageSet, Sets, overlap
 from killick.data.sources import is_there, load_sets, load_whole
@@ -41,7 +42,7 @@ def _are_same(data: str, other: str | None) -> bool:
 
 
 def _resolve(data: str) -> tuple[str, str]:
-    kind, _, path = data.partition(WITHOUT)[0].partition(":")
+    kind, _, path = full_name(data).partition(WITHOUT)[0].partition(":")
     return kind, path and os.path.realpath(os.path.expanduser(path))
 
 
@@ -49,10 +50,10 @@ def open_given(
     data: Data | None, normalize: Normalization | None, name: str | None = None
 ) -> str | ImageSet | Sets | None:
     """Data that are given in Python as an image set, so that they are read once; names stay."""
-    if data is None or isinstance(data, str | ImageSet | Sets):
+    if data is None or isinstance(data, ImageSet | Sets):
         return data
-    if isinstance(data, os.PathLike):
-        return os.fspath(data)
+    if isinstance(data, str | os.PathLike):
+        return full_name(os.fspath(data))
     return as_set(name or name_given(data), data, normalize=normalize)
 
 

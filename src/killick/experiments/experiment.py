@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from killick.data.data_settings import full_name
 from killick.errors import DataError, OptionError, check_option
 from killick.evaluation.evaluation_settings import make_settings
 from killick.experiments.arms import Arm, parse_arms
@@ -151,7 +152,9 @@ def check_jobs(jobs: Sequence[Job]) -> None:
 def check_places(names: Sequence[str]) -> None:
     """Refuse names of data whose path does not exist."""
     for data in names:
-        kind, _, place = data.partition(":")
+        kind, _, place = full_name(data).partition(":")
         path = Path(place.partition("#")[0])
-        if kind in ("imagefolder", "imagenet", "images", "pictures", "pack") and not path.exists():
+        if kind in ("imagefolder", "imagenet", "images", "pictures", "pack", "csv") and (
+            not path.exists()
+        ):
             raise DataError(f"no data at {path} for {data}.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from killick.data.data_settings import full_name
 from killick.errors import OptionError, RecipeError, check_option, show
 from killick.protocols.base import check_protocol
 from killick.settings import SPELLINGS, read_settings, settings_of, value_from_text, yaml_or_text
@@ -62,7 +63,9 @@ def load_recipe(source: str | Path | Recipe, overrides: Mapping[str, Any] | None
         values = read_yaml(find_recipe(source))
     for dotted, value in (overrides or {}).items():
         _replace(values, dotted, value)
-    return make_recipe(values, str(source))
+    recipe = make_recipe(values, str(source))
+    data = dataclasses.replace(recipe.data, name=full_name(recipe.data.name))
+    return dataclasses.replace(recipe, data=data)
 
 
 def recipe_of(folder: Path) -> Recipe:

@@ -4,12 +4,12 @@ One module for each source; `killick list data` lists them. To add one, register
 module of this folder, or let an entry point `killick.data_sources` of another package name it.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from killick.data.data_settings import full_name
 from killick.data.image_set import ImageSet, Sets
 from killick.errors import DataError, OptionError
 from killick.registry import Registry
@@ -53,19 +53,16 @@ def load_sets(
     """The training and test sets of a name.
 
     Args:
-        name: As `killick list data` shows them.
+        name: As `killick list data` shows them, or a path; see `full_name`.
         root: Where CIFAR is; `$KILLICK_DATA` or `./data` if None.
         download: Whether to download what is missing.
         test_only: The training set is not needed, and may be left out if it takes long to read.
     """
     if name.startswith(GIVEN):
         return _find_given(name)
+    name = full_name(name)
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
-    if kind not in DATA_SOURCES:
-        for known, fits in (("pack", name.endswith(".npz")), ("imagefolder", os.path.isdir(name))):
-            if fits:
-                raise OptionError(f"{name!r} has no kind of data. Write '{known}:{name}'.")
     source = DATA_SOURCES.find(kind)
     if bool(source.argument) != bool(argument) or (colon and not source.argument):
         raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")
@@ -76,6 +73,25 @@ def load_sets(
     if (name, whole) not in loaded and (name, options) not in loaded:
         loaded[name, options] = source.load(argument, options)
     return loaded.get((name, whole)) or loaded[name, options]
+
+
+def split_options(argument: str, known: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """What comes before `#`, and the options after it, such as `split=test,streaming`.
+
+    Example:
+        >>> split_options("beans#split=test,streaming", ("split", "streaming"))
+        ('beans', {'split': 'test', 'streaming': ''})
+    """
+    place, mark, rest = argument.rpartition("#")
+    if not mark:
+        return argument, {}
+    options = dict(part.partition("=")[::2] for part in rest.split(","))
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise OptionError(
+            f"unknown option {unknown[0]!r} in {argument!r}; known are {', '.join(known)}."
+        )
+    return place, options
 
 
 @contextmanager
