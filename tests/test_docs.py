@@ -241,6 +241,14 @@ def runs_needed(words: list[str]) -> list[Path]:
     return [place for place in places if not place.exists()]
 
 
+def test_the_example_with_own_data_runs(tmp_path, monkeypatch, capsys):
+    script = str(ROOT / "examples" / "own_data.py")
+    monkeypatch.setattr(sys, "argv", [script, str(tmp_path / "run")])
+    runpy.run_path(script, run_name="__main__")
+    assert "clean DataLoader single top1" in capsys.readouterr().out
+    assert (tmp_path / "run" / "model" / "config.json").is_file()
+
+
 @pytest.mark.slow
 def test_the_regression_example_finds_uncertainty_away_from_the_data(tmp_path, monkeypatch, capsys):
     script = str(ROOT / "examples" / "regression.py")

@@ -45,7 +45,7 @@ PUBLIC = {
     *("Anchored", "anchor", "pair", "settle", "fold", "Draw", "ReferenceMasking", "Prediction"),
     *("predict", "residual_bank", "ReferencePool", "load", "save", "errors", "nets"),
     *("Standard", "standard", "corrupt", "evaluate", "fit_threshold", "metrics"),
-    *("export", "publish", "replace_references"),
+    *("export", "publish", "replace_references", "train", "compare"),
 }
 ROOMS = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
 # Every study has its own.

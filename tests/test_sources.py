@@ -311,10 +311,10 @@ def test_unknown_names_are_refused_and_the_nearest_offered(name, meant):
         load_sets(name)
 
 
-def test_a_folder_by_itself_is_told_how_to_be_written(tmp_path):
-    with pytest.raises(OptionError, match=f"'imagefolder:{tmp_path}'"):
+def test_a_path_by_itself_is_read_by_its_kind(tmp_path):
+    with pytest.raises(DataError, match="no class folders"):
         load_sets(str(tmp_path))
-    with pytest.raises(OptionError, match="'pack:some/cats.npz'"):
+    with pytest.raises(DataError, match="no pack at some/cats.npz"):
         load_sets("some/cats.npz")
 
 

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from killick.deploy.publisher import publish as publish
     from killick.evaluation.evaluator import evaluate as evaluate
     from killick.evaluation.threshold import fit_threshold as fit_threshold
+    from killick.experiments.experiment import compare as compare
     from killick.storage.loading import load as load
     from killick.storage.saving import save as save
+    from killick.training.given_training import train as train
 
 __version__ = "0.1.0"
 # Where the names above are; a test compares the two lists.
@@ -50,6 +52,7 @@ _HOMES = {
     "ReferencePool": "killick.core.references",
     "Standard": "killick.core.standard",
     "anchor": "killick.core.anchored",
+    "compare": "killick.experiments.experiment",
     "corrupt": "killick.corruptions.corruption",
     "evaluate": "killick.evaluation.evaluator",
     "export": "killick.deploy.exporter",
@@ -64,6 +67,7 @@ _HOMES = {
     "save": "killick.storage.saving",
     "settle": "killick.core.settle",
     "standard": "killick.core.standard",
+    "train": "killick.training.given_training",
 }
 __all__ = sorted([*_HOMES, "errors", "metrics", "nets"])
 

@@ -1,8 +1,5 @@
 """Batches of images: of a training run, from the device or from workers; or a whole set in order."""
 
-import gc
-import os
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +12,7 @@ from killick.data.image_set import ImageSet
 from killick.data.keyed_random import Stream, key, root, sample_keys
 from killick.data.preprocessing import PlainView
 from killick.data.transforms import Shift, gather
+from killick.data.worker_processes import begin_worker, iterate
 from killick.errors import DataError, KillickError
 
 View = Callable[[Tensor, int], Any]  # makes a sample of an image and its key
@@ -92,6 +90,9 @@ class Batches:
     def advance(self) -> None:
         """Go on to the next step, on the device."""
 
+    def close(self) -> None:
+        """End what reads ahead."""
+
 
 class Resident(Batches):
     """All images on the device as uint8 `(n, height, width, 3)`; batches are augmented there."""
@@ -142,7 +143,7 @@ class Streamed(Batches):
         repeats: int = 1,
     ) -> None:
         super().__init__(len(images), cut, seed, repeats)
-        self._begun = (0, 0)
+        self._name, self._begun = images.name, (0, 0)
         self._loader = _loader(
             images,
             view,
@@ -153,20 +154,12 @@ class Streamed(Batches):
             persistent_workers=workers > 0,
             prefetch_factor=4 if workers else None,
         )
-        shape, layout = (cut.size, 3, size, size), torch.channels_last
-        self._buffers = [
-            Batch(
-                torch.zeros(shape, dtype=torch.uint8, device=device).to(memory_format=layout),
-                torch.zeros(cut.size, dtype=torch.long, device=device),
-                torch.zeros(cut.size, dtype=torch.long, device=device),
-            )
-            for _ in range(cut.passes)
-        ]
+        self._buffers = make_buffers(cut, size, device)
 
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
         self._begun = (epoch, step)
-        self._iterator = _start_workers(self._loader)
+        self._iterator = iterate(self._loader, self._name)
 
     def _places(self) -> Iterator[list[tuple[int, int]]]:
         """The numbers and keys of the samples of each pass, from the step on that was begun."""
@@ -190,6 +183,19 @@ class Streamed(Batches):
         return self._buffers[number]
 
 
+def make_buffers(cut: Cut, size: int, device: torch.device) -> list[Batch]:
+    """Where the samples of each pass are copied to, and a captured step reads them."""
+    shape, layout = (cut.size, 3, size, size), torch.channels_last
+    return [
+        Batch(
+            torch.zeros(shape, dtype=torch.uint8, device=device).to(memory_format=layout),
+            torch.zeros(cut.size, dtype=torch.long, device=device),
+            torch.zeros(cut.size, dtype=torch.long, device=device),
+        )
+        for _ in range(cut.passes)
+    ]
+
+
 def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -> Iterator[Tensor]:
     """All images of a set in batches, in order, as `view` shows them."""
     source = images.source
@@ -206,37 +212,13 @@ def read_in_order(
     """What `collate` makes of the samples (view, label and key; or an error) of each batch."""
     places = [(number, 0) for number in range(len(images))]
     options = {"sampler": places, "batch_size": batch, "collate_fn": collate}
-    yield from _start_workers(_loader(images, view, workers, **options))
+    yield from iterate(_loader(images, view, workers, **options), images.name)
 
 
 def _loader(images: ImageSet, view: View, workers: int, **options: Any) -> DataLoader[Any]:
     # Without a generator of its own it would draw from the global one.
     options |= {"num_workers": workers, "generator": torch.Generator()}
-    return DataLoader(_Samples(images, view), worker_init_fn=_begin_worker, **options)
-
-
-def _begin_worker(worker: int) -> None:
-    """What a worker does first.
-
-    Signals to the group, such as Ctrl-C, are for the process that trains. What a worker inherited,
-    such as the session of an inference engine, belongs to threads that the copy does not have: to
-    free it would wait for them for ever, so it is never collected.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.setpgid(0, 0)
-    gc.freeze()
-    gc.enable()
-
-
-def _start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
-    """`iter(loader)`; its workers collect no garbage before `_begin_worker`."""
-    collecting = gc.isenabled()
-    gc.disable()  # in the copies as well
-    try:
-        return iter(loader)
-    finally:
-        if collecting:
-            gc.enable()
+    return DataLoader(_Samples(images, view), worker_init_fn=begin_worker, **options)
 
 
 class _Restarted:
@@ -261,7 +243,7 @@ class _Samples(Dataset[tuple[Any, int, int] | KillickError]):
     def __getitem__(self, place: tuple[int, int]) -> tuple[Any, int, int] | KillickError:
         number, sample_key = place
         try:
-            image = self._view(self._images.read(number), sample_key)
+            image = self._view(self._images.read(number, sample_key), sample_key)
         except KillickError as problem:
             return problem
         return image, int(self._images.labels[number]), sample_key

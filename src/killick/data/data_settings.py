@@ -1,5 +1,6 @@
 """What a run is trained on, as settings of its recipe; imports no torch, for the command line."""
 
+import os
 from dataclasses import dataclass
 
 from killick.settings import setting
@@ -35,6 +36,9 @@ class Data:
     limit: int | None = setting(
         None, "train on so many samples, class-balanced; none: all", least=1
     )
+    samples: int | None = setting(
+        None, "images of an epoch, for a stream that does not know its length", least=1
+    )
     validation: float = setting(
         0.1, "cut from the training set: a share below 1, or a number of images; 0: none", least=0
     )
@@ -58,3 +62,24 @@ class Data:
         "whether the set is kept on the device; auto: if it is small",
         among=("auto", "always", "never"),
     )
+
+
+def full_name(name: str) -> str:
+    """The name of data that may be given as a mere path: a folder, or a file of a known kind.
+
+    Example:
+        >>> full_name("list.csv"), full_name("shapes"), full_name("pack:a.npz")
+        ('csv:list.csv', 'shapes', 'pack:a.npz')
+    """
+    kind, colon, _ = name.partition(":")
+    if colon and os.sep not in kind:
+        return name
+    path = name.partition("#")[0]
+    for ending, source in ((".npz", "pack"), (".csv", "csv"), (".tar", "wds")):
+        if path.endswith(ending):
+            return f"{source}:{name}"
+    if not os.path.isdir(os.path.expanduser(path)):
+        return name
+    from killick.data.sources import DATA_SOURCES  # imports torch
+
+    return name if name in DATA_SOURCES else f"imagefolder:{name}"

@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from killick.errors import DataError, FileError
@@ -58,7 +58,7 @@ def explained(name: str) -> Iterator[None]:
         raise DataError(f"cannot read {printable(name)}: {reason}.{WAY_OUT}") from error
 
 
-def to_pixels(image: ImageFile.ImageFile, *, upright: bool = True) -> Tensor:
+def to_pixels(image: Image.Image, *, upright: bool = True) -> Tensor:
     """The pixels of an open image, uint8 `(3, height, width)`, turned `upright` by its EXIF."""
     image.load()
     if upright:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,8 +17,9 @@ _LOOKED_AT = 16
 class Reader(Protocol):
     """Images that are read one by one; sent to worker processes as it is.
 
-    A reader of files also has `path(number)`, the file of an image; one of encoded images in memory
-    `encoded(number)`, the bytes of an image.
+    A reader of files also has `path(number)`, the file of an image; one of encoded images
+    `encoded(number)`, the bytes of an image; one whose images are augmented `sample(number, key)`,
+    which draws all that is random from the key.
     """
 
     def __len__(self) -> int: ...
@@ -35,6 +36,8 @@ class ImageSet:
     labels: Tensor  # class numbers (n,), one for each of `rows`
     class_names: tuple[str, ...]
     rows: Tensor  # which images of `source` belong to the set, in order
+    side: int | None = None  # of square images that were preprocessed before they were given
+    access: str = "indexed"  # or "stream": the images came in an order of their own
 
     @classmethod
     def of(
@@ -75,9 +78,16 @@ class ImageSet:
         """Whether all images are one tensor."""
         return isinstance(self.source, Tensor)
 
-    def read(self, number: int) -> Tensor:
-        """One image, uint8 `(3, height, width)`."""
-        return self.source[int(self.rows[number])]
+    @property
+    def augmented(self) -> bool:
+        """Whether an image may be another one each time it is read for training."""
+        return hasattr(self.source, "sample")
+
+    def read(self, number: int, key: int = 0) -> Tensor:
+        """One image, uint8 `(3, height, width)`; `key` decides what its data set draws, if it does."""
+        row = int(self.rows[number])
+        sample: Callable[[int, int], Tensor] | None = getattr(self.source, "sample", None)
+        return self.source[row] if sample is None else sample(row, key)
 
     def paths(self) -> list[str] | None:
         """The file of each image; None where they are not in files of their own."""
@@ -145,6 +155,7 @@ class Sets:
     train: ImageSet | None
     test: ImageSet | None
     whole: ImageSet | None = None  # both, if they were cut from a set without a split of its own
+    validation: ImageSet | None = None  # else it is cut from the training set
 
     def __post_init__(self) -> None:
         if self.train and self.test and self.train.class_names != self.test.class_names:

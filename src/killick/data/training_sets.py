@@ -13,6 +13,7 @@ from killick.data.image_set import ImageSet
 from killick.data.sources import load_sets
 from killick.data.sources.imagefolder import FileReader
 from killick.data.splits import flip_labels, limit_images, stratified
+from killick.data.streams import StreamSet
 from killick.errors import DataError, OptionError, RecipeError
 from killick.settings import read_settings
 
@@ -47,14 +48,25 @@ def cut_sets(settings: Data, seed: int) -> Parts:
     train, validation = sets.train, None
     if train is None:
         raise DataError(
-            f"{settings.name} has no training set, only a test set. Name the data without a split."
+            f"{settings.name} has no training set, only a test set. Name data with one: a folder"
+            " 'train' beside it, or a name without a split."
         )
     if train.classes < 2:
         raise DataError(
             f"{settings.name} has only one class, {train.class_names[0]!r}, and training needs 2. A"
             " folder needs one folder for each class."
         )
-    if settings.validation:
+    if isinstance(train, StreamSet):
+        unused = [name for name in ("limit", "label_noise") if getattr(settings, name)]
+        if unused or settings.repeats > 1:
+            raise OptionError(
+                f"data.{(unused or ['repeats'])[0]} is not possible with {train.name}, a stream."
+                " Give a map-style data set."
+            )
+        return Parts(train, sets.validation, sets.test)
+    if sets.validation is not None:
+        validation = sets.validation
+    elif settings.validation:
         wanted = settings.validation
         count = round(wanted * len(train)) if wanted < 1 else int(wanted)
         if count >= len(train):
@@ -79,6 +91,8 @@ def cut_sets(settings: Data, seed: int) -> Parts:
 
 def fingerprint(images: ImageSet) -> str:
     """To recognize a training set: the number of images, and a hash of labels and file names."""
+    if isinstance(images, StreamSet):
+        return f"a stream of {images.classes} classes"
     digest = hashlib.sha256(images.labels.numpy().tobytes())
     digest.update("\n".join(images.class_names).encode())
     if isinstance(images.source, FileReader):

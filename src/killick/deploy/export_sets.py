@@ -8,9 +8,10 @@ from torch import Tensor
 
 from killick.core.image_model import ImageModel
 from killick.data.batches import read_all
+from killick.data.given_data import as_set
 from killick.data.image_set import ImageSet, Sets, overlap
 from killick.data.preprocessing import view_for
-from killick.data.sources import as_set, load_sets
+from killick.data.sources import load_sets
 from killick.data.splits import limit_images
 from killick.data.training_sets import cut_sets, read_data_settings
 from killick.errors import DataError, KillickError, OptionError

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Alignment:
         places = {kind: place for place, kind in enumerate(self.kept)}
         numbers = torch.tensor([places.get(kind, -1) for kind in images.class_names])
         part = images.part((numbers[images.labels] >= 0).nonzero()[:, 0])
-        return ImageSet(part.name, part.source, numbers[part.labels], self.kept, part.rows)
+        return replace(part, labels=numbers[part.labels], class_names=self.kept)
 
     def apply(self, logits: Tensor) -> Tensor:
         """Logits `(..., classes)` of the model to those of the set's classes."""

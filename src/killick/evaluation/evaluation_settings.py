@@ -6,8 +6,8 @@ from typing import Any
 
 from killick.corruptions.corruption import CORRUPTIONS, Corruption, Photographs, describe
 from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES
+from killick.data.given_data import as_sets
 from killick.data.image_set import ImageSet
-from killick.data.sources import as_sets
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
@@ -89,7 +89,7 @@ def make_settings(options: Mapping[str, Any]) -> EvaluationSettings:
     if isinstance(own, Mapping):
         found["own_corruptions"] = {name: describe(name, each) for name, each in own.items()}
     for name in ("ood", "shift"):
-        found[name] = as_sets(found.get(name), name)
+        found[name] = as_sets(found.get(name), name, options.get("normalize"))
     for name in ("suites", "corruptions", "severities", "synthetic"):
         if (value := found.get(name)) is not None:
             found[name] = (value,) if isinstance(value, str | int) else tuple(value)

@@ -11,9 +11,11 @@ from killick.core.image_model import either_spelling, image_model_in
 from killick.core.inference import CANDIDATES
 from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
-from killick.data.image_set import ImageSet
-from killick.data.sources import Given, read_once
+from killick.data.given_data import Given
+from killick.data.image_set import ImageSet, Sets
+from killick.data.sources import read_once
 from killick.data.synthetic_ood import SYNTHETIC
+from killick.data.worker_processes import dead_workers_explained
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import (
@@ -29,6 +31,7 @@ from killick.evaluation.evaluation_data import (
     load_train,
     load_validation,
     number_classes,
+    open_given,
 )
 from killick.evaluation.evaluation_settings import EvaluationSettings, make_settings
 from killick.evaluation.evaluation_suites import DEFAULT_SUITES
@@ -106,11 +109,13 @@ def evaluate(
             folder written by `killick.save` or a run folder; a file or folder of `killick export`; or
             a network by name, with `checkpoint` or `pretrained`: `timm:NAME`,
             `torchvision:NAME`, `hf-hub:OWNER/NAME`, `hf:OWNER/NAME`; see `killick.nets`.
-        data: A name, as for `--data`, whose test set is used; or `(images, labels)`, uint8
-            `(n, 3, height, width)` and class numbers. By default what the model was trained on.
+        data: A name or folder, as for `--data`, whose test set is used; a `Dataset` of PyTorch or
+            Hugging Face, or a `DataLoader`, that yields `(image, label)`; or tensors
+            `(images, labels)`. Images are uint8, floats in 0 to 1, floats normalized by
+            `normalize`, or PIL. By default what the model was trained on.
         suites: See above.
-        ood: OOD sets beside the synthetic ones: by name, or uint8 images.
-        shift: Sets with classes of the model: by name, or images and labels.
+        ood: OOD sets beside the synthetic ones, by name: data as above, with or without labels.
+        shift: Sets with classes of the model, by name: data as above.
         corruption_files: A folder like CIFAR-10-C or ImageNet-C, instead of making them.
         cbar_files: Likewise, for "cbar".
         corruptions: Only these, by name; or your own, `{"mine": function}`, called as
@@ -135,7 +140,8 @@ def evaluate(
         name: Of the model, in rows.
         checkpoint: Weights, for a network by name.
         pretrained: Its library's weights; a name with a tag, `timm:resnet50.a1_in1k`, has them.
-        normalize: `(mean, std)`, for a network that does not normalize itself.
+        normalize: `(mean, std)`, for a network that does not normalize itself, and of images that
+            are normalized already.
         size: Of the images, for a network that does not know it.
         resize: The shorter side is resized to this before the center crop.
         interpolation: "nearest", "bilinear" or "bicubic".
@@ -155,10 +161,17 @@ def evaluate(
         show: Shows progress, instead of a terminal.
 
     Returns:
-        The rows of this evaluation: dictionaries with the columns of `rows.csv`.
+        The rows of this evaluation: dictionaries with the columns of `rows.csv`, which
+        `pandas.DataFrame(rows)` takes. The column `access` is "stream" for images of a loader or
+        iterable, whose order is their own: reports pair no differences over them.
     """
     settings = make_settings(locals())
     check_option("inference", inference, ["marginal", "transductive"])
+    own = not isinstance(data, str | None)
+    opened = open_given(data, normalize)
+    held_out = open_given(validation, normalize, "validation")
+    if own and isinstance(model, str | os.PathLike) and not is_network_name(model):
+        normalize = None  # of the data alone: a saved model has its own
     with joined(place_of(model, device)) as processes, read_once():
         classifier = open_classifier(
             model,
@@ -171,13 +184,12 @@ def evaluate(
             size=size,
             resize=resize,
             interpolation=interpolation,
-            like=None if data is None else partial(load_test, data, root),
+            like=None if opened is None else partial(load_test, opened, root),
         )
         if classifier.exported is not None and precision != "float32":
             raise OptionError(f"{classifier.name} has its own precision, found {precision}.")
-        test = load_test_for(classifier, data, root)
-        if isinstance(data, tuple):
-            test = number_classes(test, classifier)
+        test = load_test_for(classifier, opened, root)
+        test = number_classes(test, opened, classifier)
         if set(test.class_names) <= set(classifier.class_ids or ()):
             classifier.class_names = classifier.class_ids
         if classifier.class_names is None and test.classes == classifier.classes:
@@ -189,10 +201,10 @@ def evaluate(
             classifier.references = min(references or USUAL_REFERENCES, stored)
             if inference == "transductive":
                 _use_transduction(
-                    classifier, model, references, partial(load_train, data), root, seed
+                    classifier, model, references, partial(load_train, opened), root, seed
                 )
             elif "ood" in settings.suites:
-                train = load_train(data, classifier, root)
+                train = load_train(opened, classifier, root)
                 classifier.store_residuals(anchored, train, seed)
             if USUAL_REFERENCES < (references or 0) > stored:
                 notes.append(f"evaluated with the {stored} stored references, not {references}")
@@ -200,7 +212,8 @@ def evaluate(
             raise OptionError(
                 f"--inference transductive requires an anchored model; {classifier.name} is not one."
             )
-        held = load_validation(validation, classifier, test, root)
+        assert not isinstance(held_out, Sets)
+        held = load_validation(held_out, classifier, test, root)
         if held is not None and validation is None and classifier.provenance.get("validation_seen"):
             notes.append(
                 "temperature and threshold are fitted on images that the network may have been"
@@ -232,7 +245,8 @@ def evaluate(
         runner = ModelRunner(classifier, processes, settings)
         try:
             display = choose_display(show, (quiet and show is None) or not processes.first)
-            _run(runner, recorder, sets, fitting, settings, notes, display)
+            with dead_workers_explained(test.name):
+                _run(runner, recorder, sets, fitting, settings, notes, display)
         except BaseException:
             recorder.write()  # what there is so far
             raise

@@ -58,8 +58,8 @@ def wrap_network(
     make_normalizer(normalize)  # refuses what is not one
     known = preprocessing_of(net)
     if known is None:
-        if size is None and like is not None and isinstance(like.source, Tensor):
-            size = like.source.shape[-1]
+        if size is None and like is not None:
+            size = like.source.shape[-1] if isinstance(like.source, Tensor) else like.side
         if normalize is None or size is None:
             raise OptionError(
                 f"{type(net).__name__} needs normalize=(mean, std) and size= (--mean, --std, --size)."

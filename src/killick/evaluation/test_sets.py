@@ -47,6 +47,7 @@ class TestSet:
     class_map: str = ""
     table: str = ""
     view: str = ""
+    access: str = ""
     images: str = ""
 
     @property
@@ -93,8 +94,14 @@ class TestSetPlanner:
             notes.append("one reference or none: the suite references is left out")
         clean, alignment = self._align(test.name, self._limited(test))
         open_clean = cache(partial(self._open, clean, keep=True))  # for all sets made from them
-        view, images = classifier.view.described, digest(clean)
-        same = partial(TestSet, open=open_clean, count=len(clean), view=view, images=images)
+        same = partial(
+            TestSet,
+            open=open_clean,
+            count=len(clean),
+            view=self._choose_view(clean).described,
+            access=clean.access,
+            images=digest(clean),
+        )
         sets = [same("clean", test.name, alignment=alignment)]
         table = choose_table((classifier.view.size,) * 2, settings.table)
         for suite, files in (
@@ -144,8 +151,13 @@ class TestSetPlanner:
     def _open(
         self, images: ImageSet, view: PlainView | None = None, *, keep: bool = False
     ) -> ImageBlocks:
-        view, workers = view or self._classifier.view, self._settings.workers
+        view, workers = view or self._choose_view(images), self._settings.workers
         return ImageBlocks(images, view, self._processes, workers, keep=keep)
+
+    def _choose_view(self, images: ImageSet) -> PlainView:
+        """The model's view; images that are given in its size are not resized and cropped again."""
+        view = self._classifier.view
+        return self._cropped if images.side == view.size else view
 
     def _align(
         self, name: str, images: ImageSet, class_map: ClassMap | None = None
@@ -191,6 +203,7 @@ class TestSetPlanner:
                 source="files",
                 table=files.path.name,
                 view=self._cropped.described,
+                access=part.access,
                 images=files.digest(corruption),
             )
 
@@ -213,7 +226,8 @@ class TestSetPlanner:
             alignment,
             source="files" if isinstance(given, str) else "given",
             class_map="" if alignment is None else alignment.map_digest,
-            view=self._classifier.view.described,
+            view=self._choose_view(images).described,
+            access=images.access,
             images=digest(images),
         )
 

@@ -14,7 +14,8 @@ class Execution:
 
     Attributes:
         jobs: How many run at once on this machine; by default one for each core, or for each GPU.
-        engine: "local", or "ray": on a Ray cluster, over a folder that all its machines share.
+        engine: "local"; "ray": on a Ray cluster, over a folder that all its machines share; or
+            "here": one after another in this process.
         cpus: With Ray: cores for each job; by default 1.
         gpus: With Ray: GPUs for each job, also a share of one; by default 1 where there are some.
         address: With Ray: of the cluster; by default the one that is found, else this machine.
@@ -37,9 +38,9 @@ class Execution:
 
     def check(self, output: Path) -> None:
         """Refuse what cannot work before anything is written."""
-        check_option("the engine", self.engine, ("local", "ray"))
+        check_option("the engine", self.engine, ("local", "ray", "here"))
         for name in ("cpus", "gpus", "address"):
-            if self.engine == "local" and getattr(self, name) is not None:
+            if self.engine != "ray" and getattr(self, name) is not None:
                 raise OptionError(f"--{name} requires --engine ray. Without it, use --jobs.")
         if self.jobs is not None and self.jobs < 1:
             raise OptionError(f"--jobs must be at least 1, found {self.jobs}.")

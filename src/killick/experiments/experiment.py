@@ -1,12 +1,14 @@
 """A comparison, from arms and seeds to a report. Read `compare` top to bottom."""
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from killick.errors import DataError, check_option
+from killick.data.data_settings import full_name
+from killick.errors import DataError, OptionError, check_option
 from killick.evaluation.evaluation_settings import make_settings
 from killick.experiments.arms import RECIPE, Arm, parse_arms
 from killick.experiments.execution import Execution
@@ -14,6 +16,11 @@ from killick.experiments.jobs import Job, check_settings_used, make_jobs
 from killick.experiments.scheduler import Failure, run_jobs
 from killick.results.run_folder import read_run
 from killick.training.recipe_files import refuse_unused
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from killick.data.given_data import Given, Normalization
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,13 @@ class ComparisonResult:
 
 
 def compare(
-    recipe: str | Path = RECIPE,
+    network: "nn.Module | str | os.PathLike[str]" = RECIPE,
+    data: "Given | Mapping[str, Given] | None" = None,
     *,
+    recipe: "str | os.PathLike[str] | None" = None,
     settings: Mapping[str, Any] | None = None,
+    normalize: "Normalization | None" = None,
+    class_names: Sequence[str] | None = None,
     arms: Sequence[str | Arm] = (),
     seeds: Sequence[int] = (0, 1),
     output: str | Path = "comparison",
@@ -50,9 +61,15 @@ def compare(
     Each arm with a seed is a job, with a run folder of its own in `output`. A finished job is never
     run again, an interrupted one is resumed, and one that fails is reported while others go on.
 
+    Jobs with a network or data that are given in Python run in this process, one after another.
+
     Args:
-        recipe: Shared by all arms, by name or file.
+        network: A recipe shared by all arms, by name or file; or a network, which all start from.
+        data: As for `killick.train`; by default the recipe's.
+        recipe: For a network, another recipe than "finetune".
         settings: Shared by all arms too, by dotted name.
+        normalize: As for `killick.train`.
+        class_names: By default the data's own, or numbers.
         arms: Arms or their texts, see `parse_arm`; by default all built-in ones.
         seeds: Of each arm.
         output: A folder.
@@ -62,12 +79,18 @@ def compare(
         execution: Where and how jobs run, as `jobs=4`: the fields of
             `killick.experiments.execution.Execution`.
     """
-    output, how = Path(output), Execution(**execution)
-    how.check(output)
-    planned = plan_comparison(
-        recipe, settings or {}, arms, seeds, output, evaluation or {}, baseline
-    )
-    outcome = run_jobs(planned, output, how)
+    from killick.training.given_training import given  # imports torch
+
+    with given(network, data, recipe, settings, normalize, class_names) as found:
+        if found.in_python:
+            execution = _run_here(execution)
+        output, how = Path(output), Execution(**execution)
+        how.check(output)
+        assert isinstance(found.recipe, str | Path)
+        planned = plan_comparison(
+            found.recipe, found.settings, arms, seeds, output, evaluation or {}, baseline
+        )
+        outcome = run_jobs(planned, output, how)
     report = None
     if outcome.finished:
         from killick.report.writer import write_report  # imports matplotlib
@@ -81,6 +104,17 @@ def compare(
             failed=outcome.missing,
         )
     return ComparisonResult(report, planned, outcome.failed, outcome.interrupted)
+
+
+def _run_here(execution: dict[str, Any]) -> dict[str, Any]:
+    """How jobs run whose network or data no other process can have."""
+    for name in ("engine", "jobs", "part"):
+        if execution.get(name) not in (None, 1, "here"):
+            raise OptionError(
+                f"{name}={execution[name]!r} needs data and networks by name: those given in Python"
+                " are in this process alone."
+            )
+    return {**execution, "engine": "here"}
 
 
 def plan_comparison(
@@ -117,7 +151,9 @@ def check_jobs(jobs: Sequence[Job]) -> None:
 def check_places(names: Sequence[str]) -> None:
     """Refuse names of data whose path does not exist."""
     for data in names:
-        kind, _, place = data.partition(":")
+        kind, _, place = full_name(data).partition(":")
         path = Path(place.partition("#")[0])
-        if kind in ("imagefolder", "imagenet", "images", "pictures", "pack") and not path.exists():
+        if kind in ("imagefolder", "imagenet", "images", "pictures", "pack", "csv") and (
+            not path.exists()
+        ):
             raise DataError(f"no data at {path} for {data}.")

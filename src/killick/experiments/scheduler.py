@@ -14,12 +14,15 @@ from killick.errors import OptionError
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS, rename_job
 from killick.experiments.jobs import Job, JobResult
+from killick.experiments.jobs_here import JobsHere
 from killick.experiments.local_jobs import LOG, LocalJobs
 from killick.experiments.ray_jobs import RayJobs
 from killick.results.rows import read_rows
 from killick.runtime.devices import count_cores, count_free_cores
 from killick.runtime.progress import TerminalDisplay
 from killick.runtime.signals import Interrupts
+
+Engine = LocalJobs | RayJobs | JobsHere
 
 
 class Failure(NamedTuple):
@@ -117,10 +120,10 @@ def _remove_traces(folder: Path) -> None:
             (folder / LOG).unlink()
 
 
-def _make_engine(
-    todo: Sequence[Job], planned: int, execution: Execution
-) -> tuple[LocalJobs | RayJobs, str]:
+def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> tuple[Engine, str]:
     """What runs the jobs, and how many at once in words."""
+    if execution.engine == "here":
+        return JobsHere(todo, execution), ""
     if execution.engine == "ray":
         return RayJobs(todo, execution), ""
     devices, usual = [execution.device], count_cores()
@@ -142,7 +145,7 @@ def _make_engine(
 
 
 def _follow(
-    engine: LocalJobs | RayJobs,
+    engine: Engine,
     todo: Sequence[Job],
     display: JobsDisplay,
     results: dict[Path, JobResult],

@@ -22,6 +22,8 @@ from killick.nets.architecture import IMAGENET_MEAN as IMAGENET_MEAN
 from killick.nets.architecture import IMAGENET_STD as IMAGENET_STD
 from killick.nets.architecture import NETWORKS as NETWORKS
 from killick.nets.architecture import Architecture as Architecture
+from killick.nets.architecture import copy_given as copy_given
+from killick.nets.architecture import given_net as given_net
 from killick.nets.architecture import network as network
 from killick.nets.architecture import remembered as remembered
 from killick.nets.custom import HOW_TO_LIST, LIBRARIES, find_own, own_libraries

@@ -1,6 +1,9 @@
 """The registry of networks, and how a network remembers by which name it was made."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,3 +40,22 @@ def remembered(net: nn.Module) -> Architecture | None:
     """How `net` was made, if it was made by `create`."""
     found = getattr(net, "killick_architecture", None)
     return found if isinstance(found, Architecture) else None
+
+
+_given: ContextVar[nn.Module | None] = ContextVar("given network", default=None)
+
+
+@contextmanager
+def given_net(net: nn.Module | None) -> Iterator[None]:
+    """Within this block, `copy_given` copies this network, which was not made by name."""
+    token = _given.set(net)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def copy_given() -> nn.Module | None:
+    """A copy of the network that was given in Python, weights included, if there is one."""
+    net = _given.get()
+    return None if net is None else copy.deepcopy(net)

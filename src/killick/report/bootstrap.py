@@ -75,8 +75,10 @@ def resample(
 ) -> dict[Condition, Resampled]:
     """All numbers about one model, from one evaluation, in resampled test sets.
 
-    `errors` are the smooth calibration errors of the test sets, for their bandwidths.
+    `errors` are the smooth calibration errors of the test sets, for their bandwidths. Images of a
+    stream are left out: they cannot be paired with those of another evaluation.
     """
+    predictions = [each for each in predictions if each.about.get("access") != "stream"]
     found: dict[Condition, Resampled] = {}
     groups: dict[tuple[str, int], list[Predictions]] = defaultdict(list)
     for each in predictions:

@@ -33,6 +33,8 @@ SHOWN = (
     *("suite", "set", "source", "frost", "class_map", "table", "corruption", "mean_of"),
     *("severity", "view", "limit", "evaluation_seed"),
 )
+# How its images were read: "indexed", by number, or "stream", in an order of their own.
+ACCESS = ("access",)
 # Inference protocol, number of references, which one, temperature scaling, the set that temperature
 # or threshold was fitted on, OOD score.
 INFERENCE = ("inference", "k", "reference", "scaling", "fitted_on", "score", "precision")
@@ -40,7 +42,7 @@ INFERENCE = ("inference", "k", "reference", "scaling", "fitted_on", "score", "pr
 NUMBER = ("count", "metric", "estimator", "value", "std", "members", "low", "high")
 # Digests of the weights and of the images: a row holds as long as they are the same.
 DIGESTS = ("weights", "images")
-COLUMNS = (*MODEL, *SHOWN, *INFERENCE, *NUMBER, *DIGESTS)
+COLUMNS = (*MODEL, *SHOWN, *ACCESS, *INFERENCE, *NUMBER, *DIGESTS)
 _IDENTITY = (*MODEL[:3], *SHOWN, *INFERENCE, "metric", "estimator")
 _NUMBERS = (
     *("alpha", "epochs", "seed", "severity", "limit", "evaluation_seed", "k", "reference"),

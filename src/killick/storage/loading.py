@@ -23,7 +23,7 @@ from killick.core.image_model import Threshold
 from killick.core.inspection import relative_error
 from killick.core.standard import Standard, standard
 from killick.errors import FileError, OptionError, StorageError, one_line, show
-from killick.nets import Architecture, create
+from killick.nets import Architecture, copy_given, create
 from killick.nets.size_limit import limited_to
 from killick.runtime.hub import fetch, read_hub_name
 from killick.runtime.plain_files import read_plain, read_text
@@ -236,6 +236,8 @@ def _make_net(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The network, with fresh weights; one that is not that of the weights is refused before."""
     architecture = config.get("architecture")
     if architecture is None:
+        if (given := copy_given()) is not None:
+            return given
         raise StorageError(
             "its network was not made by name. Pass it: killick.load(folder, net=net). For commands,"
             " export it in Python: killick.export(model, FOLDER)"

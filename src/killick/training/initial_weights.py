@@ -12,8 +12,10 @@ from torch import nn
 
 from killick.core.anchored import Anchored, anchor
 from killick.core.standard import Standard, standard
+from killick.data.sources import GIVEN
 from killick.errors import OptionError, RecipeError, StorageError
 from killick.nets import (
+    copy_given,
     create,
     load_pretrained,
     names_weights,
@@ -63,6 +65,8 @@ def make_model(
         source: Model | None = None
         if start is not None:
             source = _load_start(recipe, normalize, class_names, start)
+        elif recipe.network.name.startswith(GIVEN):
+            source, weights = _take_given(recipe, normalize, class_names), "weights as given"
         elif not fresh and (name := pretrained_name(recipe.network)) is not None:
             source, weights = _load_pretrained(recipe, class_names, name)
         plain = source
@@ -74,6 +78,20 @@ def make_model(
     name = type(plain.net).__name__ if made is None else made.name
     count = sum(weight.numel() for weight in model.parameters())
     return model, source, f"{name}, {weights}, {count:,} parameters"
+
+
+def _take_given(recipe: Recipe, normalize: Normalization, class_names: tuple[str, ...]) -> Model:
+    """The network that was given in Python, with its weights."""
+    net = copy_given()
+    if net is None:
+        raise OptionError(
+            f"{recipe.network.name} is a network that was given in Python. Give it again:"
+            " killick.train(network, data, folder, resume=True)."
+        )
+    shape = (3, recipe.data.size, recipe.data.size)
+    if not isinstance(net, Anchored | Standard):
+        net = standard(net.eval(), normalize, image_shape=shape)
+    return _with_classes(net, recipe, class_names, Path(recipe.network.name))
 
 
 def create_net(recipe: Recipe, classes: int) -> nn.Module:

@@ -25,6 +25,8 @@ from torch import Tensor
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
 from killick.data.preprocessing import PlainView
+from killick.data.sources import GIVEN
+from killick.data.worker_processes import dead_workers_explained
 from killick.errors import CheckpointError, DivergedError, KillickError, OptionError, one_line
 from killick.nets import weights_of
 from killick.nets.size_limit import limited_to
@@ -159,7 +161,9 @@ def train(
         with show(title, run.steps, run.done, "step") as display:
             for line in filter(None, lines):
                 display.message(line)
-            if not _train(run, folder, display):
+            with dead_workers_explained(recipe.data.name), closing(run.data.batches):
+                finished = _train(run, folder, display)
+            if not finished:
                 return Outcome(folder, False, None, [])
             if processes.first:  # testing may fail too
                 _save_if_possible(run, folder, display)
@@ -246,6 +250,8 @@ def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
                 # Several processes have read their statistics then: they are in no checkpoint.
                 due = time.monotonic() - saved >= 60 * recipe.checkpoint_minutes
                 due &= processes.count == 1 or logged == run.done
+                if not run.data.resumes_anywhere:
+                    due = epoch_ends
                 if due and run.done < run.steps and processes.first:
                     _save_if_possible(run, folder, display)
                     saved = time.monotonic()
@@ -337,11 +343,16 @@ def _any_process(interrupted: bool, processes: Processes) -> bool:
 def _stop(run: TrainingRun, folder: Path, display: Display) -> None:
     _check_finite(run)
     run.gather_statistics()
-    if run.processes.first:
+    at_end = run.done % run.steps_per_epoch == 0
+    saves = run.data.resumes_anywhere or at_end
+    if run.processes.first and saves:
         save_checkpoint(folder, run.state())
+    how = f"killick train --resume {shlex.quote(str(folder))}"
+    if GIVEN in run.recipe.data.name or GIVEN in run.recipe.network.name:
+        how = "killick.train(network, data, folder, resume=True)"
+    saved = "saved" if saves else "its last whole epoch is saved"
     display.message(
-        f"interrupted after step {run.done} of {run.steps}; saved. Resume with:"
-        f" killick train --resume {shlex.quote(str(folder))}"
+        f"interrupted after step {run.done} of {run.steps}; {saved}. Resume with: {how}"
     )
 
 

@@ -101,6 +101,7 @@ def _make_rows(
         "set": data.name,
         "view": PlainView.of(data).described,
         "evaluation_seed": 0,
+        "access": "" if run.data.test is None else run.data.test.access,
         "inference": "single",
         "k": 1 if run.protocol.anchored else "",
         "precision": "float32",

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from killick.data.data_settings import full_name
 from killick.errors import FileError, OptionError, RecipeError, check_option, show
 from killick.protocols.base import check_protocol, components_of, uses
 from killick.runtime.plain_files import read_plain
@@ -52,20 +53,25 @@ def shipped() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def load_recipe(source: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+def load_recipe(source: str | Path | Recipe, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe of a shipped name or a YAML file, with some settings replaced.
 
     Args:
-        source: Such as "cifar10-resnet18", or "my.yaml".
+        source: Such as "cifar10-resnet18", or "my.yaml"; or a recipe.
         overrides: By dotted name: `{"optimizer.lr": 0.05}`.
 
     Raises:
         RecipeError: With all mistakes of the file and the overrides.
     """
-    values = read_yaml(find_recipe(source))
+    if isinstance(source, Recipe):
+        values, source = dataclasses.asdict(source), "the recipe"
+    else:
+        values = read_yaml(find_recipe(source))
     for dotted, value in (overrides or {}).items():
         _replace(values, dotted, value)
-    return make_recipe(values, str(source))
+    recipe = make_recipe(values, str(source))
+    data = dataclasses.replace(recipe.data, name=full_name(recipe.data.name))
+    return dataclasses.replace(recipe, data=data)
 
 
 def recipe_of(folder: Path) -> Recipe:

@@ -13,6 +13,7 @@ from killick.data.fractals import make_mixing_images
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView, TrainView
 from killick.data.sources.imagefolder import FileReader, list_images
+from killick.data.streams import StreamBatches, StreamSet
 from killick.data.training_sets import Parts, cut_sets, fingerprint
 from killick.data.transforms import Shift
 from killick.errors import DataError, OptionError
@@ -41,6 +42,7 @@ class TrainingData:
     class_names: tuple[str, ...]
     description: str
     fingerprint: str  # of the training set, to recognize it
+    resumes_anywhere: bool = True  # a stream resumes at the end of an epoch alone
 
 
 def sets_of(recipe: Recipe) -> Parts:
@@ -64,24 +66,38 @@ def load_training_data(
         processes.wait()
     device, train = processes.device, parts.train
     workers = usual_workers() if settings.workers is None else settings.workers
-    cut = _cut(recipe, len(train), processes)
+    stream = train if isinstance(train, StreamSet) else None
+    samples = len(train) if stream is None else _stream_length(stream, recipe, processes)
+    cut = _cut(recipe, samples, processes)
     view = PlainView.of(settings)
-    by_batch = augment.crop != "resized" and augment.policy == "none" and transform is None
+    by_batch = augment.crop != "resized" and augment.policy == "none"
+    by_batch = by_batch and transform is None and not train.augmented
     if settings.resident == "always" and not by_batch:
         raise OptionError(
-            "data.resident: always is not possible with crop: resized, an augmentation policy or a"
-            " transform, which work on single images. Use auto."
+            "data.resident: always is not possible with crop: resized, an augmentation policy or"
+            " transforms, which work on single images. Use auto."
         )
     shift = Shift(
         augment.padding if augment.crop == "pad" else 0, augment.flip, augment.flip_vertically
     )
     keeps_set = _fits(recipe, train)
     pixels = None
-    if keeps_set and by_batch:
+    if keeps_set and by_batch and stream is None:
         square = PlainView.of(replace(settings, resize=None))  # all of it, or the middle
         pixels = read_pixels(train, square, workers).to(device)
     batches: Batches
-    if pixels is not None:
+    if stream is not None:
+        as_it_is = by_batch and shift == Shift(0, False, False) and train.side == settings.size
+        batches = StreamBatches(
+            stream,
+            None if as_it_is else _train_view(recipe, transform),
+            settings.size,
+            samples,
+            cut,
+            seed=recipe.seed,
+            device=device,
+        )
+    elif pixels is not None:
         labels = train.labels.to(device)
         batches = Resident(pixels, labels, shift, cut, seed=recipe.seed, repeats=settings.repeats)
     else:
@@ -126,9 +142,26 @@ def load_training_data(
         held_out(parts.test),
         normalize=_normalization(recipe, pixels),
         class_names=train.class_names,
-        description=_describe(parts, resident=pixels is not None),
+        description=_describe(parts, samples, resident=pixels is not None),
         fingerprint=fingerprint(train),
+        resumes_anywhere=stream is None,
     )
+
+
+def _stream_length(images: StreamSet, recipe: Recipe, processes: Processes) -> int:
+    """Images of an epoch."""
+    assert images.stream is not None
+    if processes.count > 1:
+        raise OptionError(
+            f"{images.name} is a stream, which one process trains on, found {processes.count}. Give"
+            " a map-style data set."
+        )
+    length = recipe.data.samples or images.stream.length
+    if length is None:
+        raise DataError(
+            f"{images.name} has no length. Say how many images an epoch has: data.samples 10000."
+        )
+    return length
 
 
 def _cut(recipe: Recipe, samples: int, processes: Processes) -> Cut:
@@ -201,12 +234,14 @@ def _normalization(recipe: Recipe, pixels: Tensor | None) -> Normalization:
     return tuple(round(v, 4) for v in mean.tolist()), tuple(round(v, 4) for v in std.tolist())
 
 
-def _describe(parts: Parts, resident: bool) -> str:
+def _describe(parts: Parts, samples: int, resident: bool) -> str:
     train = parts.train
+    how = "kept on the device" if resident else "streamed"
+    if isinstance(train, StreamSet):
+        how = f"a stream: resumes at epochs, references from its first {len(train)} images"
     validation, test = (len(part or ()) for part in (parts.validation, parts.test))
     noise = "" if parts.flipped is None else f" ({int(parts.flipped.sum())} labels flipped)"
     return (
-        f"{train.name}: {len(train):,} training images of {train.classes} classes{noise},"
-        f" {validation:,} for validation, {test:,} for test,"
-        f" {'kept on the device' if resident else 'streamed'}"
+        f"{train.name}: {samples:,} training images of {train.classes} classes{noise},"
+        f" {validation:,} for validation, {test:,} for test, {how}"
     )

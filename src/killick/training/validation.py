@@ -38,7 +38,7 @@ class ValidationSet:
         workers: int = 0,
     ) -> None:
         own = torch.arange(processes.rank, len(images), processes.count)
-        self.name, self.count = images.name, len(images)
+        self.name, self.count, self.access = images.name, len(images), images.access
         self._images, self._labels = images.part(own), images.labels[own]
         self._view, self._device, self._workers = view, processes.device, workers
         self._kept = [part.to(self._device) for part in self._read()] if resident else None

@@ -4,18 +4,14 @@ One module for each source; `killick list data` lists them. To add one, register
 module of this folder, or let an entry point `killick.data_sources` of another package name it.
 """
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-from torch import Tensor
-
+from killick.data.data_settings import full_name
 from killick.data.image_set import ImageSet, Sets
-from killick.errors import OptionError
+from killick.errors import DataError, OptionError
 from killick.registry import Registry
 
 
@@ -46,9 +42,9 @@ class DataSource:
 
 DATA_SOURCES: Registry[DataSource] = Registry("data_sources", "data source", __name__)
 _ALIASES = {"pictures": "images"}
+GIVEN = "given:"  # what the name of data given in Python begins with
+_given: ContextVar[dict[str, Sets]] = ContextVar("given", default={})  # noqa: B039
 _loaded: ContextVar[dict[tuple[str, LoadOptions], Sets] | None] = ContextVar("loaded", default=None)
-
-Given = str | ImageSet | tuple[Tensor, Tensor] | Tensor
 
 
 def load_sets(
@@ -57,17 +53,16 @@ def load_sets(
     """The training and test sets of a name.
 
     Args:
-        name: As `killick list data` shows them.
+        name: As `killick list data` shows them, or a path; see `full_name`.
         root: Where CIFAR is; `$KILLICK_DATA` or `./data` if None.
         download: Whether to download what is missing.
         test_only: The training set is not needed, and may be left out if it takes long to read.
     """
+    if name.startswith(GIVEN):
+        return _find_given(name)
+    name = full_name(name)
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
-    if kind not in DATA_SOURCES:
-        for known, fits in (("pack", name.endswith(".npz")), ("imagefolder", os.path.isdir(name))):
-            if fits:
-                raise OptionError(f"{name!r} has no kind of data. Write '{known}:{name}'.")
     source = DATA_SOURCES.find(kind)
     if bool(source.argument) != bool(argument) or (colon and not source.argument):
         raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")
@@ -78,6 +73,51 @@ def load_sets(
     if (name, whole) not in loaded and (name, options) not in loaded:
         loaded[name, options] = source.load(argument, options)
     return loaded.get((name, whole)) or loaded[name, options]
+
+
+def split_options(argument: str, known: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """What comes before `#`, and the options after it, such as `split=test,streaming`.
+
+    Example:
+        >>> split_options("beans#split=test,streaming", ("split", "streaming"))
+        ('beans', {'split': 'test', 'streaming': ''})
+    """
+    place, mark, rest = argument.rpartition("#")
+    if not mark:
+        return argument, {}
+    options = dict(part.partition("=")[::2] for part in rest.split(","))
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise OptionError(
+            f"unknown option {unknown[0]!r} in {argument!r}; known are {', '.join(known)}."
+        )
+    return place, options
+
+
+@contextmanager
+def given_sets(name: str, sets: Sets) -> Iterator[str]:
+    """Within this block, `load_sets` knows these sets by the name that is yielded."""
+    token = _given.set({GIVEN + name: sets})
+    try:
+        yield GIVEN + name
+    finally:
+        _given.reset(token)
+
+
+def is_there(name: str) -> bool:
+    """Whether data can be loaded by this name: not if they were given in Python, elsewhere."""
+    return not name.startswith(GIVEN) or name in _given.get()
+
+
+def _find_given(name: str) -> Sets:
+    known = _given.get()
+    if name not in known:
+        found = f"other data, {min(known)}" if known else "none here"
+        raise DataError(
+            f"{name} are data that were given in Python, found {found}. Give them again:"
+            " killick.train(network, data, folder, resume=True), killick.evaluate(model, data)."
+        )
+    return known[name]
 
 
 @contextmanager
@@ -96,34 +136,3 @@ def load_whole(name: str, *, root: str | None = None) -> ImageSet:
     found = sets.whole or sets.test or sets.train
     assert found is not None
     return found
-
-
-def as_set(name: str, given: Any, class_names: tuple[str, ...] | None = None) -> ImageSet:
-    """An image set from a data name, an `ImageSet`, images, or images with labels."""
-    if isinstance(given, ImageSet):
-        return given
-    if isinstance(given, str):
-        return load_whole(given)
-    images, labels = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-    if not isinstance(images, Tensor) or not (labels is None or isinstance(labels, Tensor)):
-        raise OptionError(
-            f"{name} must be a data name, an ImageSet, or uint8 images with or without labels,"
-            f" found {type(given).__name__}."
-        )
-    if labels is None:
-        return ImageSet.of(name, images.cpu(), torch.zeros(len(images)).long(), ("unknown",))
-    count = int(labels.max()) + 1 if len(labels) else 0
-    names = class_names or tuple(str(number) for number in range(count))
-    return ImageSet.of(name, images.cpu(), labels.cpu(), names)
-
-
-def as_sets(given: Mapping[str, Given] | None, option: str) -> dict[str, ImageSet | str]:
-    """Sets by name; data names are not loaded yet."""
-    if not isinstance(given, Mapping | None):
-        raise OptionError(
-            f"{option} must be a dictionary from names to data, found {type(given).__name__}."
-        )
-    return {
-        name: value if isinstance(value, str) else as_set(name, value)
-        for name, value in (given or {}).items()
-    }

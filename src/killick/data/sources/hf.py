@@ -2,17 +2,23 @@
 
 import logging
 import os
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from killick.data.decoding import decode
 from killick.data.image_set import ImageSet, Sets
-from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
+from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions, split_options
+from killick.data.sources.pack import PackReader
+from killick.data.worker_processes import iterate
 from killick.errors import DataError, InstallError
 
+OPTIONS = ("config", "split", "test", "revision", "streaming")
 TEST_SPLITS = ("test", "validation", "valid", "val")  # the first that has labels
 
 logger = logging.getLogger("killick")
@@ -37,19 +43,28 @@ class RowReader:
         return decode(cell["path"], f"{name}, {cell['path']}")
 
 
-def load_hub(name: str, options: LoadOptions | None = None) -> Sets:
+def load_hub(argument: str, options: LoadOptions | None = None) -> Sets:
     """The sets of a folder that `save_to_disk` wrote, if there is one of that name, or of the hub.
+
+    `NAME#config=C,revision=R,split=S,test=T,streaming` takes another configuration, revision or split;
+    `streaming` reads a split to evaluate on without downloading all of the set.
 
     The image column is the first of the kind `Image`; the labels are the first `ClassLabel`, or
     a column of whole numbers called `label` or `labels`, whose numbers are then the class names.
     """
-    splits = _open(name)
+    name, chosen = split_options(argument, OPTIONS)
+    splits = _open(name, chosen)
     present = [split for split in ("train", *TEST_SPLITS) if split in splits]
+    if "split" in chosen:
+        present = list(splits)
     if not present:
         raise DataError(
-            f"hf:{name} has no split 'train' or 'test', found {', '.join(map(repr, splits))}. Rename"
-            " one and save the set with save_to_disk."
+            f"hf:{name} has no split 'train' or 'test', found {', '.join(map(repr, splits))}. Name"
+            f" one: hf:{name}#split={next(iter(splits), 'SPLIT')}."
         )
+    if "streaming" in chosen:
+        split = next((each for each in present if each != "train"), present[0])
+        return Sets(None, _read_rows(f"hf:{name}", splits[split]))
     found = {split: _read_split(f"{split!r} of hf:{name}", splits[split]) for split in present}
     highest = max((int(labels.max()) for _, labels, _ in found.values() if len(labels)), default=-1)
     numbers = [str(number) for number in range(highest + 1)]
@@ -59,11 +74,21 @@ def load_hub(name: str, options: LoadOptions | None = None) -> Sets:
             logger.info("hf:%s has no labels for its split %r: not tested on.", name, split)
         else:
             sets[split] = ImageSet.of(name, reader, labels, names or numbers)
-    return Sets(sets.pop("train", None), next(iter(sets.values()), None))
+    train = sets.pop(chosen.get("split", "train"), None)
+    return Sets(train, next(iter(sets.values()), None))
 
 
-def _open(name: str) -> dict[str, Any]:
-    """The splits by name, each a `datasets.Dataset`."""
+def read_hub_set(name: str, rows: Any, labeled: bool = True) -> ImageSet | None:
+    """A `datasets.Dataset` as an image set; None if it makes its samples by a transform."""
+    if rows.format["type"] == "custom":
+        return None
+    reader, labels, names = _read_split(name, rows.with_format(None), labeled)
+    numbers = [str(number) for number in range(int(labels.max()) + 1)]
+    return ImageSet.of(name, reader, labels, names or numbers)
+
+
+def _open(name: str, chosen: dict[str, str]) -> dict[str, Any]:
+    """The splits by name, each a `datasets.Dataset`, or with `streaming` an `IterableDataset`."""
     try:
         import datasets
     except ImportError as error:
@@ -72,41 +97,99 @@ def _open(name: str) -> dict[str, Any]:
         ) from error
     folder = Path(os.path.expanduser(name))
     saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
+    wanted = [chosen[key] for key in ("split", "test") if key in chosen]
+    streaming = "streaming" in chosen
     try:
-        found = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(name)
+        if saved:
+            found = datasets.load_from_disk(str(folder))
+        else:
+            asked: dict[str, Any] = {"split": wanted} if wanted else {}
+            asked |= {"streaming": True} if streaming else {}
+            asked |= {"name": chosen["config"]} if "config" in chosen else {}
+            asked |= {"revision": chosen["revision"]} if "revision" in chosen else {}
+            found = datasets.load_dataset(name, **asked)
     except Exception as error:  # of the library, of what it downloads with, of the file system
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
         raise DataError(
             f"cannot load hf:{name}: {reason}. Check the name and the connection, or name a folder"
             " written by save_to_disk."
         ) from error
+    if wanted and not saved:
+        return dict(zip(wanted, found, strict=True))
     if isinstance(found, datasets.Dataset):
-        return {str(found.split or "train"): found}
-    return dict(found)
+        found = {str(found.split or "train"): found}
+    splits = dict(found)
+    if missing := [split for split in wanted if split not in splits]:
+        raise DataError(
+            f"hf:{name} has no split {missing[0]!r}, found {', '.join(map(repr, splits))}."
+        )
+    splits = {split: splits[split] for split in wanted or splits}
+    if saved and streaming:
+        return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
+    return splits
 
 
-def _read_split(name: str, rows: Any) -> tuple[RowReader, Tensor, list[str] | None]:
-    """Images, labels (-1, as on the hub, where there is none), and the names of the classes."""
+def _read_rows(name: str, rows: Any) -> ImageSet:
+    """All images of a stream of rows, still encoded, in a temporary file."""
     import datasets
 
-    features = rows.features
+    image, label = find_columns(name, rows.features or {})
+    rows = rows.cast_column(image, datasets.Image(decode=False))
+    labels, ends = list[int](), [0]
+    with tempfile.TemporaryFile() as file:
+        for row in iterate(rows, name):
+            cell = row[image] or {}
+            data = cell.get("bytes") or (cell.get("path") and Path(cell["path"]).read_bytes())
+            if not data or row[label] is None:
+                raise DataError(f"row {len(labels)} of {name} has no image or no label.")
+            file.write(data)
+            ends.append(ends[-1] + len(data))
+            labels.append(int(row[label]))
+        file.flush()
+        if not labels:
+            raise DataError(f"{name} is empty.")
+        contents = torch.from_numpy(np.memmap(file, np.uint8, "r+", shape=(ends[-1],)))
+    names = getattr(rows.features[label], "names", None)
+    numbers = [str(number) for number in range(max(labels) + 1)]
+    reader = PackReader(name, contents, torch.tensor(ends))
+    found = ImageSet.of(name, reader, torch.tensor(labels), names or numbers)
+    return replace(found, access="stream")
+
+
+def find_columns(name: str, features: Any, labeled: bool = True) -> tuple[str, str]:
+    """The columns of images and labels, the latter empty if it is not there and not needed."""
+    import datasets
+
     images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
     labels = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     labels += [
         key for key in ("label", "labels") if "int" in str(getattr(features.get(key), "dtype", ""))
     ]
-    if not images or not labels:
+    if not images or (labeled and not labels):
         raise DataError(
             f"{name} needs a column of images (Image) and one of labels (ClassLabel, or whole"
             f" numbers called 'label'), found {', '.join(features)}. Cast and rename the columns,"
             " then save the set with save_to_disk."
         )
-    values = rows.select_columns([labels[0]])[labels[0]][:]
+    return images[0], labels[0] if labeled else ""
+
+
+def _read_split(
+    name: str, rows: Any, labeled: bool = True
+) -> tuple[RowReader, Tensor, list[str] | None]:
+    """Images, labels (-1, as on the hub, where there is none), and the names of the classes."""
+    import datasets
+
+    image, label = find_columns(name, rows.features, labeled)
+    column = rows.select_columns([image])
+    encoded = column.cast_column(image, datasets.Image(decode=False))
+    reader = RowReader(name, encoded, image)
+    if not labeled:
+        return reader, torch.zeros(len(rows), dtype=torch.long), ["unknown"]
+    values = rows.select_columns([label])[label][:]
     numbers = torch.tensor([-1 if value is None else int(value) for value in values]).long()
-    column = rows.select_columns([images[0]])
-    encoded = column.cast_column(images[0], datasets.Image(decode=False))
-    return RowReader(name, encoded, images[0]), numbers, getattr(features[labels[0]], "names", None)
+    return reader, numbers, getattr(rows.features[label], "names", None)
 
 
-_HELP = "of the Hugging Face datasets library, by name or folder (killick[hf])"
+_HELP = "Hugging Face datasets, by name or folder (killick[hf]); NAME#config=C,split=S,streaming"
 DATA_SOURCES.register("hf", DataSource("hf", load_hub, _HELP, "NAME"))

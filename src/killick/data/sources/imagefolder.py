@@ -21,7 +21,8 @@ from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.data.splits import stratified
 from killick.errors import DataError
 
-TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first that exists
+TRAIN_FOLDERS = ("train", "training")  # the first that exists; also of the next
+TEST_FOLDERS = ("test", "val", "valid", "validation", "eval", "evaluation")
 SPLIT_SEED = 0
 WITHOUT = "#without="
 
@@ -72,17 +73,18 @@ def _with_lists(load: Callable[[Path], Sets]) -> Callable[..., Sets]:
 def load_folder(top: Path) -> Sets:
     """The sets of a folder: its `train` and `test`, or its classes less a fifth to test on.
 
+    A folder with `val` or `test` alone can be evaluated on.
+
     The fifth is fixed, and of every class in proportion; each class keeps at least one image for
     training. A list leaves out images after that, so that the others stay on their side.
     """
     folders = _list_folders(top)
-    if "train" in folders:
-        return _pair(top, next((name for name in TEST_FOLDERS if name in folders), None))
-    if folders and set(folders) <= set(TEST_FOLDERS):
-        raise DataError(
-            f"{top} has {_quoted(folders)} but no folder 'train'. Add it, or name the folder that"
-            f" has the class folders: imagefolder:{top / folders[0]}."
-        )
+    train_name = next((name for name in TRAIN_FOLDERS if name in folders), None)
+    test_name = next((name for name in TEST_FOLDERS if name in folders), None)
+    if train_name is not None:
+        return _pair(top, test_name, train_name)
+    if test_name is not None and set(folders) <= set(TEST_FOLDERS):
+        return Sets(None, read_classes(top / test_name, top.name))
     whole = read_classes(top, top.name)
     room = len(whole) - len(set(whole.labels.tolist()))  # so that every class keeps one
     count = min(round(len(whole) / 5), room)
@@ -153,8 +155,8 @@ def _leave_out(
     return found
 
 
-def _pair(top: Path, test_name: str | None) -> Sets:
-    train = read_classes(top / "train", top.name)
+def _pair(top: Path, test_name: str | None, train_name: str = "train") -> Sets:
+    train = read_classes(top / train_name, top.name)
     test = test_name and read_classes(top / test_name, top.name, train.class_names)
     return Sets(train, test or None)
 
@@ -266,7 +268,7 @@ def _quoted(names: list[str]) -> str:
     return ", ".join(map(repr, names[:5]))
 
 
-_FOLDER = "a folder for each class, or train/ and test/ with such folders"
+_FOLDER = "a folder for each class, or train/ and val/ or test/ with such; PATH alone will do"
 _WITHOUT = "; PATH#without=LIST leaves out images"
 _IMAGENET = "train/ and val/ with a folder for each class"
 _IMAGES = "any images below a folder, without classes; for evaluate --ood"
