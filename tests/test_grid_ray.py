@@ -471,5 +471,5 @@ def test_a_job_that_ray_lost_has_failed(monkeypatch, job, problem, match):
 
 def test_without_ray_the_error_says_how_to_install_it(job, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InstallError, match=r"pip install 'killick\[ray"):
+    with pytest.raises(InstallError, match=r"pip install -e '\.\[ray"):
         ray_engine([job])

@@ -289,5 +289,5 @@ def test_import_killick_does_not_import_lightning():
 def test_without_lightning_the_way_to_install_it_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning", None)
     monkeypatch.delitem(sys.modules, "killick.integrations.lightning_module")
-    with pytest.raises(InstallError, match=r"pip install 'killick\[lightning\]'"):
+    with pytest.raises(InstallError, match=r"pip install -e '\.\[lightning\]'"):
         importlib.import_module("killick.integrations.lightning_module")

@@ -1,6 +1,5 @@
 """Jobs on a Ray cluster: Ray places them, and retries those whose machine or process was lost."""
 
-import importlib
 import logging
 import os
 from collections import deque
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from killick import __version__
-from killick.errors import InstallError, OptionError, check_option, find_reason
+from killick.errors import OptionError, check_option, find_reason, import_library
 from killick.experiments.execution import Execution
 from killick.experiments.jobs import Job, JobResult
 from killick.experiments.local_jobs import SECONDS_TO_SAVE
@@ -100,12 +99,7 @@ def import_ray() -> Any:
     """Ray, quiet and without usage statistics unless the user asks for them."""
     for name, value in (("RAY_DEDUP_LOGS_SKIP_REGEX", "."), ("RAY_USAGE_STATS_ENABLED", "0")):
         os.environ.setdefault(name, value)
-    try:
-        return importlib.import_module("ray")
-    except ImportError as problem:
-        raise InstallError(
-            f"--engine ray requires Ray ({problem}): pip install 'killick[ray]'."
-        ) from problem
+    return import_library("ray", "ray", "--engine ray")
 
 
 def _make_task(ray: Any, cpus: int, gpus: float) -> Any:

@@ -1,6 +1,6 @@
 """Anchored training under Lightning: a `LightningModule` for anchored classifiers.
 
-It needs `pip install 'killick[lightning]'`, and `import killick` does not import it:
+It needs the extra `lightning`, and `import killick` does not import it:
 
     from killick.lightning import AnchoredClassifier
 
@@ -20,15 +20,10 @@ from killick.core.anchored import anchored_in
 from killick.core.inference import Prediction, predict
 from killick.core.masking import ReferenceMasking
 from killick.core.references import ReferencePool
-from killick.errors import DataError, InstallError
+from killick.errors import DataError, import_library
 
-try:
-    from lightning import LightningModule
-except ImportError as problem:
-    raise InstallError(
-        f"expected the library lightning for killick.lightning, found none ({problem}). Install it:"
-        " pip install 'killick[lightning]'."
-    ) from problem
+import_library("lightning", "lightning", "killick.lightning")
+from lightning import LightningModule  # noqa: E402
 
 STORED = 10  # references for evaluation, where the model comes without any
 _log = logging.getLogger("killick")

@@ -11,7 +11,7 @@ from torch import Tensor
 from killick.data.decoding import decode
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
-from killick.errors import DataError, InstallError
+from killick.errors import DataError, import_library
 
 TEST_SPLITS = ("test", "validation", "valid", "val")  # the first that has labels
 
@@ -64,12 +64,7 @@ def load_hub(name: str, options: LoadOptions | None = None) -> Sets:
 
 def _open(name: str) -> dict[str, Any]:
     """The splits by name, each a `datasets.Dataset`."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise InstallError(
-            f"hf:{name} needs the datasets library. Install it: pip install 'killick[hf]'."
-        ) from error
+    datasets = import_library("datasets", "hf", f"hf:{name}")
     folder = Path(os.path.expanduser(name))
     saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
     try:
@@ -108,5 +103,5 @@ def _read_split(name: str, rows: Any) -> tuple[RowReader, Tensor, list[str] | No
     return RowReader(name, encoded, images[0]), numbers, getattr(features[labels[0]], "names", None)
 
 
-_HELP = "of the Hugging Face datasets library, by name or folder (killick[hf])"
+_HELP = "of the Hugging Face datasets library, by name or folder (extra hf)"
 DATA_SOURCES.register("hf", DataSource("hf", load_hub, _HELP, "NAME"))

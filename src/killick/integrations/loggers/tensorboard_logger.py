@@ -1,10 +1,10 @@
-"""TensorBoard (`pip install 'killick[tensorboard]'`): files in the folder `tensorboard` of a run."""
+"""TensorBoard (extra `tensorboard`): files in the folder `tensorboard` of a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from killick.errors import InstallError
+from killick.errors import import_library
 from killick.training.loggers import LOGGERS
 
 
@@ -12,12 +12,9 @@ class TensorboardLogger:
     """Writes every number as a scalar named kind/name."""
 
     def __init__(self, folder: Path, recipe: Any, step: int | None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise InstallError(
-                "the logger tensorboard needs TensorBoard: pip install 'killick[tensorboard]'."
-            ) from None
+        import_library("tensorboard", "tensorboard", "the logger tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
         purge = None if step is None else step + 1
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 
