@@ -27,6 +27,7 @@ from killick.training.checkpoint import BEFORE, load_checkpoint
 from killick.training.recipe_files import to_yaml
 
 ray = ray_jobs.import_ray()
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file.*/dev/null:ResourceWarning")  # Ray's
 MACHINE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
 EVALUATION = {"suites": ["clean", "corruptions"], "corruptions": ["fog"], "severities": [3]}
 

@@ -13,6 +13,11 @@ from killick.experiments.jobs import Job, JobResult
 from killick.experiments.local_jobs import SECONDS_TO_SAVE
 
 RETRIES = 3  # of a lost job; one that failed by itself is not retried
+_RAY_VARIABLES = {
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as later versions do; else it warns
+}
 _SECONDS_TO_SEE_FOLDER = 20.0  # network file systems show new folders late
 
 _log = logging.getLogger("killick")
@@ -97,7 +102,7 @@ class RayJobs:
 
 def import_ray() -> Any:
     """Ray, quiet and without usage statistics unless the user asks for them."""
-    for name, value in (("RAY_DEDUP_LOGS_SKIP_REGEX", "."), ("RAY_USAGE_STATS_ENABLED", "0")):
+    for name, value in _RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
     return import_library("ray", "ray", "--engine ray")
 
