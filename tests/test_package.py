@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 import killick
 from killick.errors import InstallError, import_library, install_hint
+from killick.training.loggers import LOGGERS
 
 ROOT = Path(__file__).parent.parent
 
@@ -163,6 +164,8 @@ def test_a_missing_library_names_an_extra_that_exists():
         for path in Path(killick.__file__).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_library"
+        if isinstance(node.args[1], ast.Constant)
     ]
+    calls += [kind.library for _, kind in LOGGERS.items() if kind.library]
     assert len(calls) > 4
     assert set(calls) <= set(extras())

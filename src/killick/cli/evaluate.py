@@ -8,7 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared, read_names
+from killick.cli.arguments import (
+    ACCEPTANCE,
+    FLAG,
+    FOLDER,
+    NAMES,
+    NUMBER,
+    add_shared,
+    read_names,
+    warn,
+)
 from killick.cli.parser import Parser
 from killick.errors import OptionError
 
@@ -72,7 +81,7 @@ def add(parser: Parser) -> None:
         help="do not keep per-image predictions, which reports need for some figures",
     )
     add("--again", **FLAG, help="recompute rows that are there already")
-    add_shared(group, "--quiet")
+    add_shared(group, "--logger", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -82,6 +91,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.evaluation.evaluation_settings import DEFAULT_SUITES, EVALUATION_SUITES
     from killick.evaluation.evaluator import evaluate
     from killick.storage.exported_file import is_export
+    from killick.training.loggers import find_loggers, send_results
 
     keywords = {
         name: value
@@ -105,6 +115,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             f"--store-threshold requires a Killick folder, not {options.model}. Store it with the"
             " model that was exported, or save the model first: killick.save."
         )
+    find_loggers(options.logger)
     try:
         rows = evaluate(**keywords, folder=folder)
     except KeyboardInterrupt:
@@ -117,6 +128,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     if options.store_threshold:
         _store_threshold(options.model, rows, options.acceptance, options.quiet)
+    send_results(folder, options.logger, rows=rows, tell=warn)
     if not options.quiet:
         show_summary(rows)
         print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")

@@ -13,6 +13,7 @@ folder/
 
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,9 +30,10 @@ from killick.runtime.progress import Display, DisplayFactory, choose_display
 from killick.runtime.signals import Interrupts
 from killick.storage.loading import load
 from killick.storage.saving import note_on_references
+from killick.training.callbacks import Callback, Progress
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
 from killick.training.initial_weights import find_start, warn_of_seen
-from killick.training.loggers import LOGGERS, RunLoggers
+from killick.training.loggers import JsonLogger, RunLoggers, find_loggers
 from killick.training.output_folder import check_free, claimed, open_folder, save_results
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import make_recipe
@@ -66,6 +68,7 @@ def train(
     device: str = "auto",
     quiet: bool = False,
     show: DisplayFactory | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Train a model by a recipe, and write everything about it into `folder`.
 
@@ -80,6 +83,7 @@ def train(
         device: "auto", "cpu", "cuda" or "cuda:1".
         quiet: Show nothing.
         show: Makes the progress display; a terminal by default.
+        callbacks: Called after each step, each epoch, and at the end: see `Callback`.
 
     Raises:
         DivergedError: If the loss becomes NaN or infinite; the last checkpoint stays.
@@ -106,8 +110,7 @@ def train(
             check_free(folder)
         assert recipe is not None
         start = None if start is None else find_start(start)
-        for name in recipe.loggers:
-            LOGGERS.find(name)  # an unknown one is refused before anything is written
+        kinds = find_loggers(recipe.loggers)  # an error before anything is written
         data = load_training_data(recipe, processes)
         run = TrainingRun(recipe, data, processes, start, restoring=resume)
         facts = "".join(f", {name} {value}" for name, value in recipe.protocol.facts().items())
@@ -127,13 +130,23 @@ def train(
         with show(title, run.steps, run.done, "step") as display:
             for line in filter(None, lines):
                 display.message(line)
-            if not _train(run, folder, display):
-                return Outcome(folder, False, None, [])
-            if processes.first:  # testing may fail too
-                _save_if_possible(run, folder, display)
-            model = run.inference_model.eval()
-            rows = _finish(run, folder, display)
-        return Outcome(folder, True, model, rows)
+            kinds = {"json": JsonLogger, **kinds} if processes.first else {}
+            step = run.done or None
+            open_loggers = closing(RunLoggers(folder, run.recipe, step, kinds, display.message))
+            hooks = list(callbacks) if processes.first else []
+            with open_loggers as loggers:
+                if _train(run, folder, display, loggers, hooks):
+                    if processes.first:  # testing may fail too
+                        _save_if_possible(run, folder, display)
+                    model = run.inference_model.eval()
+                    rows = _finish(run, folder, display)
+                    loggers.log_rows(run.done, rows)
+                    outcome = Outcome(folder, True, model, rows)
+                else:
+                    outcome = Outcome(folder, False, None, [])
+        for each in hooks:
+            each.on_end(outcome)
+        return outcome
 
 
 def _find_finished(folder: Path, processes: Processes) -> Outcome | None:
@@ -159,12 +172,17 @@ def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
     return replace(recipe, network=replace(recipe.network, name=name, arguments=arguments))
 
 
-def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
+def _train(
+    run: TrainingRun,
+    folder: Path,
+    display: Display,
+    loggers: RunLoggers,
+    callbacks: Sequence[Callback],
+) -> bool:
     """All steps that are left; False if interrupted."""
     recipe, processes = run.recipe, run.processes
     cpu = processes.device.type == "cpu"
-    open_loggers = closing(RunLoggers(folder, recipe, run.done or None, first=processes.first))
-    with Interrupts() as interrupts, open_loggers as loggers:
+    with Interrupts() as interrupts:
         if run.done == 0 and run.source is not None:
             _report_day_zero(run, display, loggers)
         saved = since = time.monotonic()
@@ -180,6 +198,13 @@ def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
                     if epoch_ends:
                         _validate(run, display, loggers)
                     since = time.monotonic()
+                if callbacks:
+                    epoch_done = run.done / run.steps_per_epoch
+                    progress = Progress(folder, run.done, epoch_done, dict(loggers.last), run)
+                    for each in callbacks:
+                        each.on_step(progress)
+                        if epoch_ends:
+                            each.on_epoch(progress)
                 # Processes stop together, so they exchange it; on GPUs only now and then.
                 due = cpu or processes.count == 1 or run.done % recipe.log_every == 0
                 if due and _any_process(interrupts.asked, processes):

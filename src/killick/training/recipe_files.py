@@ -25,6 +25,7 @@ SHORT = {
     "alpha": "protocol.alpha",
     "alpha_end": "protocol.alpha_end",
     "lr": "optimizer.lr",
+    "logger": "loggers",
 }
 
 
