@@ -3,6 +3,7 @@
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := .venv/bin
 READY := .venv/.ready
+READY_SLOW := .venv/.ready-slow
 
 .PHONY: help demo test test-slow check lint types docs format bench bench-gpu fuzz hold clean
 
@@ -15,7 +16,7 @@ demo: $(READY)       ## killick compare: five arms side by side, and a report (f
 test: $(READY)       ## tests and doctests, warnings as errors (under five minutes on two cores)
 	$(RUN)/python -m pytest -n auto --dist worksteal
 
-test-slow: $(READY)  ## before a release: also the tests marked slow
+test-slow: $(READY_SLOW) ## before a release: also the tests marked slow
 	$(RUN)/python -m pytest -n auto --dist worksteal -m "not gpu"
 
 check: lint types test ## what CI runs: format, lint, strict types, tests
@@ -59,6 +60,11 @@ $(READY): pyproject.toml constraints.txt | $(UV)
 	@echo "Installing into .venv, once (a few GB; half a minute to some minutes) ..."
 	@$(UV) venv --quiet --allow-existing --python '>=3.11' .venv
 	@$(UV) pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group dev
+	@touch $@
+
+$(READY_SLOW): $(READY)
+	@echo "Installing the libraries that only slow tests need ..."
+	@$(UV) pip install --quiet --python .venv/bin/python --constraint constraints.txt --editable . --group slow
 	@touch $@
 
 # Only when uv is not on the PATH: into a folder of the repository, by the Python that is there.

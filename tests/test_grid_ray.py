@@ -27,6 +27,7 @@ from killick.training.checkpoint import BEFORE, load_checkpoint
 from killick.training.recipe_files import to_yaml
 
 ray = ray_jobs.import_ray()
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file.*/dev/null:ResourceWarning")  # Ray's
 MACHINE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
 EVALUATION = {"suites": ["clean", "corruptions"], "corruptions": ["fog"], "severities": [3]}
 
@@ -471,5 +472,5 @@ def test_a_job_that_ray_lost_has_failed(monkeypatch, job, problem, match):
 
 def test_without_ray_the_error_says_how_to_install_it(job, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InstallError, match=r"pip install 'killick\[ray"):
+    with pytest.raises(InstallError, match=r"pip install -e '\.\[ray"):
         ray_engine([job])

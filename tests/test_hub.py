@@ -210,7 +210,7 @@ def test_what_the_hub_says_is_told(monkeypatch):
 
 def test_without_the_library_the_way_to_install_it_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InstallError, match=r"hf:pets .* pip install 'killick\[hf\]'"):
+    with pytest.raises(InstallError, match=r"hf:pets .* pip install -e '\.\[hf\]'"):
         load_hub("pets")
 
 

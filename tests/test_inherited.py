@@ -100,7 +100,7 @@ def test_slips_in_paths_are_not_asked_for_elsewhere(given, tmp_path, monkeypatch
     (tmp_path / "runs").mkdir()
     assert find_start(given) == (tmp_path / given).absolute()
     assert find_start(Path(given)) == (tmp_path / given).absolute()
-    with pytest.raises(InstallError, match="to load me/mine"):
+    with pytest.raises(InstallError, match="loading me/mine"):
         find_start("me/mine")
 
 

@@ -2,8 +2,10 @@
 
 import copy
 import importlib
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import lightning
 import pytest
@@ -15,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import killick
 from killick.errors import DataError, InstallError, OptionError, ReferencesError
-from killick.integrations.lightning_module import AnchoredClassifier
+from killick.integrations.lightning_module import AnchoredClassifier, AnchoredMixin
 
 CLASSES, SIDE = 4, 8
 
@@ -76,7 +78,8 @@ def test_two_epochs_learn_what_can_be_learnt():
     runner.fit(module, loader(), loader(50, seed=1))
     assert runner.callback_metrics["val/cls/Acc"] > 0.75  # chance is 0.25
     assert runner.callback_metrics["val/loss"] < 1
-    assert {"train/loss", "val/loss", "val/cls/Acc"} == set(runner.callback_metrics)
+    expected = {"train/loss", "val/loss", "val/cls/Acc", "val/cal/SmoothECE"}
+    assert expected == set(runner.callback_metrics)
     assert module.masking.step == 16
 
 
@@ -93,6 +96,125 @@ def test_accuracy_and_loss_are_exact_over_batches_of_different_sizes():
     for stage, metrics in (("val", found), ("test", tested)):
         assert metrics[f"{stage}/cls/Acc"] == pytest.approx(right / 50, abs=1e-6)
         assert metrics[f"{stage}/loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def ood_loader(n: int = 30) -> DataLoader:
+    x = 3 * torch.randn(n, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(9))
+    return DataLoader(TensorDataset(x, torch.full((n,), -1)), batch_size=16)
+
+
+def test_calibration_and_ood_detection_are_those_of_the_whole_sets():
+    model = stir(fresh(), 1.0).set_references(torch.rand(3, 3, SIDE, SIDE))
+    runner = trainer()
+    runner.test(small(model), [loader(50, seed=1), ood_loader()], verbose=False)
+    x, labels = images_and_labels(50, seed=1)
+    inside = model.eval()(x).detach()
+    outside = model(ood_loader().dataset.tensors[0]).detach()
+    confidence, predicted = inside.softmax(1).max(1)
+    error = killick.metrics.smooth_ece(confidence, predicted == labels)
+    score = killick.metrics.auroc(*(killick.metrics.energy(each) for each in (inside, outside)))
+    loss = nn.functional.cross_entropy(inside, labels).item()
+    found = {name: float(value) for name, value in runner.callback_metrics.items()}
+    assert found == pytest.approx(
+        {
+            "test/loss": loss,
+            "test/cls/Acc": float((predicted == labels).float().mean()),
+            "test/cal/SmoothECE": error,
+            "test/ood/AUROC": score,
+        },
+        abs=1e-5,
+    )
+
+
+class OwnModule(AnchoredMixin, lightning.LightningModule):
+    """A module of a user, whose batches are dictionaries."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = fresh()
+        self.masking = killick.ReferenceMasking(alpha=0.5, target="label")
+
+    def training_step(self, batch, batch_idx):
+        return self.anchored_loss(batch["image"], batch["label"])
+
+    def validation_step(self, batch, batch_idx):
+        self.evaluate_batch(batch["image"], batch["label"], "val")
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def as_dictionaries(n: int, seed: int) -> DataLoader:
+    pairs = zip(*images_and_labels(n, seed), strict=True)
+    return DataLoader([{"image": x, "label": y} for x, y in pairs], batch_size=16)
+
+
+def test_a_module_of_a_user_trains_like_ours_through_the_mixin(tmp_path):
+    lightning.seed_everything(0, verbose=False)
+    runner, module = trainer(), OwnModule()
+    runner.fit(module, as_dictionaries(128, 0), as_dictionaries(50, 1))
+    assert runner.callback_metrics["val/cls/Acc"] > 0.75
+    assert "val/cal/SmoothECE" in runner.callback_metrics
+    assert len(module.model.references) == 10
+    lightning.seed_everything(0, verbose=False)
+    same = trainer()
+    same.fit(
+        AnchoredClassifier(
+            fresh(),
+            killick.ReferenceMasking(alpha=0.5, target="label"),
+            optimizer=lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9),
+        ),
+        loader(),
+        loader(50, seed=1),
+    )
+    assert_close(runner.callback_metrics["val/loss"], same.callback_metrics["val/loss"])
+    runner.save_checkpoint(tmp_path / "c.ckpt")
+    again = OwnModule.load_from_checkpoint(tmp_path / "c.ckpt", weights_only=False)
+    assert again.masking.step == module.masking.step
+
+
+DDP_SCRIPT = """
+import json, sys, torch
+sys.path.insert(0, sys.argv[1])
+from test_lightning import *
+
+torch.set_num_threads(1)
+lightning.seed_everything(0, verbose=False)
+runner, module = trainer(3, strategy="ddp", devices=2), small()
+runner.fit(module, loader(), loader(48, seed=1))
+weights = torch.cat([each.flatten() for each in module.parameters()]).tolist()
+references = module.model.references.flatten().tolist()
+statistics = module.model.eval().net[1].running_mean.tolist()
+fitted = float(runner.callback_metrics["val/cls/Acc"])
+runner.test(module, [loader(48, seed=1), ood_loader()], verbose=False)
+found = {name: float(value) for name, value in runner.callback_metrics.items()}
+found |= {"fitted": fitted, "weights": weights, "references": references, "mean": statistics}
+open(f"{sys.argv[2]}/{runner.global_rank}.json", "w").write(json.dumps(found))
+if runner.global_rank == 0:
+    killick.save(module.model, sys.argv[2] + "/model")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_of_ddp_train_one_model_and_measure_whole_sets(tmp_path):
+    (tmp_path / "script.py").write_text(DDP_SCRIPT)
+    words = [str(tmp_path / "script.py"), str(Path(__file__).parent), str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *words], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    for name, value in first.items():
+        assert value == pytest.approx(second[name], abs=1e-6), name
+    assert first["fitted"] > 0.75
+    model = killick.load(tmp_path / "model", net=network())
+    x, labels = images_and_labels(48, seed=1)
+    inside, outside = model(x), model(ood_loader().dataset.tensors[0])
+    confidence, predicted = inside.softmax(1).max(1)
+    error = killick.metrics.smooth_ece(confidence, predicted == labels)
+    score = killick.metrics.auroc(*(killick.metrics.energy(each) for each in (inside, outside)))
+    assert first["test/cal/SmoothECE"] == pytest.approx(error, abs=1e-4)
+    assert first["test/ood/AUROC"] == pytest.approx(score, abs=1e-4)
 
 
 def test_batchnorm_is_settled_from_the_last_pairs_when_lightning_validates():
@@ -289,5 +411,5 @@ def test_import_killick_does_not_import_lightning():
 def test_without_lightning_the_way_to_install_it_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning", None)
     monkeypatch.delitem(sys.modules, "killick.integrations.lightning_module")
-    with pytest.raises(InstallError, match=r"pip install 'killick\[lightning\]'"):
+    with pytest.raises(InstallError, match=r"pip install -e '\.\[lightning\]'"):
         importlib.import_module("killick.integrations.lightning_module")

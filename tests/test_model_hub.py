@@ -102,7 +102,7 @@ def test_the_real_client_without_a_connection_finds_nothing(tmp_path, monkeypatc
 def test_without_the_client_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(InstallError, match=r"'killick\[hub\]'"):
+    with pytest.raises(InstallError, match=r"'\.\[hub\]'"):
         killick.load("me/mine")
 
 

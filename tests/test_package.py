@@ -4,14 +4,21 @@ import ast
 import importlib
 import pickle
 import pydoc
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import killick
+from killick.errors import InstallError, import_library, install_hint
+from killick.training.loggers import LOGGERS
+
+ROOT = Path(__file__).parent.parent
 
 
 def run_fresh(code: str) -> str:
@@ -109,3 +116,56 @@ def test_dir_help_and_pickle_see_the_names():
     assert "predict(model" in told
     for thing in (killick.Prediction, killick.predict, killick.standard, killick.ReferencePool):
         assert pickle.loads(pickle.dumps(thing)) is thing
+
+
+# Extras -------------------------------------------------------------------------------------------
+
+
+def extras() -> dict[str, list[Requirement]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = project["optional-dependencies"].items()
+    return {name: [Requirement(each) for each in group] for name, group in groups}
+
+
+def test_every_extra_has_a_lower_bound_which_the_pins_satisfy():
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
+    for requirement in (each for group in extras().values() for each in group):
+        assert any(each.operator == ">=" for each in requirement.specifier), requirement
+        assert requirement.specifier.contains(pins[requirement.name.replace("_", "-")])
+
+
+def test_the_malicious_releases_of_lightning_are_excluded():
+    (lightning,) = extras()["lightning"]
+    assert not lightning.specifier.contains("2.6.2")
+    assert not lightning.specifier.contains("2.6.3")
+    assert lightning.specifier.contains("2.6.4")
+
+
+def test_no_hint_installs_killick_by_a_name_that_anybody_could_take():
+    places = [path for folder in ("src", "docs", "examples") for path in (ROOT / folder).rglob("*")]
+    texts = [*(path for path in places if path.suffix in (".py", ".md", ".j2")), *ROOT.glob("*.md")]
+    known = set(extras())
+    for path in texts:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"pip install[^\n]*[ '\"]killick\b", text), path
+        assert "killick[" not in text, path
+        named = {
+            each for group in re.findall(r"'\.\[([\w,]+)\]'", text) for each in group.split(",")
+        }
+        assert named <= known, path
+
+
+def test_a_missing_library_names_an_extra_that_exists():
+    with pytest.raises(InstallError, match="the logger requires nothing") as caught:
+        import_library("nothing.inside", "wandb", "the logger")
+    assert str(caught.value).endswith(install_hint("wandb"))
+    calls = [
+        node.args[1].value
+        for path in Path(killick.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_library"
+        if isinstance(node.args[1], ast.Constant)
+    ]
+    calls += [kind.library for _, kind in LOGGERS.items() if kind.library]
+    assert len(calls) > 4
+    assert set(calls) <= set(extras())

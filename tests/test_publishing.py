@@ -557,7 +557,7 @@ def test_without_the_client_nothing_is_written(evaluated, tmp_path, monkeypatch,
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     out = tmp_path / "out"
     assert main(["publish", str(evaluated), "--output", str(out), *words]) == 2
-    assert "pip install 'killick[hub]'" in capsys.readouterr().err
+    assert "pip install -e '.[hub]'" in capsys.readouterr().err
     assert not out.exists()
 
 

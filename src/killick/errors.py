@@ -4,9 +4,11 @@ A message says what is wrong, the value found, and the fix.
 """
 
 import difflib
+import importlib
 import re
 import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class KillickError(Exception):
@@ -74,6 +76,27 @@ class ProcessError(KillickError, RuntimeError):
 
 class InstallError(KillickError, ImportError):
     """An optional library that is not installed."""
+
+
+def install_hint(extra: str) -> str:
+    """How to install an extra. Killick is on no index, so the name alone could be anybody's.
+
+    Example:
+        >>> install_hint("export")
+        "In your clone of Killick: pip install -e '.[export]'."
+    """
+    return f"In your clone of Killick: pip install -e '.[{extra}]'."
+
+
+def import_library(name: str, extra: str, purpose: str) -> Any:
+    """An optional library; `purpose` begins the error if it is missing, such as "--engine ray"."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as problem:
+        raise InstallError(
+            f"{purpose} requires {name.partition('.')[0]} ({one_line(problem)})."
+            f" {install_hint(extra)}"
+        ) from problem
 
 
 def check_option(name: str, value: object, allowed: Iterable[str]) -> None:

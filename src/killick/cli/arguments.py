@@ -1,6 +1,7 @@
 """Options that several commands share, and how their values are read."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ def read_whole_numbers(text: str) -> tuple[int, ...]:
     if not words or not all(word.isdecimal() for word in words):
         raise argparse.ArgumentTypeError(f"takes whole numbers such as 1,3,5, not {text!r}")
     return tuple(int(word) for word in words)
+
+
+def warn(line: str) -> None:
+    """Print a line for the user that is no result."""
+    print(f"killick: {line}", file=sys.stderr)
 
 
 class NamedSets(argparse.Action):
@@ -50,6 +56,12 @@ SEEDS: dict[str, Any] = {"metavar": "0,1,...", "type": read_whole_numbers}
 SHARED: dict[str, dict[str, Any]] = {
     "--device": {"metavar": "DEVICE", "default": "auto", "help": "auto, cpu, cuda, cuda:1 or mps"},
     "--threads": {**NUMBER, "help": "on a CPU (default: $OMP_NUM_THREADS, else free cores)"},
+    "--logger": {
+        **NAMES,
+        "default": (),
+        "help": "send results to mlflow, trackio, wandb, ...: to the run of the training, if it was"
+        " logged there",
+    },
     "--quiet": {**FLAG, "help": "print errors only"},
     "--root": {
         "metavar": "FOLDER",

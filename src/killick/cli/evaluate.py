@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared
+from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared, warn
 from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 from killick.errors import OptionError
@@ -79,7 +79,7 @@ def add(parser: Parser) -> None:
         help="do not keep per-image predictions, which reports need for some figures",
     )
     add("--again", **FLAG, help="recompute rows that are there already")
-    add_shared(group, "--quiet")
+    add_shared(group, "--logger", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -87,8 +87,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     _read_options(options)
     from killick.cli.summaries import show_summary
     from killick.runtime.devices import set_threads
+    from killick.training.loggers import find_loggers, send_results
 
     set_threads(options.threads)
+    find_loggers(options.logger)
     first = os.environ.get("RANK", "0") == "0"
     folders = [_find_folder(model, options) for model in options.models]
     if len({folder.resolve() for folder in folders}) < len(folders):
@@ -105,6 +107,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             )
             return 130
         found[folder] = rows
+        if first:
+            send_results(folder, options.logger, rows=rows, tell=warn)
         if first and options.store_threshold:
             _store_threshold(model, rows, options.acceptance, options.quiet)
         if first and not options.quiet:

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             print(sentence)
 
     if options.push is not None:
-        import_client(f"to push {options.push}")
+        import_client(f"pushing to {options.push}")
     model = load(options.model)
     rows = find_rows(model, options.model, options.rows)
     cost, had_threshold = None, model.threshold is not None

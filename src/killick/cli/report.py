@@ -1,11 +1,10 @@
 """`killick report`."""
 
 import argparse
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from killick.cli.arguments import add_shared
+from killick.cli.arguments import add_shared, warn
 from killick.cli.parser import Parser
 from killick.errors import OptionError
 
@@ -42,7 +41,7 @@ def add(parser: Parser) -> None:
     )
     add("--baseline", metavar="ARM", help="to which differences are (default: standard training)")
     add("--title", metavar="TEXT", help="of the page")
-    add_shared(parser, "--quiet")
+    add_shared(parser, "--logger", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -61,7 +60,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     data = make_report_data(runs, options.baseline)
     page = write_report(runs, output, title=options.title, failed=failed, data=data)
     for line in data.comparison.notes:
-        print(f"killick: {line}", file=sys.stderr)
+        warn(line)
+    if options.logger:
+        from killick.training.loggers import send_results
+
+        send_results(page.parent, options.logger, file=page, tell=warn)
     if not options.quiet:
         print(f"The report is in {page}, its figures and tables beside it.")
     return 0

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
+from killick.core.hub_methods import PretrainedMixin
 from killick.core.references import check_tensor
 from killick.errors import DtypeError, OptionError, ShapeError
 
@@ -74,7 +75,7 @@ class Threshold:
     fitted_on: str  # what the images were
 
 
-class ImageModel(nn.Module):
+class ImageModel(PretrainedMixin, nn.Module):
     """The base of anchored and standard models."""
 
     def __init__(

@@ -123,7 +123,7 @@ def _front_matter(
     model: Anchored | Standard, name: str, license: str | None, data: str | None, rows: list[Row]
 ) -> str:
     """What the hub reads, with results in its own form (`model-index`)."""
-    hub = import_client("to write a model card")
+    hub = import_client("writing a model card")
     takes_images = len(model.image_shape) == 3
     results = [
         hub.EvalResult(

@@ -106,7 +106,7 @@ def push(folder: Path, repo: str, *, private: bool = False) -> str:
 
     A repository is made if it is not there, `private` or not; one that is there stays as it is.
     """
-    client = import_client(f"to push {repo}")
+    client = import_client(f"pushing to {repo}")
     try:
         api = client.HfApi(library_name="killick")
         api.create_repo(repo, repo_type="model", private=private, exist_ok=True)

@@ -1,6 +1,5 @@
 """Jobs on a Ray cluster: Ray places them, and retries those whose machine or process was lost."""
 
-import importlib
 import logging
 import os
 from collections import deque
@@ -8,12 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from killick import __version__
-from killick.errors import InstallError, OptionError, check_option, find_reason
+from killick.errors import OptionError, check_option, find_reason, import_library
 from killick.experiments.execution import Execution
 from killick.experiments.jobs import Job, JobResult
 from killick.experiments.local_jobs import SECONDS_TO_SAVE
 
 RETRIES = 3  # of a lost job; one that failed by itself is not retried
+_RAY_VARIABLES = {
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as later versions do; else it warns
+}
 _SECONDS_TO_SEE_FOLDER = 20.0  # network file systems show new folders late
 
 _log = logging.getLogger("killick")
@@ -98,14 +102,9 @@ class RayJobs:
 
 def import_ray() -> Any:
     """Ray, quiet and without usage statistics unless the user asks for them."""
-    for name, value in (("RAY_DEDUP_LOGS_SKIP_REGEX", "."), ("RAY_USAGE_STATS_ENABLED", "0")):
+    for name, value in _RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
-    try:
-        return importlib.import_module("ray")
-    except ImportError as problem:
-        raise InstallError(
-            f"--engine ray requires Ray ({problem}): pip install 'killick[ray]'."
-        ) from problem
+    return import_library("ray", "ray", "--engine ray")
 
 
 def _make_task(ray: Any, cpus: int, gpus: float) -> Any:

@@ -1,4 +1,4 @@
-"""Adapters for other libraries: Lightning, and loggers.
+"""Adapters for other libraries: Lightning, torchmetrics, and loggers.
 
 Each module imports its library, so nothing else in Killick imports from here.
 

@@ -23,7 +23,7 @@ called between the steps, outside the graph.
 """
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from killick.registry import Registry
 from killick.settings import setting
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from killick.data.preprocessing import PlainView
     from killick.data.transforms import Shift
 
-    Model = Anchored | Standard
+    Model: TypeAlias = Anchored | Standard
 
 
 @dataclass(frozen=True)

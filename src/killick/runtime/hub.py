@@ -4,7 +4,6 @@ The client, `huggingface_hub`, is optional and imported when a name is asked for
 known by the names of its classes, which have stayed while the module they are in has moved.
 """
 
-import importlib
 import os
 import re
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from killick.errors import InstallError, StorageError, one_line
+from killick.errors import StorageError, import_library, one_line
 
 _PART = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@(\S+))?", re.ASCII)
@@ -56,7 +55,7 @@ def read_hub_name(given: str | os.PathLike[str], revision: str | None = None) ->
 
 def fetch(name: HubName, files: Sequence[str]) -> Path:
     """The folder that these files of a model are in, once they are fetched, and no others."""
-    client = import_client(f"to load {name}, which is no folder here")
+    client = import_client(f"loading {name}, which is no folder here,")
     try:
         folder = client.snapshot_download(
             name.repo, revision=name.revision, allow_patterns=list(files), library_name="killick"
@@ -70,14 +69,8 @@ def fetch(name: HubName, files: Sequence[str]) -> Path:
 
 
 def import_client(purpose: str) -> Any:
-    """The client's module; `purpose` is for the error, such as "to load owner/name"."""
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError as problem:
-        raise InstallError(
-            f"expected the client of the Hugging Face hub {purpose}, but it is not installed."
-            " Install it: pip install 'killick[hub]'."
-        ) from problem
+    """The client's module; `purpose` is for the error, such as "loading owner/name"."""
+    return import_library("huggingface_hub", "hub", purpose)
 
 
 def explain(problem: BaseException) -> str:

@@ -1,6 +1,5 @@
 """Running what was exported: ONNX by onnxruntime, .pt2 by torch, with one interface."""
 
-import importlib
 import os
 import warnings
 import zipfile
@@ -13,7 +12,14 @@ from torch import Tensor
 from torch.export.passes import move_to_device_pass
 
 from killick.core.image_model import Threshold
-from killick.errors import InstallError, OptionError, ShapeError, StorageError, one_line
+from killick.errors import (
+    InstallError,
+    OptionError,
+    ShapeError,
+    StorageError,
+    import_library,
+    one_line,
+)
 from killick.storage.export_metadata import KEY, ExportMetadata, read_metadata
 
 INPUT = "images"  # of the ONNX graph
@@ -151,12 +157,7 @@ def _start_session(path: Path, device: str) -> Any:
 def require_onnx(*names: str) -> None:
     """Refuse to go on without these libraries."""
     for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as problem:
-            raise InstallError(
-                f"ONNX files need {name}. Install it: pip install 'killick[export]'."
-            ) from problem
+        import_library(name, "export", "ONNX")
 
 
 def _read_program(path: Path, device: torch.device) -> Any:

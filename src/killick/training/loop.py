@@ -13,7 +13,7 @@ folder/
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,10 +37,11 @@ from killick.runtime.progress import Display, DisplayFactory, choose_display
 from killick.runtime.signals import Interrupts
 from killick.storage.loading import load
 from killick.storage.saving import note_on_references
+from killick.training.callbacks import Callback, Progress
 from killick.training.checkpoint import load_checkpoint, save_checkpoint
 from killick.training.class_paths import check_same_classes, import_classes
 from killick.training.initial_weights import find_start, warn_of_seen
-from killick.training.loggers import LOGGERS, RunLoggers
+from killick.training.loggers import JsonLogger, RunLoggers, find_loggers
 from killick.training.output_folder import check_free, claimed, open_folder, save_results
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import make_recipe
@@ -77,6 +78,7 @@ def train(
     show: DisplayFactory | None = None,
     transform: Callable[..., Any] | None = None,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Train a model by a recipe, and write everything about it into `folder`.
 
@@ -96,6 +98,7 @@ def train(
             draws from Python's, NumPy's and torch's generators depends on (seed, epoch, sample).
         loss: Of logits and targets, instead of cross-entropy. Targets are class numbers or
             probabilities. Both must be given again with `resume`.
+        callbacks: Called after each step, each epoch, and at the end: see `Callback`.
 
     Raises:
         DivergedError: If the loss becomes NaN or infinite; the last checkpoint stays.
@@ -124,8 +127,7 @@ def train(
             check_free(folder)
         assert recipe is not None
         start = None if start is None else find_start(start)
-        for name in recipe.loggers:
-            LOGGERS.find(name)  # an unknown one is refused before anything is written
+        kinds = find_loggers(recipe.loggers)  # an error before anything is written
         own = import_classes(recipe)
         own = replace(own, transform=transform or own.transform, loss=loss or own.loss)
         data = load_training_data(recipe, processes, own.transform)
@@ -161,15 +163,25 @@ def train(
         with show(title, run.steps, run.done, "step") as display:
             for line in filter(None, lines):
                 display.message(line)
-            with dead_workers_explained(recipe.data.name), closing(run.data.batches):
-                finished = _train(run, folder, display)
-            if not finished:
-                return Outcome(folder, False, None, [])
-            if processes.first:  # testing may fail too
-                _save_if_possible(run, folder, display)
-            model = run.inference_model.eval()
-            rows = _finish(run, folder, display)
-        return Outcome(folder, True, model, rows)
+            kinds = {"json": JsonLogger, **kinds} if processes.first else {}
+            step = run.done or None
+            open_loggers = closing(RunLoggers(folder, run.recipe, step, kinds, display.message))
+            hooks = list(callbacks) if processes.first else []
+            with open_loggers as loggers:
+                with dead_workers_explained(recipe.data.name), closing(run.data.batches):
+                    finished = _train(run, folder, display, loggers, hooks)
+                if finished:
+                    if processes.first:  # testing may fail too
+                        _save_if_possible(run, folder, display)
+                    model = run.inference_model.eval()
+                    rows = _finish(run, folder, display)
+                    loggers.log_rows(run.done, rows)
+                    outcome = Outcome(folder, True, model, rows)
+                else:
+                    outcome = Outcome(folder, False, None, [])
+        for each in hooks:
+            each.on_end(outcome)
+        return outcome
 
 
 def _find_finished(folder: Path, processes: Processes) -> Outcome | None:
@@ -219,12 +231,17 @@ def _check_given(folder: Path, names: list[str], transform: object, loss: object
         )
 
 
-def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
+def _train(
+    run: TrainingRun,
+    folder: Path,
+    display: Display,
+    loggers: RunLoggers,
+    callbacks: Sequence[Callback],
+) -> bool:
     """All steps that are left; False if interrupted."""
     recipe, processes = run.recipe, run.processes
     cpu = processes.device.type == "cpu"
-    open_loggers = closing(RunLoggers(folder, recipe, run.done or None, first=processes.first))
-    with Interrupts() as interrupts, open_loggers as loggers:
+    with Interrupts() as interrupts:
         if run.done == 0 and run.source is not None:
             _report_day_zero(run, display, loggers)
         saved = since = time.monotonic()
@@ -242,6 +259,13 @@ def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
                     if epoch_ends:
                         _validate(run, display, loggers)
                     since, logged = time.monotonic(), run.done
+                if callbacks:
+                    epoch_done = run.done / run.steps_per_epoch
+                    progress = Progress(folder, run.done, epoch_done, dict(loggers.last), run)
+                    for each in callbacks:
+                        each.on_step(progress)
+                        if epoch_ends:
+                            each.on_epoch(progress)
                 # Processes stop together, so they exchange it; on GPUs only now and then.
                 due = cpu or processes.count == 1 or run.done % recipe.log_every == 0
                 if due and _any_process(interrupts.asked, processes):

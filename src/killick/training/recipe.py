@@ -175,7 +175,9 @@ class Recipe:
     sync_batchnorm: bool = setting(False, "statistics over all GPUs")
     validate_every: int = setting(1, "epochs between validations", least=1)
     log_every: int = setting(50, "steps between readings of the loss", least=1)
-    loggers: list[str] = setting([], "beside metrics.jsonl, such as [tensorboard]")
+    loggers: list[str] = setting(
+        [], "beside metrics.jsonl: csv, mlflow, tensorboard, trackio, wandb, or your own"
+    )
     checkpoint_minutes: float = setting(5.0, "between checkpoints; 0: after every step", least=0)
 
 

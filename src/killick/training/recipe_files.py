@@ -32,6 +32,7 @@ SHORT = {
     "lr": "optimizer.lr",
     "wd": "optimizer.weight_decay",
     "batch_size": "batch",
+    "logger": "loggers",
 }
 
 

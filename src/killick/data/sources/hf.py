@@ -16,7 +16,7 @@ from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions, split_options
 from killick.data.sources.pack import PackReader
 from killick.data.worker_processes import iterate
-from killick.errors import DataError, InstallError
+from killick.errors import DataError, import_library
 
 OPTIONS = ("config", "split", "test", "revision", "streaming")
 TEST_SPLITS = ("test", "validation", "valid", "val")  # the first that has labels
@@ -89,12 +89,7 @@ def read_hub_set(name: str, rows: Any, labeled: bool = True) -> ImageSet | None:
 
 def _open(name: str, chosen: dict[str, str]) -> dict[str, Any]:
     """The splits by name, each a `datasets.Dataset`, or with `streaming` an `IterableDataset`."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise InstallError(
-            f"hf:{name} needs the datasets library. Install it: pip install 'killick[hf]'."
-        ) from error
+    datasets = import_library("datasets", "hf", f"hf:{name}")
     folder = Path(os.path.expanduser(name))
     saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
     wanted = [chosen[key] for key in ("split", "test") if key in chosen]
@@ -191,5 +186,5 @@ def _read_split(
     return reader, numbers, getattr(rows.features[label], "names", None)
 
 
-_HELP = "Hugging Face datasets, by name or folder (killick[hf]); NAME#config=C,split=S,streaming"
+_HELP = "Hugging Face datasets, by name or folder (extra hf); NAME#config=C,split=S,streaming"
 DATA_SOURCES.register("hf", DataSource("hf", load_hub, _HELP, "NAME"))

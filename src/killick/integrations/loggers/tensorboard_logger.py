@@ -1,31 +1,29 @@
-"""TensorBoard (`pip install 'killick[tensorboard]'`): files in the folder `tensorboard` of a run."""
+"""TensorBoard (extra `tensorboard`): files in the folder `tensorboard` of a run."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from killick.errors import InstallError
-from killick.training.loggers import LOGGERS
+from killick.training.loggers import LOGGERS, Logger, Values, numbers
+from killick.training.recipe import Recipe
+from killick.training.recipe_files import to_yaml
 
 
-class TensorboardLogger:
-    """Writes every number as a scalar named kind/name."""
+class TensorboardLogger(Logger):
+    """Writes every number as a scalar named kind/name, and the recipe as text."""
 
-    def __init__(self, folder: Path, recipe: Any, step: int | None) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise InstallError(
-                "the logger tensorboard needs TensorBoard: pip install 'killick[tensorboard]'."
-            ) from None
+    library = "tensorboard"
+
+    def __init__(self, folder: Path, recipe: Recipe | None, step: int | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
         purge = None if step is None else step + 1
         self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        if recipe is not None:
+            self._writer.add_text("recipe", f"```yaml\n{to_yaml(recipe)}```")
 
-    def log(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def log(self, kind: str, step: int, values: Values) -> None:
         """Add the numbers among `values`."""
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(f"{kind}/{name}", value, step)
+        for name, value in numbers(kind, values).items():
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Write what is left."""
