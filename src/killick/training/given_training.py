@@ -1,14 +1,14 @@
 """Training with what is given in Python: `killick.train`, and what `killick.compare` shares with it."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from killick.core.anchored import Anchored, evaluating
 from killick.core.image_model import ImageModel, either_spelling, image_model_in
@@ -21,6 +21,7 @@ from killick.errors import DataError, KillickError, OptionError, one_line
 from killick.nets import given_net
 from killick.runtime.progress import DisplayFactory
 from killick.storage.weights import digest_weights
+from killick.training.callbacks import Callback
 from killick.training.loop import Outcome
 from killick.training.loop import train as train_recipe
 from killick.training.recipe import Recipe
@@ -59,6 +60,9 @@ def train(
     device: str = "auto",
     quiet: bool = False,
     show: DisplayFactory | None = None,
+    transform: Callable[..., Any] | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Train a network or by a recipe, on any data, and write everything about it into `folder`.
 
@@ -82,6 +86,9 @@ def train(
         device: "auto", "cpu", "cuda" or "cuda:1".
         quiet: Show nothing.
         show: Makes the progress display; a terminal by default.
+        transform: Any callable that makes an image of an image, before other augmentation.
+        loss: Of logits and targets, instead of cross-entropy.
+        callbacks: Called after each step, each epoch, and at the end.
     """
     with given(network, data, recipe, settings, normalize, class_names) as found:
         made = None
@@ -89,7 +96,16 @@ def train(
             made = load_recipe(found.recipe, found.settings)
             refuse_unused(made, map(find_setting, settings or ()))
         return train_recipe(
-            made, Path(folder), start=start, resume=resume, device=device, quiet=quiet, show=show
+            made,
+            Path(folder),
+            start=start,
+            resume=resume,
+            device=device,
+            quiet=quiet,
+            show=show,
+            transform=transform,
+            loss=loss,
+            callbacks=callbacks,
         )
 
 

@@ -17,7 +17,7 @@ from killick.protocols.base import components_of
 from killick.runtime.devices import seed_random_state
 from killick.runtime.processes import Processes
 from killick.training.class_paths import OwnClasses, make_rates
-from killick.training.initial_weights import make_model
+from killick.training.initial_weights import make_model, pretrained_name
 from killick.training.optimizers import learning_rate, make_optimizer, restore_optimizer, set_rate
 from killick.training.recipe import Recipe
 from killick.training.step import TrainingStep
@@ -60,7 +60,7 @@ class TrainingRun:
             None if restoring else start,
             fresh=restoring,
         )
-        if self.source is not None and start is None:
+        if self.source is not None and start is None and pretrained_name(recipe.network):
             recipe = _resolve_weights(recipe, self.source)
         if self.model.normalize is not None:  # a trained model has its own
             mean, std = list(self.model.normalize.mean), list(self.model.normalize.std)
