@@ -158,8 +158,11 @@ def test_preprocessing_is_that_of_the_library(cache, name):
         transformers.ViTImageProcessor(
             size={"height": 32, "width": 32}, do_normalize=False, rescale_factor=1 / 127.5
         ),
+        transformers.DeiTImageProcessor(
+            size={"height": 40, "width": 40}, crop_size={"height": 32, "width": 32}
+        ),
     ],
-    ids=["convnext", "large convnext", "bicubic", "center crop", "scaled"],
+    ids=["convnext", "large convnext", "bicubic", "center crop", "scaled", "squashed crop"],
 )
 def test_image_processors_of_transformers_are_followed(cache, tmp_path, processor):
     from killick.nets.hf_networks import read_processor
@@ -297,6 +300,34 @@ def test_networks_made_by_plain_names_never_load_weights(cache, name):
         killick.nets.create(name)
     with pytest.raises(OptionError, match="does not shape"):
         killick.nets.create("timm:test_resnet", pretrained=True)
+
+
+@pytest.mark.parametrize("distilled", [False, True])
+def test_a_kind_with_several_classifiers_is_made_as_the_one_it_was(cache, tmp_path, distilled):
+    torch.manual_seed(0)
+    config = transformers.DeiTConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        image_size=32,
+        patch_size=8,
+        num_labels=4,
+    )
+    names = ("DeiTForImageClassification", "DeiTForImageClassificationWithTeacher")
+    net = getattr(transformers, names[distilled])(config).eval()
+    folder = put_on_hub(cache, "me/deit")
+    transformers.logging.disable_progress_bar()
+    net.save_pretrained(folder)
+    transformers.DeiTImageProcessor(
+        size={"height": 36, "width": 36}, crop_size={"height": 32, "width": 32}
+    ).save_pretrained(folder)
+    model = killick.anchor(load_pretrained("hf:me/deit"))
+    killick.save(model, tmp_path / "saved")
+    x, r = torch.rand(2, 2, 3, 32, 32)
+    found = killick.load(tmp_path / "saved")(x, r)
+    torch.testing.assert_close(found, net(x).logits, rtol=1e-3, atol=1e-4)
+    assert len(killick.nets.create("hf:deit").state_dict()) > 0
 
 
 def test_code_in_a_hub_configuration_is_never_run(cache):

@@ -12,6 +12,7 @@ from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 
 if TYPE_CHECKING:
+    from killick.storage.export_metadata import ExportMetadata
     from killick.storage.exported_file import Exported
 
 HELP = "write a model as an ONNX or torch.export file that runs without Killick"
@@ -88,6 +89,13 @@ def _default_folder(options: argparse.Namespace) -> Path:
     return Path("exports") / "-".join([name_of(options.model), options.format, *special])
 
 
+def _describe_view(about: "ExportMetadata") -> str:
+    from killick.data.preprocessing import PlainView
+
+    size = about.image_shape[-1]
+    return PlainView(size, about.resize, about.interpolation, about.squash).described
+
+
 def _describe(exported: "Exported") -> list[str]:
     from killick.deploy.parity import format_agreement
 
@@ -98,6 +106,7 @@ def _describe(exported: "Exported") -> list[str]:
     lines = [
         f"{exported.path}  {about.precision}, {size:.3g} MB",
         f"  takes       images: {about.takes} ({shape})",
+        f"  shown       {_describe_view(about)}",
         f"  returns     {', '.join(about.outputs)}",
         f"  references  {about.references}",
     ]

@@ -72,6 +72,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.deploy import prediction_writers as writers
     from killick.deploy.batch_prediction import explain_missing_threshold, predict_batches
     from killick.evaluation.classifier import open_classifier
+    from killick.evaluation.other_networks import is_network_name
     from killick.runtime.devices import set_threads
     from killick.runtime.progress import TerminalDisplay
 
@@ -118,6 +119,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     # On a terminal the lines of a table give the errors already.
     silent = on_terminal and form == "table" and options.only is None
     with writers.open_output(options.output) as write, display, contextlib.closing(batches):
+        if is_network_name(options.model) and not options.quiet:
+            display.message(f"killick: {classifier.describe_view()}")
         if advice and not options.quiet:
             display.message(f"killick: {advice}")
         text = writing.head

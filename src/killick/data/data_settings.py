@@ -28,7 +28,7 @@ class Data:
         most=LARGEST_RESIZE,
     )
     interpolation: str = setting("bilinear", "where images are resized", among=INTERPOLATIONS)
-    squash: bool = setting(False, "resize all of an image to the square, and crop nothing")
+    squash: bool = setting(False, "resize both sides of an image alike, whatever its shape")
     mean: list[float] | None = setting(
         None, "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams)"
     )

@@ -35,7 +35,7 @@ class PlainView:
     """The middle of an image, for evaluation and clean references.
 
     The shorter side is brought to `resize`, by default to `size`, and a square of `size` is cut out.
-    With `squash` all of the image is brought to the square, whatever its shape.
+    With `squash` both sides are brought to that, whatever the shape of the image.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class PlainView:
         interpolation: str = "bilinear",
         squash: bool = False,
     ) -> None:
-        self.size, self.resize, self.interpolation = size, None if squash else resize, interpolation
+        self.size, self.resize, self.interpolation = size, resize, interpolation
         self.squash = squash
-        side, how = self.resize or size, InterpolationMode(interpolation)
+        side, how = resize or size, InterpolationMode(interpolation)
         self.described = f"{size} px" if side == size else f"{size} of {side} px"
         self.described += ", squashed" if squash else ""
         self.described += "" if interpolation == "bilinear" else f", {interpolation}"
-        target = [size, size] if squash else side
+        target = [side, side] if squash else side
         self._steps = v2.Compose(
             [v2.Resize(target, interpolation=how, antialias=True), v2.CenterCrop(size)]
         )

@@ -96,6 +96,15 @@ class Classifier:
         many = 100 if self.device.type == "cpu" else 1000
         return many if self.view.size <= 64 else many // 4
 
+    def describe_view(self) -> str:
+        """The preprocessing of a network by name, which nobody may have given."""
+        normalize = getattr(image_model_in(self.model), "normalize", None)
+        assert normalize is not None
+        return (
+            f"{self.name}: images of {self.view.described}, normalized by mean {normalize.mean} and"
+            f" std {normalize.std} (--size, --resize, --interpolation, --mean, --std)"
+        )
+
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """`(references, n, classes)`: the logits of uint8 images for each reference, as float32."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from killick.core.image_model import either_spelling, image_model_in
+from killick.core.image_model import either_spelling
 from killick.core.inference import CANDIDATES
 from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
@@ -18,11 +18,7 @@ from killick.data.synthetic_ood import SYNTHETIC
 from killick.data.worker_processes import dead_workers_explained
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
-from killick.evaluation.classifier import (
-    Classifier,
-    open_classifier,
-    place_of,
-)
+from killick.evaluation.classifier import open_classifier, place_of
 from killick.evaluation.corruption_means import read_baseline
 from killick.evaluation.evaluation_data import (
     Data,
@@ -195,7 +191,7 @@ def evaluate(
         if classifier.class_names is None and test.classes == classifier.classes:
             classifier.class_names = test.class_names
         notes = [f"on {describe_device(processes.device)}"]
-        notes += [_describe_view(classifier)] if is_network_name(model) else []
+        notes += [classifier.describe_view()] if is_network_name(model) else []
         if (anchored := classifier.anchored) is not None:
             stored = len(anchored.references)
             classifier.references = min(references or USUAL_REFERENCES, stored)
@@ -320,14 +316,3 @@ def _run(
                 limit = threshold(energies, settings.acceptance) if limit is None else limit
             text = recorder.add(each, outputs, inside, Fitted(limit, runner.temperatures))
             display.update(runner.done, text)
-
-
-def _describe_view(classifier: Classifier) -> str:
-    """The preprocessing of a network by name, which nobody may have given."""
-    normalize = getattr(image_model_in(classifier.model), "normalize", None)
-    assert normalize is not None
-    return (
-        f"{classifier.name}: images of {classifier.view.described}, normalized by mean"
-        f" {normalize.mean} and std {normalize.std} (--size, --resize, --interpolation, --mean,"
-        " --std)"
-    )

@@ -20,7 +20,7 @@ from killick.nets.network_preprocessing import NetworkPreprocessing
 # Settings that name other files, code or kernels; and labels, which are kept with the model.
 _REFUSED = (
     *("auto_map", "implementation", "kernel", "quantization", "custom_", "backbone"),
-    *("pretrained", "checkpoint", "name_or_path", "architectures", "dtype", "version"),
+    *("pretrained", "checkpoint", "name_or_path", "dtype", "version"),
 )
 _LABELS = ("id2label", "label2id", "num_labels")
 _RESAMPLING = {0: "nearest", 1: "bicubic", 2: "bilinear", 3: "bicubic"}  # 1, Lanczos: the nearest
@@ -42,6 +42,7 @@ def create_hf(kind: str, config: dict[str, Any] | None = None, num_classes: int 
             f"hf:{kind} takes plain settings of {kind} alone, found {show(unknown or given)}."
         )
     plain = transformers.AutoConfig.for_model(kind, **given, num_labels=num_classes)
+    plain.architectures = plain.architectures or []  # some kinds have several; the first
     make: Callable[..., nn.Module] = transformers.AutoModelForImageClassification.from_config
     return make(plain, trust_remote_code=False)
 
@@ -99,7 +100,7 @@ def read_processor(folder: Path) -> NetworkPreprocessing:
         squash = edge is None or edge >= 384
         resize = None if squash else int(size["shortest_edge"] / percent)
     elif getattr(found, "do_center_crop", False):
-        side, resize = crop["height"], edge or size.get("height")
+        side, resize, squash = crop["height"], edge or size.get("height"), edge is None
     else:
         squash = edge is None
     if not isinstance(side, int) or size.get("width", side) != size.get("height", side):

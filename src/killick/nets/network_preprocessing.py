@@ -22,7 +22,7 @@ class NetworkPreprocessing:
     size: int  # height and width of the network's input
     resize: int | None = None  # shorter side before the center crop; None: as size
     interpolation: str = "bilinear"
-    squash: bool = False  # resized to a square as a whole, not cropped
+    squash: bool = False  # both sides are resized alike, whatever the shape of the image
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 

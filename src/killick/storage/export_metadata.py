@@ -47,7 +47,7 @@ class ExportMetadata:
     interpolation: str
     threshold: Threshold | None
     weights: str  # their digest, as in rows
-    squash: bool = False  # resized to the square as a whole, not cropped
+    squash: bool = False  # both sides are resized alike, whatever the shape of the image
     measured: dict[str, Any] = field(default_factory=dict)  # agreement with the model
     made_with: dict[str, str] = field(default_factory=dict)
 
