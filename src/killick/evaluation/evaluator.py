@@ -156,7 +156,7 @@ def evaluate(
         iterable, whose order is their own: reports pair no differences over them.
     """
     settings = make_settings(locals())
-    own = not isinstance(data, str | None)
+    own = not isinstance(data, str | os.PathLike | None)
     opened = open_given(data, normalize)
     held_out = open_given(validation, normalize, "validation")
     quiet = show is None if quiet is None else quiet
