@@ -140,6 +140,7 @@ def test_a_data_set_of_the_hub_library_is_read_by_its_columns(net, expected):
         return {"pixel_values": pixels, "label": rows["kind"]}
 
     assert score(net, given.with_transform(transform), workers=0) == expected
+    assert score(net, given.to_iterable_dataset(), workers=0) == expected
 
 
 def test_nothing_is_printed_and_pandas_reads_the_rows(net, capsys):
@@ -198,8 +199,9 @@ def test_what_a_data_set_draws_depends_on_key_and_number_alone():
     class Noisy(Listed):
         def __getitem__(self, number):
             image, label = super().__getitem__(number)
-            drawn = torch.randint(0, 9, (1,)), random.randrange(9), np.random.randint(9)  # noqa: NPY002
-            return torch.full_like(image, int(sum(drawn)) * 9), label
+            drawn = (int(torch.randint(200, (1,))), random.randrange(200))
+            drawn = torch.tensor([*drawn, np.random.randint(200)])  # noqa: NPY002
+            return drawn.to(torch.uint8).view(3, 1, 1).expand_as(image), label
 
     data = read_dataset("noisy", Noisy(images, labels), workers=0)
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -207,8 +209,10 @@ def test_what_a_data_set_draws_depends_on_key_and_number_alone():
     again = [data.read(number, 1) for number in reversed(range(8))][::-1]
     other = [data.read(number, 2) for number in range(8)]
     assert all(map(torch.equal, first, again))
-    assert not all(map(torch.equal, first, other))
-    assert len({int(image[0, 0, 0]) for image in first}) > 1
+    for channel in range(3):  # of torch, Python and NumPy
+        drawn, others = ([int(image[channel, 0, 0]) for image in each] for each in (first, other))
+        assert len(set(drawn)) > 1
+        assert drawn != others
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert (np.random.get_state()[1] == states[2]).all()  # noqa: NPY002

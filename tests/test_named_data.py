@@ -12,6 +12,7 @@ from runs import make_image_folder, small
 
 import killick
 from killick.cli import main
+from killick.cli.train import parse_overrides
 from killick.data.data_settings import full_name
 from killick.data.sources import load_sets, load_whole
 from killick.data.sources.wds import find_shards
@@ -41,6 +42,7 @@ def test_a_path_is_a_name(tmp_path, monkeypatch):
     assert full_name("imagenet:photos") == "imagenet:photos"
     assert full_name("nothing") == "nothing"
     assert load_recipe("shapes-small", {"data": "photos"}).data.name == "imagefolder:photos"
+    assert parse_overrides(["--data", "photos"]) == {"data.name": "imagefolder:photos"}
 
 
 @pytest.mark.parametrize(

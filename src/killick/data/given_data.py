@@ -60,11 +60,8 @@ def as_set(
         images, labels = given
         labeled = labeled and not (labels is None and class_names is None)
         return _read_tensors(name, images, labels if labeled else None, class_names, normalizer)
-    if is_hub_set(given):
-        from killick.data.sources.hf import read_hub_set
-
-        if (found := read_hub_set(name, given, labeled)) is not None:
-            return found
+    if (found := _read_hub_set(name, given, labeled, to_train)) is not None:
+        return found
     if _is_map_style(given):
         return read_dataset(
             name, given, normalize=normalizer, class_names=class_names, labeled=labeled
@@ -99,10 +96,20 @@ def name_given(given: Any) -> str:
     return given.name if isinstance(given, ImageSet | StreamSet) else type(given).__name__
 
 
-def is_hub_set(given: Any) -> bool:
-    """Whether it is a data set of the Hugging Face library, which is not imported for this."""
-    library = sys.modules.get("datasets")
-    return library is not None and isinstance(given, library.Dataset)
+def _read_hub_set(name: str, given: Any, labeled: bool, to_train: bool) -> ImageSet | None:
+    """A data set of the Hugging Face library by its columns; None of others, and of transformed ones."""
+    library = sys.modules.get("datasets")  # not imported for this
+    if library is None:
+        return None
+    from killick.data.sources.hf import read_hub_set, read_hub_stream
+
+    if isinstance(given, library.Dataset):
+        return read_hub_set(name, given, labeled)
+    if to_train or not labeled or not isinstance(given, library.IterableDataset):
+        return None
+    kinds = (given.features or {}).values()
+    images = any(isinstance(kind, library.Image) for kind in kinds)
+    return read_hub_stream(name, given) if images else None
 
 
 def _is_map_style(given: Any) -> bool:

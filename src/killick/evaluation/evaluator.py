@@ -18,7 +18,7 @@ from killick.data.synthetic_ood import SYNTHETIC
 from killick.data.worker_processes import dead_workers_explained
 from killick.errors import OptionError, check_option
 from killick.evaluation.class_mapping import ClassMap
-from killick.evaluation.classifier import open_classifier, place_of
+from killick.evaluation.classifier import Classifier, open_classifier, place_of
 from killick.evaluation.corruption_means import read_baseline
 from killick.evaluation.evaluation_data import (
     Data,
@@ -163,7 +163,7 @@ def evaluate(
     """
     settings = make_settings(locals())
     check_option("inference", inference, ["marginal", "transductive"])
-    own = not isinstance(data, str | None)
+    own = not isinstance(data, str | os.PathLike | None)
     opened = open_given(data, normalize)
     held_out = open_given(validation, normalize, "validation")
     if own and isinstance(model, str | os.PathLike) and not is_network_name(model):

@@ -86,7 +86,8 @@ def compare(
             execution = _run_here(execution)
         output, how = Path(output), Execution(**execution)
         how.check(output)
-        assert isinstance(found.recipe, str | Path)
+        if not isinstance(found.recipe, str | Path):
+            raise OptionError("compare takes a recipe by name or file, found a Recipe.")
         planned = plan_comparison(
             found.recipe, found.settings, arms, seeds, output, evaluation or {}, baseline
         )

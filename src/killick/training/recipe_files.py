@@ -146,6 +146,8 @@ def read_setting(dotted: str, text: str) -> Any:
 
     Lists may be written without brackets: `0.5,0.5,0.5`.
     """
+    if dotted == "data.name":
+        return full_name(text)
     known = settings().get(dotted)
     return yaml_or_text(text) if known is None else value_from_text(text, known.type)
 

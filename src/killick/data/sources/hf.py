@@ -64,7 +64,7 @@ def load_hub(argument: str, options: LoadOptions | None = None) -> Sets:
         )
     if "streaming" in chosen:
         split = next((each for each in present if each != "train"), present[0])
-        return Sets(None, _read_rows(f"hf:{name}", splits[split]))
+        return Sets(None, read_hub_stream(f"hf:{name}", splits[split]))
     found = {split: _read_split(f"{split!r} of hf:{name}", splits[split]) for split in present}
     highest = max((int(labels.max()) for _, labels, _ in found.values() if len(labels)), default=-1)
     numbers = [str(number) for number in range(highest + 1)]
@@ -124,7 +124,7 @@ def _open(name: str, chosen: dict[str, str]) -> dict[str, Any]:
     return splits
 
 
-def _read_rows(name: str, rows: Any) -> ImageSet:
+def read_hub_stream(name: str, rows: Any) -> ImageSet:
     """All images of a stream of rows, still encoded, in a temporary file."""
     import datasets
 
