@@ -18,10 +18,11 @@ from killick.data.image_set import ImageSet, Sets, digest
 from killick.data.sources import GIVEN, given_sets
 from killick.data.streams import StreamSet
 from killick.errors import DataError, KillickError, OptionError, one_line
-from killick.nets import given_net
+from killick.nets import given_net, preprocessing_of
 from killick.runtime.progress import DisplayFactory
 from killick.storage.weights import digest_weights
 from killick.training.callbacks import Callback
+from killick.training.initial_weights import find_start
 from killick.training.loop import Outcome
 from killick.training.loop import train as train_recipe
 from killick.training.recipe import Recipe
@@ -32,6 +33,7 @@ from killick.training.recipe_files import (
     read_yaml,
     refuse_unused,
 )
+from killick.training.start_preprocessing import add_preprocessing
 
 _TRAIN = ("train", "training")
 _VALIDATION = ("validation", "valid", "val")
@@ -94,6 +96,11 @@ def train(
         made = None
         if not resume:
             made = load_recipe(found.recipe, found.settings)
+            trained = start is not None or made.network.may_name_weights
+            if trained and not isinstance(found.recipe, Recipe):
+                place = None if start is None else find_start(start)
+                chosen = add_preprocessing(found.recipe, found.settings, place)
+                made = load_recipe(found.recipe, chosen)
             refuse_unused(made, map(find_setting, settings or ()))
         return train_recipe(
             made,
@@ -140,7 +147,7 @@ def given(
     if isinstance(data, str | os.PathLike):
         chosen, data = _for_own_data(source, {**chosen, "data.name": os.fspath(data)}), None
     if net is not None:
-        chosen = {**_settings_of_net(net, normalize), **chosen}
+        chosen = {**_settings_of_net(net, normalize, chosen), **chosen}
     if net is None and data is None:
         yield GivenTraining(source, chosen, False)
         return
@@ -224,22 +231,22 @@ def _name_net(net: nn.Module | None) -> dict[str, Any]:
     return {"network.name": name, "network.arguments": {}}
 
 
-def _settings_of_net(net: nn.Module, normalize: Normalization | None) -> dict[str, Any]:
-    """Size and normalization that a network is known to need."""
-    found: dict[str, Any] = {}
-    config = getattr(net, "pretrained_cfg", None) or {}
+def _settings_of_net(
+    net: nn.Module, normalize: Normalization | None, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The preprocessing that a network is known to need, as settings."""
     if isinstance(net, ImageModel):
-        found["data.size"] = net.image_shape[-1]
-    elif config.get("input_size"):
-        found["data.size"] = config["input_size"][-1]
-    if normalize is None and config.get("mean"):
-        found |= {"data.mean": list(config["mean"]), "data.std": list(config["std"])}
-    elif normalize is None and not isinstance(net, ImageModel):
-        raise OptionError(
-            f"{type(net).__name__} needs the normalize=(mean, std) of its training. For a network"
-            " that takes images in 0 to 1: normalize=((0, 0, 0), (1, 1, 1))."
-        )
-    return found
+        return {"data.size": net.image_shape[-1]}
+    known = preprocessing_of(net)
+    if known is None:
+        if normalize is None:
+            raise OptionError(
+                f"{type(net).__name__} needs the normalize=(mean, std) of its training. For a"
+                " network that takes images in 0 to 1: normalize=((0, 0, 0), (1, 1, 1))."
+            )
+        return {}
+    known = known.override(chosen.get("data.size"), chosen.get("data.resize"), None, normalize)
+    return {f"data.{name}": value for name, value in known.settings().items()}
 
 
 def _name_by_net(sets: Sets, net: nn.Module, side: int | None) -> Sets:
