@@ -456,7 +456,7 @@ def _odd_state(chance: random.Random) -> dict[str, Any]:
     )
     state: dict[Any, Any] = {
         "format": "killick-checkpoint",
-        "version": 1,
+        "version": 2,
         **copy.deepcopy(_state()),
     }
     for _ in range(chance.choice((1, 2))):

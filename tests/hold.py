@@ -28,6 +28,7 @@ from pathlib import Path
 
 import fuzz
 import torch
+from permissions import obey_permissions
 from runs import make_image_folder
 
 import killick
@@ -379,7 +380,12 @@ def full_disk_train(folder: Path, chance: random.Random) -> str:
     def work() -> int:
         out = os.fdopen(write, "w")
         sys.stdout = sys.stderr = out  # the log itself must not be cut
-        code = main([str(w) for w in ("train", *train_words(), "--output", folder / "run")])
+        code = main(
+            [
+                str(w)
+                for w in ("train", *train_words(), "--data.workers", 0, "--output", folder / "run")
+            ]
+        )
         out.flush()
         return code
 
@@ -409,16 +415,9 @@ def no_permission(folder: Path, chance: random.Random) -> str:
             (0o000, ["train", "--resume", place, "--quiet"]),
         ]
     )
-    for path in (folder, folder.parent):
-        path.chmod(0o777)
     place.chmod(mode)
 
-    def become_nobody() -> None:
-        if os.getuid() == 0:
-            os.setgid(65534)
-            os.setuid(65534)
-
-    code = run(words, folder / "log", become_nobody)
+    code = run(words, folder / "log", obey_permissions)
     place.chmod(0o755)
     return explain(folder / "log", code)
 

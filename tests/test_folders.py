@@ -144,15 +144,36 @@ def test_hidden_files_and_folders_are_passed_over(tmp_path):
     assert files_of(train) == ["cat/00.png", "cat/01.png"]
 
 
-def test_links_are_followed_but_not_in_circles(tmp_path):
-    fill(tmp_path / "elsewhere", cat=2)
-    (tmp_path / "set" / "train").mkdir(parents=True)
-    (tmp_path / "set" / "train" / "cat").symlink_to(tmp_path / "elsewhere" / "cat")
-    (tmp_path / "elsewhere" / "cat" / "back").symlink_to(tmp_path / "elsewhere" / "cat")
-    put(tmp_path / "more" / "02.png")
-    (tmp_path / "elsewhere" / "cat" / "deep").symlink_to(tmp_path / "more")
-    found = files_of(load_folder(str(tmp_path / "set")).train)
-    assert found == ["cat/00.png", "cat/01.png", "cat/deep/02.png"]
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("cat/up", "set/train"),
+        ("cat/deep/one.png", "set/train/dog/00.png"),
+        ("cat/private.png", "elsewhere/00.png"),
+        ("bird", "elsewhere"),
+        ("cat/gone.png", "nowhere"),
+    ],
+)
+def test_a_link_that_leaves_or_re_enters_the_folder_is_refused(tmp_path, link, target):
+    """One that leads up would give every image of the other classes the label of this one."""
+    fill(tmp_path / "set" / "train", cat=2, dog=2)
+    put(tmp_path / "elsewhere" / "00.png")
+    place = tmp_path / "set" / "train" / link
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(tmp_path / target)
+    with pytest.raises(DataError, match=f"{place} -> {tmp_path / target} is a link"):
+        load_folder(str(tmp_path / "set"))
+    place.unlink()
+    (tmp_path / "short").symlink_to(tmp_path / "set")  # the folder itself is the user's word
+    assert len(load_folder(str(tmp_path / "short")).train) == 4
+
+
+def test_a_class_folder_whose_name_is_not_utf8_is_refused(tmp_path):
+    fill(tmp_path / "train", cat=1)
+    os.rename(tmp_path / "train" / "cat", os.fsencode(tmp_path / "train") + b"/k\xe4fer")
+    with pytest.raises(DataError, match=r"k\\udce4fer is not UTF-8") as told:
+        load_folder(str(tmp_path))
+    assert str(told.value).encode()
 
 
 def test_a_home_folder_may_be_written_short(tmp_path, monkeypatch):
@@ -233,14 +254,17 @@ def test_test_folders_without_training_are_not_taken_for_classes(tmp_path):
 
 
 def test_a_folder_that_may_not_be_listed_is_refused(tmp_path, monkeypatch):
-    def forbid(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
     fill(tmp_path, cat=1)
-    monkeypatch.setattr(os, "scandir", forbid)
-    refused(tmp_path, "cannot list HERE/cat: Permission denied")
-    monkeypatch.setattr(os, "listdir", forbid)
-    refused(tmp_path, "cannot list HERE: Permission denied")
+    scan = os.scandir
+    for forbidden in (tmp_path / "cat", tmp_path):
+
+        def forbid(path, forbidden=forbidden):
+            if Path(path) == forbidden:
+                raise PermissionError(13, "Permission denied", str(path))
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", forbid)
+        refused(tmp_path, f"cannot list {forbidden}: Permission denied")
 
 
 def test_imagenet_is_read_from_train_and_val(tmp_path):

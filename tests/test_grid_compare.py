@@ -21,6 +21,7 @@ from killick.errors import OptionError
 from killick.experiments import experiment, scheduler
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS
+from killick.experiments.local_jobs import LOG
 from killick.experiments.scheduler import Failure, JobsDisplay, run_jobs
 from killick.grid import compare
 from killick.results.rows import read_rows, write_rows
@@ -59,6 +60,10 @@ def test_a_comparison_leaves_a_report_with_what_failed(compared):
 def test_a_second_call_runs_only_what_is_new(compared, monkeypatch):
     recipe, output, _ = compared
     ran = []
+    (job,) = output.glob("standard-*")
+    traces = [job / name for name in (PROGRESS, LOG)]
+    for trace in traces:
+        trace.touch()  # by a process that was killed after its job had ended
 
     def noted(jobs, **options):
         ran.extend(job.title for job in jobs)
@@ -69,6 +74,7 @@ def test_a_second_call_runs_only_what_is_new(compared, monkeypatch):
     again = compare(recipe, arms=["standard", "masked-label"], **options)
     assert ran == []
     assert again.failed == []
+    assert not any(trace.exists() for trace in traces)
     assert "bad, seed 0" not in again.report.read_text()
     compare(recipe, arms=["standard", "anchored"], **options)
     assert ran == ["anchored, seed 0"]

@@ -289,3 +289,26 @@ def test_masking_that_ends_is_still_recorded():
     masking.alpha = 0
     masking.loss(model, x, torch.arange(8) % 3)
     assert (model.trained_with["protocol"], model.trained_with["alpha"]) == ("masked", 0.5)
+
+
+@pytest.mark.parametrize("target", ["label", "uniform"])
+@pytest.mark.parametrize("bad", [3, -1])
+def test_labels_out_of_range_are_refused(target, bad):
+    model = killick.anchor(torch.nn.Linear(4, 3))
+    masking = killick.ReferenceMasking(alpha=0.5, target=target)
+    with pytest.raises(ShapeError, match=f"labels from 0 to 2, .*found {bad}"):
+        masking.loss(model, torch.randn(4, 4), torch.tensor([0, 1, 2, bad]))
+
+
+def test_images_of_nan_are_refused_but_a_loss_that_diverged_is_not():
+    model = killick.anchor(torch.nn.Linear(4, 3)).set_references(torch.randn(1, 4))
+    masking, x = killick.ReferenceMasking(alpha=0.5, target="label"), torch.randn(4, 4)
+    labels = torch.tensor([0, 1, 2, 0])
+    x[2, 1] = float("nan")
+    with pytest.raises(DtypeError, match="NaN or infinity in number 2"):
+        masking.loss(model, x, labels)
+    with pytest.raises(DtypeError, match="NaN or infinity in number 2"):
+        killick.predict(model.eval(), x)
+    with torch.no_grad():
+        model.train().net.bias.fill_(float("nan"))
+    assert masking.loss(model, torch.randn(4, 4), labels).isnan()

@@ -117,3 +117,32 @@ def test_samples_are_spread_over_a_set_and_inside_it(count, wanted):
     assert len(numbers) == min(count, wanted)
     assert list(numbers) == sorted(set(numbers))
     assert all(0 <= number < count for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("single_confidence", np.zeros((3, 1), np.float32)),
+        ("single_prediction", np.zeros(3)),
+        ("single_correct", np.array(["yes"] * 3)),
+        ("single_energy", np.zeros(2, np.float32)),
+        ("thumbnail_ends", np.array(3)),
+        ("about", np.array("3")),
+    ],
+)
+def test_odd_arrays_are_one_clear_error(tmp_path, name, array):
+    (tmp_path / "predictions").mkdir()
+    about = {"suite": "clean", "set": "mine", "corruption": "", "severity": ""}
+    single = {
+        "prediction": np.array([0, 1, 2]),
+        "correct": np.array([True, False, True]),
+        "confidence": np.array([0.5, 0.6, 0.7]),
+        "energy": np.array([1.0, 2.0, 3.0]),
+    }
+    path = write_predictions(tmp_path, Predictions(about, single))
+    assert read_predictions(path).count == 3
+    with np.load(path) as file:
+        arrays = {key: file[key] for key in file.files}
+    np.savez(path, **{**arrays, name: array})
+    with pytest.raises(DataError, match="it is damaged"):
+        read_predictions(path)

@@ -104,7 +104,7 @@ def test_a_damaged_or_missing_file_is_refused(tmp_path, name):
     with pytest.raises(StorageError, match=f"{name} is damaged"):
         killick.load(folder)
     (folder / name).unlink()
-    with pytest.raises(StorageError, match=f"{name} is missing"):
+    with pytest.raises(StorageError, match=f"{name}: No such file"):
         killick.load(folder)
 
 

@@ -190,6 +190,22 @@ def test_a_full_disk_is_told_and_training_goes_on(image_folder, tmp_path, monkey
     assert train(None, run, resume=True, quiet=True).finished
 
 
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_metrics_of_a_resumed_run_are_those_of_one_that_was_not_interrupted(
+    image_folder, tmp_path, monkeypatch, steps
+):
+    """Also where it was interrupted between two readings of the loss."""
+    recipe = small(image_folder, log_every=3, epochs=2)
+    train(recipe, tmp_path / "whole", quiet=True)
+    train_and_stop(recipe, tmp_path / "cut", steps, monkeypatch)
+    train(None, tmp_path / "cut", resume=True, quiet=True)
+    whole, cut = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("whole", "cut"))
+    for entry in (*whole, *cut):
+        entry.pop("images_per_second", None)
+    assert len(whole) == 4
+    assert cut == whole
+
+
 def test_metrics_wait_for_room_on_the_disk(tmp_path):
     logger = JsonLogger(tmp_path)
     logger.log("train", 1, {"loss": 1.0})

@@ -37,6 +37,17 @@ class StorageError(KillickError, ValueError):
     """A saved model that cannot be written, read or trusted."""
 
 
+class FileError(KillickError, ValueError):
+    """A file that cannot be read, is not a plain one, or asks for too much memory."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(path, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cannot read {self.args[0]}: {self.reason}."
+
+
 class DataError(KillickError, ValueError):
     """Images or labels that are missing, damaged, or not what was said."""
 
@@ -55,6 +66,10 @@ class OutputError(KillickError, ValueError):
 
 class DivergedError(KillickError, ArithmeticError):
     """A loss that became NaN or infinite."""
+
+
+class ProcessError(KillickError, RuntimeError):
+    """Another process of a run of several that ended."""
 
 
 class InstallError(KillickError, ImportError):

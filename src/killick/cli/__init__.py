@@ -6,6 +6,8 @@ at once.
 """
 
 import argparse
+import errno
+import io
 import os
 import select
 import signal
@@ -22,6 +24,7 @@ from killick.cli.arguments import add_shared, take_plugins
 from killick.cli.parser import Parser, describe
 from killick.errors import KillickError
 from killick.registry import enable_plugin
+from killick.runtime.signals import ENDING, handle
 
 NAMES = (
     *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
@@ -55,6 +58,11 @@ FIRST_STEPS = {
     "killick list": "recipes, data, networks, corruptions, metrics, ...",
 }
 WIDTH = 80
+# Errors that are no bugs: no permission, no room, a name that is too long.
+_OF_THE_SYSTEM = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EMFILE, errno.ENFILE),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:  # no process that is started imports from the current folder
         os.environ["PYTHONSAFEPATH"] = "1"
+        for stream in (sys.stdout, sys.stderr):  # file names may hold what a terminal cannot show
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
     if "mps" in words or "--device=mps" in words:  # read when torch is imported
         os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
     try:
@@ -82,12 +93,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not _is_output_closed():
             raise
+        _discard_output()
         return 141  # as a shell reports a command whose pipe was closed: `killick list | head`
+    except OSError as problem:
+        if problem.errno not in _OF_THE_SYSTEM:
+            raise
+        where = problem.filename or "a file"
+        try:
+            sys.stdout.flush()
+        except OSError:
+            where = "the output"
+            _discard_output()
+        print(f"killick: cannot read or write {where}: {problem.strerror}.", file=sys.stderr)
+        return 2
 
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Treat SIGTERM, as batch systems and containers send it, like Ctrl-C."""
+    """Treat SIGTERM (batch systems, containers) and SIGHUP (a closed terminal) like Ctrl-C."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -95,11 +118,12 @@ def _terminated_as_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: handle(number, interrupt) for number in ENDING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set from Python
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def make_parser() -> tuple[Parser, "argparse._SubParsersAction[Any]"]:
@@ -160,12 +184,14 @@ def _welcome() -> str:
 
 
 def _is_output_closed() -> bool:
-    """Whether nobody reads the output any more; if so, what is left of it goes nowhere."""
-    output = sys.stdout.fileno()
-    if hasattr(select, "poll"):
-        poll = select.poll()
-        poll.register(output, 0)
-        if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
-            return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
-    return True
+    """Whether nobody reads the output any more."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _discard_output() -> None:
+    """Let what is left of the output go nowhere, so that Python does not fail on it at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -24,7 +24,7 @@ examples:
   killick check imagefolder:photos#without=broken.txt   check again without them
 
 A training run stops at the first image it cannot read. The list leaves such images out:
---data imagefolder:PATH#without=FILE. Exit code 1 if some cannot be read.
+--data imagefolder:PATH#without=FILE. Exit code 1 if some cannot be read, or are in several classes.
 """
 
 
@@ -38,7 +38,10 @@ def add(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
-    """Check, write the list, and print the problems; 1 if some images cannot be read."""
+    """Check, write the list, and print the problems.
+
+    The exit code is 1 if some images cannot be read or are in several classes.
+    """
     from killick.data.decoding import printable
     from killick.data.integrity import check_set
     from killick.data.sources import load_sets
@@ -70,7 +73,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             lines.append(f"leave them out: '{folder}{WITHOUT}{options.list}'")
     for line in lines:
         print(printable(line))  # whatever files are called
-    return 1 if broken else 0
+    return 1 if broken or any(checked.contradictions() for checked in found.values()) else 0
 
 
 def _check_list(given: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from killick.core.anchored import Anchored
 from killick.core.image_model import Threshold
+from killick.core.references import check_finite_images
 from killick.core.standard import Standard, model_in
 from killick.core.transduction import nearest_candidate
 from killick.errors import OptionError, ShapeError, check_option
@@ -146,6 +147,8 @@ def predict(
     if k is not None and (type(k) is not int or k < 1):
         raise OptionError(f"expected k to be a whole number from 1, found {k!r}.")
     inner.check(x)
+    if x.device.type == "cpu":
+        check_finite_images(x)
     if (scaling or average != "logits") and (protocol == "transductive" or task == "regression"):
         raise OptionError(
             "scaling and average are about class probabilities of several references: leave them out"

@@ -16,14 +16,22 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.nn.functional import cross_entropy, one_hot
 
 from killick.core.anchored import anchored_in
 from killick.core.batchnorm import count_processes
-from killick.core.references import ReferencePool, check_tensor, random_cycle, take
+from killick.core.references import (
+    ReferencePool,
+    check_finite_images,
+    check_tensor,
+    random_cycle,
+    take,
+)
 from killick.errors import DtypeError, OptionError, ShapeError, check_option
 
 References = Tensor | ReferencePool | None
+IGNORED = -100  # a label that cross_entropy leaves out
 
 
 class Draw(NamedTuple):
@@ -182,7 +190,12 @@ class ReferenceMasking:
             _check_labels(labels, len(x))
         draw = self.draw(len(x), x.device, references, generator)
         logits, targets = self.forward(model, x, labels, draw)
-        return criterion(logits, targets)
+        if criterion is cross_entropy and not labels.is_floating_point():
+            _check_range(labels, logits.shape[1])
+        loss = criterion(logits, targets)
+        if loss.device.type == "cpu" and not is_compiling() and not loss.isfinite().all():
+            check_finite_images(x)
+        return loss
 
     def draw(
         self,
@@ -225,6 +238,7 @@ class ReferenceMasking:
             return labels.long() if whole else labels
         classes = logits.shape[1]
         if labels.ndim == 1 and not labels.is_floating_point():
+            _check_range(labels, classes)
             soft = one_hot(labels.long(), classes).to(logits.dtype)
         elif labels.shape == logits.shape and labels.is_floating_point():
             soft = labels.to(logits.dtype)
@@ -263,4 +277,15 @@ def _check_labels(labels: object, n: int) -> None:
         raise ShapeError(
             f"expected class numbers of shape ({n},), or class probabilities of shape ({n},"
             f" classes), as labels, found {labels.dtype} of shape {shape}."
+        )
+
+
+def _check_range(labels: Tensor, classes: int) -> None:
+    """Refuse class numbers out of range; on a GPU that would wait for the device, so torch does."""
+    if labels.device.type != "cpu" or is_compiling():
+        return
+    bad = labels[((labels < 0) & (labels != IGNORED)) | (labels >= classes)]
+    if len(bad):
+        raise ShapeError(
+            f"expected labels from 0 to {classes - 1}, one for each logit, found {int(bad[0])}."
         )

@@ -264,10 +264,17 @@ def check_tensor(images: object, what: str) -> None:
 
 
 def check_finite(images: Tensor, whose: str) -> None:
-    """Refuse NaN and infinity (this waits for the device)."""
+    """Refuse references of NaN or infinity (this waits for the device)."""
     if images.is_floating_point() and not bool(images.isfinite().all()):
         bad = int((~images.flatten(1).isfinite().all(1)).nonzero()[0])
         raise ReferencesError(
             f"expected finite reference images, found NaN or infinity in number {bad} of {whose}."
             " Check how it was read and normalized."
         )
+
+
+def check_finite_images(x: Tensor) -> None:
+    """Refuse images of NaN or infinity (this waits for the device)."""
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        bad = int((~x.flatten(1).isfinite().all(1)).nonzero()[0])
+        raise DtypeError(f"expected finite images, found NaN or infinity in number {bad}.")

@@ -44,10 +44,13 @@ class Data:
         0.0, "share of the training labels flipped to another class", least=0, most=1
     )
     repeats: int = setting(
-        1, "each sample so many times in a batch, augmented anew (repeated augmentation)", least=1
+        1,
+        "each sample so many times in a batch, augmented anew (repeated augmentation)",
+        least=1,
+        most=1000,
     )
     workers: int | None = setting(
-        None, "processes that read a set that streams; none: as many as cores", least=0
+        None, "processes that read a set that streams; none: as many as cores", least=0, most=512
     )
     resident: str = setting(
         "auto",

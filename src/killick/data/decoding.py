@@ -15,7 +15,7 @@ import torch
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from killick.errors import DataError
+from killick.errors import DataError, FileError
 
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".gif"),
@@ -50,7 +50,8 @@ def explained(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = getattr(error, "strerror", None) or str(error) or f"{type(error).__name__}"
+        reason = error.reason if isinstance(error, FileError) else getattr(error, "strerror", None)
+        reason = reason or str(error) or type(error).__name__
         if isinstance(error, UnidentifiedImageError):
             reason = "not an image of a known format, or its beginning is damaged"
         reason = printable(reason)[:200].rstrip(". ")

@@ -10,13 +10,14 @@ import contextlib
 import io
 import os
 import re
-import stat
 import struct
+from pathlib import Path
 
 from PIL import Image, ImageFile
 from torch import Tensor
 
 from killick.data.decoding import FORMATS, UnreadableImage, explained, to_pixels
+from killick.runtime.plain_files import read_plain
 
 LARGEST_FILE = 2**29  # bytes: room for 16-bit RGB of nearly as many pixels as Pillow allows
 MOST_SCANS = 100  # of a JPEG: a scan of a few bytes makes its decoder walk through all pixels
@@ -39,13 +40,8 @@ _TILE_WIDTH, _TILE_LENGTH = 322, 323  # tags of TIFF
 
 def read_file(path: str | os.PathLike[str], name: str) -> bytes:
     """The bytes of an image file; `name` is what an error calls it."""
-    with explained(name), open(path, "rb", opener=_open_without_waiting) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise UnreadableImage("not a plain file but a pipe, a device or the like")
-        if found.st_size > LARGEST_FILE:
-            raise UnreadableImage(f"its {found.st_size} bytes exceed the limit of {LARGEST_FILE}")
-        return file.read(found.st_size + 1)  # never more, should it grow meanwhile
+    with explained(name):
+        return read_plain(Path(path), LARGEST_FILE)
 
 
 def measure_limited(contents: bytes, name: str) -> tuple[int, int]:
@@ -72,11 +68,6 @@ class _CountedReads(io.BytesIO):
         if self.left < 0:
             raise UnreadableImage("it is cut into too many pieces")
         return super().read(size)
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """A file descriptor; a pipe is opened without waiting for a writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _open(contents: bytes) -> ImageFile.ImageFile:

@@ -42,6 +42,7 @@ from killick.deploy.private_references import replace_by_statistics
 from killick.errors import OptionError, check_option
 from killick.nets import remembered
 from killick.runtime.atomic_files import atomic_folder, check_replaceable
+from killick.runtime.plain_files import read_text
 from killick.storage.export_metadata import FILE_FORMATS, PRECISIONS, ExportMetadata, read_metadata
 from killick.storage.exported_file import FILES, Exported, open_export
 from killick.storage.loading import load
@@ -213,8 +214,8 @@ def _exported_files(folder: Path) -> set[str]:
     """The files of an export that is there; none if there is something else."""
     path = folder / "model.json"
     try:
-        read_metadata(path.read_text(encoding="utf-8"), path)
-    except (OSError, ValueError):  # StorageError is one
+        read_metadata(read_text(path), path)
+    except ValueError:  # FileError and StorageError are some
         return set()
     return {*FILES.values(), "model.json", "examples.npz", "check.py"}
 

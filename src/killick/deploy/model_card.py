@@ -116,7 +116,7 @@ def _result_line(row: Row) -> list[str]:
     value = f"{metric.format(float(row['value']))} {metric.unit}".rstrip()
     if row["std"] != "":
         value += f" ± {metric.format(float(row['std']))}"
-    return [text(_condition(row)), _metric_title(row), f"{int(row['count']):,}", value]
+    return [text(_condition(row)), text(_metric_title(row)), f"{int(row['count']):,}", value]
 
 
 def _front_matter(
@@ -169,7 +169,7 @@ def _facts(model: Anchored | Standard, contents: ModelContents) -> dict[str, str
         library = str(made["name"]).partition(":")[0]
         if library not in LIBRARIES:  # modules are listed as they are
             file = library if "." in library else f"{library}.py"
-            network += f"; needs the author's code, KILLICK_NETWORKS={file}"
+            network += f"; needs the author's code, which is run: KILLICK_NETWORKS={file}"
     takes = " x ".join(map(str, model.image_shape))
     takes += ", floats in the network's own space" if model.normalize is None else ", uint8"
     takes += f"; {view_for(model).described}" if takes_files(model) else ""

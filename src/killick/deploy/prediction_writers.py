@@ -1,8 +1,6 @@
 """Records as JSON lines, CSV or a table; on the standard output, or in a file, whole or not."""
 
 import contextlib
-import csv
-import io
 import json
 import os
 import sys
@@ -16,6 +14,7 @@ from killick.data.decoding import printable
 from killick.deploy.prediction_records import Record
 from killick.errors import DataError, OptionError
 from killick.evaluation.classifier import Classifier
+from killick.results.csv_text import csv_lines
 from killick.runtime.atomic_files import atomic_file
 
 EXTENSIONS = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".txt": "table"}
@@ -45,12 +44,12 @@ class Csv(JsonLines):
         if probabilities:
             columns += [f"probability_{index}" for index in range(classifier.classes)]
         self._columns = [*columns, "error"]
-        self.head = _as_csv([self._columns])
+        self.head = csv_lines([self._columns])
 
     def lines(self, records: Sequence[Record]) -> str:
         """A line for each record."""
         found = map(_flat, records)
-        return _as_csv([[each.get(column) for column in self._columns] for each in found])
+        return csv_lines([[each.get(column) for column in self._columns] for each in found])
 
 
 class Table(JsonLines):
@@ -172,12 +171,6 @@ class RecordCounts:
         parts += [f"{self.broken:,} unreadable"] if self.broken else []
         parts += [f"{self.out:,} out of distribution"] if self.has_threshold else []
         return ", ".join([*parts, self.speed])
-
-
-def _as_csv(rows: list[list[Any]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
 
 
 def _flat(record: Record) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from killick.deploy.model_card import MARK, make_card
 from killick.errors import DataError, OptionError, StorageError
 from killick.results.rows import Row, make_row, read_rows, write_rows
 from killick.runtime.atomic_files import atomic_folder, check_replaceable
+from killick.runtime.plain_files import read_text
 from killick.storage.hub import explain, import_client, read_hub_name
 from killick.storage.loading import FORMAT, PLAIN_NAMES, load
 from killick.storage.saving import gather, write_files
@@ -167,9 +168,9 @@ def without_folders(value: Any) -> Any:
 def _published_files(folder: Path) -> set[str]:
     """The files of a model that was published there, perhaps saved again since; else none."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        card = (folder / CARD).read_text(encoding="utf-8")
+        config = json.loads(read_text(folder / "config.json"))
+        card = read_text(folder / CARD)
         ours = config["format"] == FORMAT and MARK in card
         return {*FILES, *(str(config[key]) for key in PLAIN_NAMES)} if ours else set()
-    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+    except (ValueError, RecursionError, TypeError, KeyError):  # FileError is one
         return set()

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from killick.data.image_set import ImageSet
-from killick.errors import DataError, OutputError
+from killick.errors import DataError, OutputError, one_line
+from killick.runtime.plain_files import read_text
 
 ClassMap = Mapping[str, Sequence[str | int] | str | int]
 _WAY = "Map the classes: --shift NAME=DATA --class-map FILE."
@@ -109,9 +110,9 @@ def _are_numbers(theirs: tuple[str, ...], ours: tuple[str, ...] | None, classes:
 def read_class_map(path: Path) -> dict[str, Any]:
     """A JSON file such as `{"air_freshener": ["n04522168"], "cat": [281, 282]}`."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise DataError(f"cannot read the class map {path}: {problem}.") from None
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"cannot read the class map {path}: {one_line(problem)}.") from None
     if not isinstance(found, dict):
         raise DataError(
             f"the class map {path} must be a JSON object from classes to classes, found a"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from killick.experiments.jobs import Job, JobResult
+from killick.runtime.signals import ENDING
 
 LOG = "log.txt"  # what a subprocess prints, in the folder of its job
 SECONDS_TO_SAVE = 60  # after an interrupt, before a process is killed
@@ -120,7 +121,7 @@ class LocalJobs:
 
 def main() -> None:
     """Run the job on standard input; print its result. The end of the input interrupts it."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # may be ignored, as in a background shell
+    for number in (signal.SIGINT, *ENDING):  # may be ignored, as in a background shell
         signal.signal(number, signal.default_int_handler)
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to the log

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from killick.errors import OptionError
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS, rename_job
 from killick.experiments.jobs import Job, JobResult
-from killick.experiments.local_jobs import LocalJobs
+from killick.experiments.local_jobs import LOG, LocalJobs
 from killick.experiments.ray_jobs import RayJobs
 from killick.results.rows import read_rows
 from killick.runtime.devices import count_cores, count_free_cores
@@ -104,7 +105,16 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
         finished = []
     for job in finished:
         rename_job(job)
+        _remove_traces(job.folder)
     return JobsOutcome(finished, failed, unfinished, interrupted)
+
+
+def _remove_traces(folder: Path) -> None:
+    """Remove what a killed process could leave in the folder of a finished job."""
+    (folder / PROGRESS).unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        if not (folder / LOG).stat().st_size:
+            (folder / LOG).unlink()
 
 
 def _make_engine(

@@ -1,8 +1,8 @@
 """Networks by name: Killick's own for small images, all of timm and torchvision, and your own.
 
 In: a name and plain arguments. Out: a network with fresh weights, which remembers both, so that
-`killick.save` can write them down and `killick.load` make it again. Imports only `errors` and
-`registry`. To add a network, decorate its function with `@network` in a file of this folder, or let
+`killick.save` can write them down and `killick.load` make it again. Imports `errors`, `registry`
+and `runtime`. To add a network, decorate its function with `@network` in a file of this folder, or let
 an entry point `killick.networks` of another package name it: both are `killick:NAME`.
 """
 
@@ -25,6 +25,7 @@ from killick.nets.custom import HOW_TO_LIST, LIBRARIES, find_own, own_libraries
 from killick.nets.resnet import ResNet as ResNet
 from killick.nets.resnet import resnet18 as resnet18
 from killick.nets.resnet import resnet_small as resnet_small
+from killick.nets.size_limit import limited_size
 from killick.nets.wideresnet import WideResNet as WideResNet
 from killick.nets.wideresnet import wrn40_2 as wrn40_2
 
@@ -71,7 +72,8 @@ def create(name: str, **arguments: Any) -> nn.Module:
     make = _find(library, model)
     try:
         inspect.signature(make).bind(**plain)  # before any of its code runs
-        net = make(**plain)
+        with limited_size():
+            net = make(**plain)
     except Exception as problem:  # whatever a library, or a user's code, raises
         raise OptionError(
             f"cannot make {name!r} with {plain}: {type(problem).__name__}: {one_line(problem)}."

@@ -29,7 +29,7 @@ from killick.errors import OptionError, check_option, one_line
 
 VARIABLE = "KILLICK_NETWORKS"
 LIBRARIES = ("killick", "timm", "torchvision")
-HOW_TO_LIST = f"Networks of your own: {VARIABLE}=FILE.py, then 'FILE:NAME'."
+HOW_TO_LIST = f"Networks of your own: {VARIABLE}=FILE.py, which runs the file; then 'FILE:NAME'."
 
 
 def own_libraries() -> dict[str, str]:

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.transforms import Bbox
 
 from killick.report.comparison import Comparison
-from killick.report.tables import to_csv
+from killick.results.csv_text import to_csv
 
 # What a color is for: on light paper, on dark paper. Light ones differ from each other, because
 # they are replaced by their role after drawing.

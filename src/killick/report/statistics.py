@@ -22,7 +22,7 @@ from killick.report.intervals import (
 )
 from killick.report.run_groups import ArmRuns
 from killick.report.summary_metrics import SummaryMetric, find_summary_metric, summary_metrics
-from killick.report.tables import to_csv
+from killick.results.csv_text import to_csv
 from killick.runtime.atomic_files import write_atomic
 
 

@@ -1,10 +1,8 @@
 """Tables of text, as a page, a terminal and a spreadsheet show them."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from killick.results.csv_text import to_csv
 
 
 @dataclass(frozen=True)
@@ -21,12 +19,3 @@ class TextTable:
     def csv(self) -> str:
         """As a CSV file."""
         return to_csv(self.columns, self.rows)
-
-
-def to_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A CSV file; None becomes an empty field."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()

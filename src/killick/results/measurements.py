@@ -13,6 +13,7 @@ from typing import Any
 
 from killick.errors import CheckpointError
 from killick.runtime.atomic_files import write_atomic
+from killick.runtime.plain_files import read_plain
 
 Record = dict[str, Any]
 
@@ -67,7 +68,7 @@ def read_measured(folder: Path, settings: Mapping[str, Any]) -> list[Record]:
 def read_json_lines(path: Path) -> list[Record]:
     """The objects in a file of JSON lines, without lines that were cut off by a kill."""
     found = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    text = read_plain(path).decode("utf-8", "replace") if path.exists() else ""
     for line in text.splitlines():
         try:
             record = json.loads(line)

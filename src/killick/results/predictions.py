@@ -9,17 +9,19 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from killick.errors import DataError
+from killick.errors import DataError, FileError
 from killick.runtime.atomic_files import write_atomic
+from killick.runtime.plain_files import check_archive, open_plain
 
 FOLDER = "predictions"
 # With `weights`, all that predictions depend on.
@@ -29,6 +31,7 @@ IDENTITY = (
 )
 LARGEST = 96  # px; larger images are kept smaller than they were
 _LOSSLESS = 64
+_KINDS = {"prediction": "iu", "label": "iu", "correct": "b"}  # of arrays; the others are floats
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
 
 Array = np.ndarray[Any, Any]
@@ -80,17 +83,20 @@ def write_predictions(folder: Path, predictions: Predictions) -> Path:
 def read_predictions(path: Path) -> Predictions:
     """The predictions in a file."""
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with _open(path) as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
+        _check_arrays(arrays)
         ends, data = arrays["thumbnail_ends"], arrays["thumbnail_bytes"].tobytes()
         parts = [data[first:last] for first, last in zip(ends[:-1], ends[1:], strict=True)]
         return Predictions(
-            about=json.loads(str(arrays["about"])),
+            about=dict(json.loads(str(arrays["about"]))),
             single=_named(arrays, "single_"),
             marginal=_named(arrays, "marginal_"),
             thumbnails=dict(zip(arrays["thumbnail_numbers"].tolist(), parts, strict=True)),
             class_names=tuple(str(name) for name in arrays["class_names"]),
         )
+    except FileError:
+        raise
     except _DAMAGED as problem:
         raise DataError(
             f"cannot read the predictions in {path}: it is damaged ({type(problem).__name__})."
@@ -101,10 +107,33 @@ def read_predictions(path: Path) -> Predictions:
 def read_about(path: Path) -> dict[str, Any]:
     """`Predictions.about` of a file; empty if it cannot be read."""
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with _open(path) as opened, np.load(opened, allow_pickle=False) as file:
             return dict(json.loads(str(file["about"])))
     except _DAMAGED:
         return {}
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """A file of predictions, if it does not unpack to far more than it is."""
+    with open_plain(path) as opened:
+        check_archive(path, opened)
+        yield opened
+
+
+def _check_arrays(arrays: Mapping[str, Array]) -> None:
+    """Refuse arrays that are not what `write_predictions` writes."""
+    count = len(arrays["single_confidence"])
+    for name, array in arrays.items():
+        group, _, field = name.partition("_")
+        if group in ("single", "marginal"):
+            kinds, shape = _KINDS.get(field, "f"), (count,)
+        elif group == "thumbnail":
+            kinds, shape = "iu", (array.size,)
+        else:
+            continue
+        if array.shape != shape or array.dtype.kind not in kinds:
+            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}")
 
 
 def prediction_files(folder: Path) -> list[Path]:

@@ -8,14 +8,15 @@ mixes two runs.
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from killick.errors import DataError
+from killick.errors import DataError, FileError, show
+from killick.results.csv_text import original, to_csv
 from killick.runtime.atomic_files import write_atomic
+from killick.runtime.plain_files import read_text
 
 Row = dict[str, Any]
 
@@ -79,21 +80,36 @@ def read_rows(where: Path) -> list[Row]:
     if not where.exists():
         return []
     try:
-        text = where.read_text(encoding="utf-8")
+        text = read_text(where)
         if where.suffix == ".csv":
             found = [_typed(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
         else:
             found = [json.loads(line) for line in text.splitlines() if line]
         rows = [make_row(**{k: v for k, v in row.items() if k in COLUMNS}) for row in found]
         for row in rows:
-            if not isinstance(row["value"], int | float) or not math.isfinite(row["value"]):
-                raise ValueError(f"a row without a number: value {row['value']!r}")
+            _check_types(row)
         return rows
-    except (OSError, ValueError, AttributeError, TypeError, csv.Error, RecursionError) as problem:
+    except FileError:
+        raise
+    except (ValueError, AttributeError, TypeError, csv.Error, RecursionError) as problem:
         reason = " ".join(str(problem).split())[:200]
         raise DataError(
             f"cannot read the rows in {where}: {reason}. Remove the file to start again."
         ) from None
+
+
+def _check_types(row: Row) -> None:
+    """Refuse a row whose numbers are not numbers, or whose texts are not texts."""
+    for name, cell in row.items():
+        if name not in _NUMBERS:
+            fits = isinstance(cell, str)
+        elif isinstance(cell, str):
+            fits = name != "value" and cell in ("", "all")
+        else:
+            fits = isinstance(cell, int | float) and abs(cell) < 1e300 and type(cell) is not bool
+        if not fits:
+            raise ValueError(f"{name} is {show(cell)}")
+    members_of(row)
 
 
 def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None:
@@ -102,11 +118,8 @@ def write_rows(folder: Path, rows: Iterable[Row], *, table: bool = True) -> None
     lines = (json.dumps(row, allow_nan=False) + "\n" for row in rows)
     write_atomic(folder / "rows.jsonl", "".join(lines))
     if table:
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, fieldnames=COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomic(folder / "rows.csv", text.getvalue())
+        text = to_csv(COLUMNS, ([row[name] for name in COLUMNS] for row in rows))
+        write_atomic(folder / "rows.csv", text)
 
 
 def members_of(row: Mapping[str, Any]) -> list[float]:
@@ -117,7 +130,9 @@ def members_of(row: Mapping[str, Any]) -> list[float]:
 
 def _typed(row: Mapping[str, str]) -> Row:
     """The numbers of a CSV file as such; a word such as "all" stays one."""
-    typed: Row = dict(row)
+    typed: Row = {
+        name: original(cell) if isinstance(cell, str) else cell for name, cell in row.items()
+    }
     for name in _NUMBERS:
         with suppress(ValueError):
             typed[name] = json.loads(typed.get(name) or "")

@@ -12,10 +12,11 @@ from typing import Any
 
 import yaml
 
-from killick.errors import DataError
+from killick.errors import DataError, FileError
 from killick.results.measurements import read_json_lines
 from killick.results.predictions import Predictions, prediction_files, read_predictions
 from killick.results.rows import Row, read_rows
+from killick.runtime.plain_files import read_text
 
 JOB = "job.json"  # the arm and seed of a run in a comparison
 
@@ -91,7 +92,17 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a `metrics.jsonl`; one that was cut off by a kill is left out."""
-    return [entry for entry in read_json_lines(path) if isinstance(entry.get("step"), int)]
+    numbers = ("step", "epoch", "loss", "accuracy", "lr")
+    return [
+        entry
+        for entry in read_json_lines(path)
+        if isinstance(entry.get("step"), int)
+        if all(_is_number(entry.get(name, 0)) for name in numbers)
+    ]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not abs(value) > 1e300  # NaN is one
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
@@ -114,16 +125,24 @@ def _start(folder: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """An object; empty where there is none, or where it was cut off."""
+    if not path.exists():
+        return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(read_text(path))
+    except FileError:
+        raise
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.safe_load(read_text(path))
+    except FileError:
+        raise
     except Exception:  # beside its own errors, YAML raises what dates and numbers do
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,36 +1,55 @@
-"""Writing files so that a reader finds the old one or the new one, never half of it."""
+"""Writing files so that a reader finds the old one or the new one, never half of it.
+
+What is being written lies beside its place as `.NAME.0.part`, locked by its writer; a second writer
+takes `.NAME.1.part`, and so on. What a killed process left behind has no lock: the next write of the
+same thing takes it over or removes it.
+"""
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from killick.errors import CheckpointError, StorageError
 
+WINDOWS = os.name == "nt"  # has no flock, and moves closed files alone
+
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write into, which then takes the place of `path`; an error leaves `path` alone."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with open(part, "wb") as file:
+    part, descriptor = _claim_part(path, _open_file)
+    with open(descriptor, "wb") as file:
+        try:
+            os.ftruncate(descriptor, 0)
             yield file
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+            file.flush()
+            if WINDOWS:
+                file.close()
+            os.replace(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+    _remove_abandoned(path, _open_file)
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write all of `content` to `path`, or leave what was there before."""
     try:
         with atomic_file(path) as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(_encode(content))
     except OSError as problem:
         raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem
+
+
+def _encode(content: str | bytes) -> bytes:
+    """Bytes of UTF-8; half characters, which file names and JSON may hold, become escapes."""
+    return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
 
 
 @contextlib.contextmanager
@@ -40,28 +59,119 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     What was at `folder` is removed only when all is written. A link stays one.
     """
     folder = Path(os.path.realpath(folder))
-    mark = secrets.token_hex(4)
-    beside, before = (folder.with_name(f".{folder.name}.{mark}.{end}") for end in ("part", "old"))
     try:
-        beside.mkdir(parents=True)
-        yield beside
-        if folder.exists():
-            os.rename(folder, before)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part, descriptor = _claim_part(folder, _open_folder)
+        new, old = part / "new", part / "old"
         try:
-            os.rename(beside, folder)
-        except OSError:
-            if before.exists():
-                os.rename(before, folder)
-            raise
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            yield new
+            if folder.exists():
+                shutil.rmtree(old, ignore_errors=True)
+                os.rename(folder, old)
+            try:
+                os.rename(new, folder)
+            except OSError:
+                if old.exists():
+                    os.rename(old, folder)
+                raise
+        finally:
+            if folder.exists() or not old.exists():  # else the only copy of what was there before
+                shutil.rmtree(part, ignore_errors=True)
+            os.close(descriptor)
+        _remove_abandoned(folder, _open_folder)
     except OSError as problem:
         raise StorageError(
             f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
             " unchanged. Free some space, or choose another folder."
         ) from problem
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        if folder.exists():  # else what was there before is kept, under the other name
-            shutil.rmtree(before, ignore_errors=True)
+
+
+def _open_file(part: Path) -> int:
+    return os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def _open_folder(part: Path) -> int:
+    part.mkdir(exist_ok=True)
+    return os.open(part, os.O_RDONLY)
+
+
+def _claim_part(path: Path, open_part: Callable[[Path], int]) -> tuple[Path, int]:
+    """A file or folder beside `path`, new or abandoned, with a descriptor that locks it."""
+    part = _part_of(path, 0)
+    for number in itertools.count():
+        part = _part_of(path, number)
+        try:
+            descriptor = _claim(part, open_part)
+        except BlockingIOError:
+            continue
+        if descriptor is not None:
+            return part, descriptor
+        break
+    _remove(part)  # there are no locks here, and so no writer with such a name
+    part = _part_of(path, secrets.token_hex(4))
+    return part, open_part(part)
+
+
+def _claim(part: Path, open_part: Callable[[Path], int]) -> int | None:
+    """A descriptor that locks `part`; None where there are no locks."""
+    while True:
+        descriptor = open_part(part)
+        try:
+            if not _lock(descriptor, wait=False):
+                os.close(descriptor)
+                return None
+            # Its writer may have moved or removed it since it was opened.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(part)):
+                    return descriptor
+            os.close(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def _remove_abandoned(path: Path, open_part: Callable[[Path], int]) -> None:
+    """Remove what several killed writes of `path` left; what a living process writes stays."""
+    for number in itertools.count():
+        part = _part_of(path, number)
+        if os.path.lexists(part):
+            with contextlib.suppress(OSError):
+                descriptor = _claim(part, open_part)
+                if descriptor is not None:
+                    _remove(part)
+                    os.close(descriptor)
+        elif number > 0:
+            return
+
+
+def _part_of(path: Path, mark: int | str) -> Path:
+    return path.with_name(f".{path.name}.{mark}.part")
+
+
+def _remove(part: Path) -> None:
+    with contextlib.suppress(OSError):
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+
+def _lock(descriptor: int, *, wait: bool) -> bool:
+    """Lock an open file or folder; False where the file system has no locks.
+
+    Raises:
+        BlockingIOError: If another process holds the lock, unless `wait`.
+    """
+    if WINDOWS:
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def check_replaceable(folder: Path, ours: Iterable[str]) -> None:
@@ -77,29 +187,28 @@ def check_replaceable(folder: Path, ours: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, name: str = ".lock", *, wait: bool = True) -> Iterator[None]:
+def locked(folder: Path, name: str = ".lock", *, wait: bool = True) -> Iterator[bool]:
     """Hold the lock `name` on `folder`, at most as long as this process lives.
 
-    Where another process holds it, wait; where the file system has no locks, go on without. With
-    `wait=False`, both are refused.
+    Where another process holds it, wait; where the file system has no locks, go on without and
+    yield False. With `wait=False`, both are refused. An empty `name` locks the folder itself.
     """
     try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    try:
-        file = open(folder / name, "w")  # noqa: SIM115, it is closed below
+        flags = os.O_RDWR | os.O_CREAT if name else os.O_RDONLY
+        descriptor = os.open(folder / name, flags, 0o666)
     except OSError as problem:
         raise CheckpointError(f"cannot write into {folder}: {problem.strerror}.") from problem
-    with file:
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as problem:
-            if not wait:
-                busy = isinstance(problem, BlockingIOError)
-                why = "another process uses it" if busy else f"no lock ({problem.strerror})"
-                raise CheckpointError(
-                    f"cannot train in {folder}: {why}. Choose another folder: --output."
-                ) from None
-        yield
+            holds = _lock(descriptor, wait=wait)
+        except BlockingIOError:
+            holds, why = False, "another process uses it"
+        else:
+            why = "its file system has no locks"
+        if not holds and not wait and not WINDOWS:
+            raise CheckpointError(
+                f"cannot train in {folder}: {why}. Choose another folder: --output."
+            )
+        yield holds
+    finally:
+        os.close(descriptor)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed, nn
 
-from killick.errors import OptionError
+from killick.errors import OptionError, ProcessError, find_reason
 from killick.runtime.devices import choose_device as choose_device
 from killick.runtime.devices import count_cores as count_cores
 
@@ -73,7 +73,17 @@ def joined(device: str = "auto") -> Iterator[Processes]:
             "nccl" if cuda else "gloo", device_id=place if cuda else None
         )
         atexit.register(distributed.destroy_process_group)
-    yield Processes(distributed.get_rank(), distributed.get_world_size(), place)
+    rank = distributed.get_rank()
+    try:
+        yield Processes(rank, distributed.get_world_size(), place)
+    except RuntimeError as problem:
+        # NCCL has a class of errors of its own; gloo has only the text.
+        if isinstance(problem, distributed.DistError) or "gloo" in str(problem):
+            raise ProcessError(
+                f"process {rank} lost another process of this run ({find_reason(problem)[-100:]})."
+                " Its last checkpoint is kept: resume it with killick train --resume FOLDER."
+            ) from None
+        raise
 
 
 def usual_workers() -> int:

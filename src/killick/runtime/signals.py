@@ -5,9 +5,20 @@ import threading
 from types import FrameType
 from typing import Any
 
+# A closed terminal sends SIGHUP; Windows has none.
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+def handle(number: int, handler: Any) -> Any:
+    """Set a signal's handler and return the one before; `nohup` stays in force, also for SIGTERM."""
+    before = signal.getsignal(number)
+    if number == signal.SIGINT or before != signal.SIG_IGN:
+        signal.signal(number, handler)
+    return before or signal.SIG_DFL  # None: not set from Python
+
 
 class Interrupts:
-    """While it is entered, the first SIGINT or SIGTERM only sets `asked`; a second one interrupts.
+    """While it is entered, the first SIGINT, SIGTERM or SIGHUP only sets `asked`; a second one interrupts.
 
     In another thread than the main one, where signals do not come, it does nothing.
     """
@@ -18,8 +29,8 @@ class Interrupts:
 
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+            for number in (signal.SIGINT, *ENDING):
+                self._before[number] = handle(number, self._note)
         return self
 
     def __exit__(self, *problem: object) -> None:

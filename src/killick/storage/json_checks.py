@@ -30,6 +30,11 @@ def are_texts(values: object) -> bool:
     return isinstance(values, list) and all(map(is_text, values))
 
 
+def is_dictionary(value: object) -> bool:
+    """Whether it is a dictionary whose keys are texts."""
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
 def is_whole(value: object, least: int, most: int) -> bool:
     """Whether it is a whole number in a range."""
     return type(value) is int and least <= value <= most

@@ -22,8 +22,10 @@ from killick.core.anchored import Anchored, ReferenceKind, anchor
 from killick.core.image_model import Threshold
 from killick.core.inspection import relative_error
 from killick.core.standard import Standard, standard
-from killick.errors import OptionError, StorageError, one_line, show
+from killick.errors import FileError, OptionError, StorageError, one_line, show
 from killick.nets import Architecture, create
+from killick.nets.size_limit import limited_to
+from killick.runtime.plain_files import read_plain, read_text
 from killick.storage.hub import fetch, read_hub_name
 from killick.storage.json_checks import (
     Check,
@@ -41,8 +43,7 @@ from killick.storage.weights import find_misfit
 FORMAT, VERSION = "killick-model", 1
 PLAIN_NAMES = {"weights": "model.safetensors", "examples": "examples.safetensors"}
 LARGEST_DIFFERENCE = 1e-3  # of the logits of the examples, relative to their size
-# Numbers that a network may hold beside those that are stored, such as tables of positions: 256 MiB.
-SPARE_NUMBERS = 2**26
+MOST_IN_ARGUMENTS = 2**20  # the largest number, or that of the bytes that are stored
 CONTENT_NAME = re.compile(r"(model|examples)-[0-9a-f]{8}\.safetensors")
 
 
@@ -91,6 +92,11 @@ def load(
     config = read_config(folder)
     weights = _read_tensors(folder, config, "weights")
     examples = _read_tensors(folder, config, "examples")
+    shape, found = tuple(config["image_shape"]), tuple(examples["images"].shape[1:])
+    if shape != found:  # a file of that size is there, so that the shape costs no more
+        raise StorageError(
+            f"cannot load {folder}: image_shape is {shape}, and examples have {found}."
+        )
     names, logits = config.get("class_names"), examples["logits"]
     if names is not None and logits.ndim and len(names) != logits.shape[-1]:
         raise StorageError(
@@ -99,7 +105,7 @@ def load(
         )
     try:
         if net is None:
-            net = _make_net(config.get("architecture"), weights)
+            net = _make_net(config, weights)
         model = rebuild(net, config, weights)
         error = example_error(model, examples)
     except Exception as problem:  # whatever a network raises that is not the one that was saved
@@ -151,8 +157,10 @@ def read_config(folder: Path) -> dict[str, Any]:
             f" {_describe_folder(folder)}."
         )
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as problem:
+        config: dict[str, Any] = json.loads(read_text(path))
+    except FileError:
+        raise
+    except (ValueError, RecursionError) as problem:
         raise StorageError(
             f"cannot load {folder}: config.json is damaged ({one_line(problem)})."
         ) from None
@@ -202,10 +210,10 @@ def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, T
     """One of the data files, "weights" or "examples", if it is what the configuration says."""
     path = folder / config[key]
     try:
-        data = path.read_bytes()
+        data = read_plain(path)
         tensors: dict[str, Tensor] = safetensors.torch.load(data)
-    except FileNotFoundError:
-        raise StorageError(f"cannot load {folder}: {path.name} is missing.") from None
+    except FileError as problem:
+        raise StorageError(f"cannot load {folder}: {path.name}: {problem.reason}.") from None
     except Exception as problem:  # a header that lies makes its reader raise nearly anything
         raise StorageError(
             f"cannot load {folder}: {path.name} is truncated or damaged ({one_line(problem)})."
@@ -224,30 +232,49 @@ def _read_tensors(folder: Path, config: dict[str, Any], key: str) -> dict[str, T
     return tensors
 
 
-def _make_net(architecture: Any, weights: dict[str, Tensor]) -> nn.Module:
-    """The network, with fresh weights; one far larger than its weights is refused before."""
+def _make_net(config: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
+    """The network, with fresh weights; one that is not that of the weights is refused before."""
+    architecture = config.get("architecture")
     if architecture is None:
         raise StorageError(
             "its network was not made by name. Pass it: killick.load(folder, net=net). For commands,"
             " export it in Python: killick.export(model, FOLDER)"
         )
     name, arguments = architecture["name"], architecture["arguments"]
-    try:
-        with torch.device("meta"):  # without the numbers
-            net = create(name, **arguments)
-        wanted = sum(t.numel() for t in (*net.parameters(), *net.buffers()))
-    except MemoryError:
-        raise StorageError(f"{show(architecture)} is too large") from None
-    except Exception:  # cannot be made without its numbers; other errors come later
-        wanted = 0
-    # Anchored networks have a wider first layer, so the file may hold more.
-    stored = sum(t.numel() for k, t in weights.items() if k not in ("references", "residuals"))
-    if wanted > stored + SPARE_NUMBERS:
+    stored = sum(tensor.nbytes for tensor in weights.values())
+    if (largest := _largest_number(arguments)) > max(MOST_IN_ARGUMENTS, stored):
+        raise StorageError(f"{show(architecture)} has the argument {show(largest)}")
+    with limited_to(weights):
+        try:
+            with torch.device("meta"):  # without the numbers
+                shapes = create(name, **arguments).state_dict()
+        except OptionError as problem:
+            if problem.__cause__ is None or isinstance(problem.__cause__, OptionError):
+                raise
+            shapes = {}  # it cannot be made without its numbers; other errors come again
+        _check_shapes(shapes, config, weights)
+        return create(name, **arguments)
+
+
+def _largest_number(value: Any) -> float:
+    """The largest number in nested arguments."""
+    if isinstance(value, dict | list):
+        inside = value.values() if isinstance(value, dict) else value
+        return max(map(_largest_number, inside), default=0)
+    return abs(value) if isinstance(value, int | float) else 0
+
+
+def _check_shapes(
+    own: dict[str, Tensor], config: dict[str, Any], weights: dict[str, Tensor]
+) -> None:
+    """Refuse weights of another network; those of stems are wider where they are anchored."""
+    stems = tuple(f"{name}." for name in config.get("stems") or ())
+    own = {f"net.{name}": value for name, value in own.items() if not name.startswith(stems or "?")}
+    if misfit := find_misfit(own, {k: v for k, v in weights.items() if k in own}):
         raise StorageError(
-            f"the weights file holds {stored} numbers, but {show(architecture)} has {wanted}. Its"
-            " arguments are others (num_classes?)"
+            f"expected the weights of {show(config['architecture'])}, but {misfit}. The file holds"
+            " another network, or one with other arguments (num_classes?)"
         )
-    return create(name, **arguments)
 
 
 def rebuild(

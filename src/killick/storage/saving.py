@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from killick.core.anchored import Anchored, evaluating
 from killick.core.folding import Folded
 from killick.core.standard import Standard, model_in
-from killick.errors import OptionError, StorageError, one_line
+from killick.errors import FileError, OptionError, StorageError, one_line
 from killick.nets import Architecture, create, remembered
-from killick.runtime.atomic_files import atomic_file
+from killick.runtime.atomic_files import atomic_file, locked
+from killick.runtime.plain_files import read_text
 from killick.storage.loading import (
     CONTENT_NAME,
     FORMAT,
@@ -56,7 +57,9 @@ PRIVATE_NOTES = {
     " these travels along.",
 }
 RESIDUALS_NOTE = "The residual bank holds differences of training images, and travels along."
-_PART = re.compile(rf"\.({CONTENT_NAME.pattern}|config\.json)\.[0-9a-f]+\.part")
+_KILLED = re.compile(
+    rf"{CONTENT_NAME.pattern}|\.({CONTENT_NAME.pattern}|config\.json)\.[0-9a-f]+\.part"
+)
 _log = logging.getLogger("killick")
 
 
@@ -104,17 +107,17 @@ def save(
     contents = gather(
         model, class_names=class_names, provenance=provenance, architecture=architecture
     )
-    before = _replaceable_files(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        names = write_files(folder, contents, plain=False)
+        with locked(folder, "") as alone:
+            before = _replaceable_files(folder, alone)
+            for name in before - write_files(folder, contents, plain=False):
+                (folder / name).unlink(missing_ok=True)
     except OSError as problem:
         raise StorageError(
             f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
             " unchanged. Free some space, or choose another folder."
         ) from problem
-    for name in before - names:
-        (folder / name).unlink(missing_ok=True)
     known = contents.config.get("references")
     if known and known["count"]:
         _log.info("%d reference images are stored in %s. %s", known["count"], folder, known["note"])
@@ -208,18 +211,19 @@ def _write_file(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())  # before the configuration names it
 
 
-def _replaceable_files(folder: Path) -> set[str]:
-    """Files in `folder` that a save may replace: of the model there, and of a save that was killed.
+def _replaceable_files(folder: Path, alone: bool) -> set[str]:
+    """Files in `folder` that a save may replace: of the model there, and of saves that were killed.
 
-    A folder with another config.json is refused.
+    The latter only if this process is known to be `alone`. A folder with another config.json is
+    refused.
     """
-    if not folder.is_dir():
-        return set()
     config: dict[str, Any] = {}
     if (folder / "config.json").exists():
         try:
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            config = json.loads(read_text(folder / "config.json"))
+        except FileError:
+            raise
+        except (ValueError, RecursionError):
             config = {}
         if not isinstance(config, dict) or config.get("format") != FORMAT:
             raise StorageError(
@@ -227,7 +231,8 @@ def _replaceable_files(folder: Path) -> set[str]:
                 " folder."
             )
     names = {config[key] for key in PLAIN_NAMES if is_data_name(config, key)}
-    return names | {path.name for path in folder.iterdir() if _PART.fullmatch(path.name)}
+    there = os.listdir(folder) if alone else ()
+    return names | {name for name in there if _KILLED.fullmatch(name)}
 
 
 def _structure(model: Anchored | Standard) -> dict[str, Any]:

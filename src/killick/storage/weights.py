@@ -11,7 +11,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from killick.errors import CheckpointError, show
+from killick.errors import CheckpointError, FileError, show
+from killick.runtime.plain_files import open_plain
 
 CHECKPOINT_FORMAT = "killick-checkpoint"  # of a run that can be resumed
 _WRAPPERS = ("state_dict", "model", "net", "model_state_dict", "model_ema")
@@ -27,10 +28,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f" .safetensors file or a saved state_dict, found {there}."
         )
     try:
+        open_plain(path).close()
         if path.suffix == ".safetensors":
             return dict(safetensors.torch.load_file(path))
         refuse_bomb(path)
         found: Any = load_plain(path)
+    except FileError:
+        raise
     except Exception as problem:  # whatever a file of another kind makes its readers raise
         raise CheckpointError(
             f"cannot start from {path}: it is damaged or holds more than weights"

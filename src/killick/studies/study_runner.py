@@ -14,8 +14,8 @@ from killick.experiments.experiment import check_jobs
 from killick.experiments.jobs import Job, make_jobs
 from killick.experiments.scheduler import Failure, run_jobs
 from killick.report.sections import Content, Section
-from killick.report.tables import to_csv
 from killick.report.writer import write_report
+from killick.results.csv_text import to_csv
 from killick.results.rows import Row
 from killick.results.run_folder import Run, read_run
 from killick.runtime.atomic_files import write_atomic

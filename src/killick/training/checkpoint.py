@@ -7,18 +7,53 @@ beside the old one, forced to disk, and takes its place in one step; the old one
 import os
 import shutil
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from killick.errors import CheckpointError, show
+from killick.errors import CheckpointError, FileError, show
 from killick.runtime.atomic_files import atomic_file
+from killick.runtime.plain_files import open_plain
+from killick.storage.json_checks import (
+    Check,
+    are_numbers,
+    find_bad,
+    is_dictionary,
+    is_text,
+    is_whole,
+    optional,
+)
 from killick.storage.weights import CHECKPOINT_FORMAT as FORMAT
 from killick.storage.weights import load_plain, refuse_bomb
 
-VERSION = 1
+VERSION = 2
 LAST, BEFORE = "checkpoint.pt", "checkpoint-before.pt"
+_CHECKS: dict[str, Check] = {
+    "step": partial(is_whole, least=0, most=2**62),
+    "recipe": is_dictionary,
+    "start": optional(is_text),
+    "network": optional(
+        lambda value: (
+            isinstance(value, tuple)
+            and len(value) == 2
+            and is_text(value[0])
+            and is_dictionary(value[1])
+        )
+    ),
+    "unread": lambda value: (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and are_numbers(value[0])
+        and is_whole(value[1], 0, 2**62)
+    ),
+    "model": lambda value: (
+        is_dictionary(value) and all(isinstance(each, Tensor) for each in value.values())
+    ),
+    **dict.fromkeys(("optimizer", "protocol", "components"), is_dictionary),
+}
 
 
 def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
@@ -73,24 +108,29 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], str | None]:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """A checkpoint, verified; nothing in it can run code."""
-    if not path.is_file():
+    if not path.exists():
         raise CheckpointError(f"no {path.name}")
     try:
+        open_plain(path).close()
         refuse_bomb(path)
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
             raise CheckpointError(f"{damaged[:100]!r} has changed")
         state: dict[str, Any] = load_plain(path)
-        kind, version, step = str(state["format"]), state["version"], state["step"]
+        kind, version = str(state["format"]), state["version"]
+    except FileError as problem:
+        raise CheckpointError(f"{path.name}: {problem.reason}.") from None
     except Exception as problem:  # whatever a damaged file makes its readers raise
         reason = " ".join(str(problem).split())[:150].rstrip(".")
         raise CheckpointError(f"{path.name} is damaged: {reason}.") from None
-    if kind != FORMAT or type(version) is not int or type(step) is not int:
+    if kind != FORMAT or type(version) is not int:
         raise CheckpointError(f"{path.name} is not a checkpoint of Killick.")
     if version != VERSION:
         raise CheckpointError(
             f"{path.name} has version {show(version)}, expected {VERSION}. Use the version of Killick that"
             " wrote it."
         )
+    if bad := find_bad(state, _CHECKS):
+        raise CheckpointError(f"{path.name} is damaged: {bad[0]} is {show(state.get(bad[0]))}.")
     return state

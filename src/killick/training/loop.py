@@ -14,7 +14,7 @@ folder/
 import shlex
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from torch import Tensor
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
-from killick.errors import CheckpointError, DivergedError, KillickError, OptionError
+from killick.errors import CheckpointError, DivergedError, KillickError, OptionError, one_line
+from killick.nets.size_limit import limited_to
 from killick.results.rows import read_rows
 from killick.runtime.devices import describe_device, forked_random_state, precise_device
 from killick.runtime.processes import Processes, joined
@@ -124,7 +125,8 @@ def train(
         own = import_classes(recipe)
         own = replace(own, transform=transform or own.transform, loss=loss or own.loss)
         data = load_training_data(recipe, processes, own.transform)
-        run = TrainingRun(recipe, data, processes, start, restoring=resume, own=own)
+        with nullcontext() if state is None else limited_to(state["model"]):
+            run = TrainingRun(recipe, data, processes, start, restoring=resume, own=own)
         run.given = [name for name, each in (("transform", transform), ("loss", loss)) if each]
         facts = "".join(f", {name} {value}" for name, value in recipe.protocol.facts().items())
         plan = f"{recipe.epochs} epochs of {run.steps_per_epoch:,} steps, into {folder}"
@@ -135,7 +137,14 @@ def train(
             run.fallback,
         ]
         if state is not None:
-            run.restore(state)
+            try:
+                run.restore(state)
+            except KillickError:
+                raise
+            except Exception as problem:  # whatever torch raises for weights of another network
+                raise CheckpointError(
+                    f"cannot resume {folder}: its checkpoint does not fit ({one_line(problem)})."
+                ) from None
             lines += [note, f"resuming from step {run.done} of {run.steps}"]
         else:
             lines += [run.description, None if start is None else warn_of_seen(recipe, start)]
@@ -200,6 +209,7 @@ def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
         if run.done == 0 and run.source is not None:
             _report_day_zero(run, display, loggers)
         saved = since = time.monotonic()
+        logged = run.done
         while run.done < run.steps:
             epoch, within = divmod(run.done, run.steps_per_epoch)
             run.data.batches.begin(run.first_epoch + epoch, within)
@@ -208,23 +218,26 @@ def _train(run: TrainingRun, folder: Path, display: Display) -> bool:
                 display.advance(run.done)
                 epoch_ends = run.done % run.steps_per_epoch == 0
                 if run.done % recipe.log_every == 0 or epoch_ends:
-                    _log_training(run, time.monotonic() - since, display, loggers)
+                    speed = (run.done - logged) / max(time.monotonic() - since, 1e-9)
+                    _log_training(run, speed, display, loggers)
                     if epoch_ends:
                         _validate(run, display, loggers)
-                    since = time.monotonic()
+                    since, logged = time.monotonic(), run.done
                 # Processes stop together, so they exchange it; on GPUs only now and then.
                 due = cpu or processes.count == 1 or run.done % recipe.log_every == 0
                 if due and _any_process(interrupts.asked, processes):
                     _stop(run, folder, display)
                     return False
+                # Several processes have read their statistics then: they are in no checkpoint.
                 due = time.monotonic() - saved >= 60 * recipe.checkpoint_minutes
+                due &= processes.count == 1 or logged == run.done
                 if due and run.done < run.steps and processes.first:
                     _save_if_possible(run, folder, display)
                     saved = time.monotonic()
     return True
 
 
-def _log_training(run: TrainingRun, seconds: float, display: Display, loggers: RunLoggers) -> None:
+def _log_training(run: TrainingRun, speed: float, display: Display, loggers: RunLoggers) -> None:
     """Read what the steps left on the device; stop if the loss was bad."""
     processes, (losses, correct) = run.processes, run.read_statistics()
     bad = processes.highest(torch.tensor(run.bad_step(), device=processes.device))
@@ -236,7 +249,7 @@ def _log_training(run: TrainingRun, seconds: float, display: Display, loggers: R
     *losses, correct = processes.total(counts).tolist()
     losses = [loss / processes.count for loss in losses]
     batch = run.data.batches.cut.batch
-    speed = batch * len(losses) / max(seconds, 1e-9)
+    speed *= batch
     loss, accuracy = sum(losses) / len(losses), correct / (batch * len(losses))
     loggers.log(
         "train",
@@ -308,6 +321,7 @@ def _any_process(interrupted: bool, processes: Processes) -> bool:
 
 def _stop(run: TrainingRun, folder: Path, display: Display) -> None:
     _check_finite(run)
+    run.gather_statistics()
     if run.processes.first:
         save_checkpoint(folder, run.state())
     display.message(

@@ -36,7 +36,7 @@ class Augment:
         "pad: padded and cropped; resized: a random part, resized",
         among=("none", "pad", "resized"),
     )
-    padding: int = setting(4, "for crop: pad", least=0)
+    padding: int = setting(4, "for crop: pad", least=0, most=2**12)
     flip: bool = setting(False, "left and right, in half of the images")
     flip_vertically: bool = setting(False, "top and bottom, likewise")
     policy: str = setting(
@@ -65,11 +65,11 @@ class Optimizer:
     """How the weights are changed."""
 
     name: str = setting("sgd", "of torch.optim", among=("sgd", "adamw"))
-    lr: float = setting(0.1, "highest learning rate", above=0)
+    lr: float = setting(0.1, "highest learning rate", above=0, most=1e30)
     momentum: float = setting(0.9, "of sgd", least=0, below=1)
     nesterov: bool = setting(False, "of sgd")
     betas: list[float] = setting([0.9, 0.999], "of adamw")
-    weight_decay: float = setting(5e-4, "of all weights, or of matrices alone", least=0)
+    weight_decay: float = setting(5e-4, "of all weights, or of matrices alone", least=0, most=1e30)
     decay: str = setting(
         "all",
         "which weights decay; matrices leaves out norms, biases and embeddings",

@@ -9,12 +9,13 @@ from typing import Any
 
 import yaml
 
-from killick.errors import OptionError, RecipeError, check_option, show
+from killick.errors import FileError, OptionError, RecipeError, check_option, show
 from killick.protocols.base import check_protocol, components_of, uses
+from killick.runtime.plain_files import read_plain
 from killick.settings import SPELLINGS, read_settings, settings_of, value_from_text, yaml_or_text
 from killick.training.recipe import Recipe, named_classes
 
-LARGEST = 2**17  # characters of a recipe, a hundred times those that are shipped; YAML is slow
+LARGEST = 2**17  # bytes of a recipe, a hundred times those that are shipped; YAML is slow
 _MOST_SHOWN = 20  # mistakes
 
 # Short names of the most common settings.
@@ -83,11 +84,9 @@ def find_recipe(source: str | Path) -> Path:
 def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The settings of a file, on top of those of its `base`, if it has one."""
     try:
-        values = yaml.safe_load(_read_text(path))
-    except RecipeError:
-        raise
-    except OSError as problem:
-        raise RecipeError(f"cannot read the recipe {path}: {problem.strerror}.") from None
+        values = yaml.safe_load(read_plain(path, LARGEST).decode("utf-8"))
+    except FileError as problem:
+        raise RecipeError(f"cannot read the recipe {path}: {problem.reason}.") from None
     except Exception as problem:  # beside its own errors, YAML raises what dates and numbers do
         reason = " ".join(str(problem).split())[:300]
         raise RecipeError(f"cannot read the recipe {path}: not YAML ({reason}).") from None
@@ -107,16 +106,6 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     except (OSError, TypeError, ValueError) as problem:  # among them those of Killick
         reason = str(problem)[:300]
         raise RecipeError(f"the recipe {path} has no base {show(base)}: {reason}") from None
-
-
-def _read_text(path: Path) -> str:
-    if path.exists() and not path.is_file():  # a device or a pipe may never end
-        raise RecipeError(f"the recipe {path} is not a plain file.")
-    with open(path, encoding="utf-8") as file:
-        text = file.read(LARGEST + 1)
-    if len(text) > LARGEST:
-        raise RecipeError(f"the recipe {path} is longer than {LARGEST} characters.")
-    return text
 
 
 def make_recipe(values: Mapping[str, Any], where: str = "the recipe") -> Recipe:

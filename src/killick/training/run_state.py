@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from killick.core.anchored import Anchored
@@ -74,7 +74,7 @@ class TrainingRun:
         self._given_rates: list[float] | None = None
         if own.scheduler is not None:
             self._given_rates = make_rates(own.scheduler, recipe, self.steps, self.steps_per_epoch)
-        self._rates = torch.tensor([self.rate(s) for s in range(self.steps)], device=device)
+        self._rates: list[Tensor] = []  # of the steps left in this epoch, on a GPU
         part = recipe.schedule
         # A run that takes a later part of a schedule sees the samples in another order.
         self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
@@ -121,14 +121,22 @@ class TrainingRun:
             return self._given_rates[step]
         return learning_rate(step, self.steps, self.recipe.optimizer.lr, self.recipe.schedule)
 
+    def _next_rate(self) -> Tensor:
+        """The learning rate of the next step, on the device; those of an epoch are sent at once."""
+        if not self._rates:
+            left = self.steps_per_epoch - self.done % self.steps_per_epoch
+            rates = [self.rate(step) for step in range(self.done, self.done + left)]
+            self._rates = list(torch.tensor(rates, device=self.processes.device).flip(0))
+        return self._rates.pop()
+
     def take_step(self) -> None:
         """Train one step; what a network draws (dropout) depends on (seed, step, process)."""
         if self.done == 0:
             self._step.begin(0)
         seed = key(self.recipe.seed, self.done, self.processes.rank, Stream.DROPOUT) % 2**63
         seed_random_state(seed, self.processes.device)
-        if isinstance(self.optimizer.param_groups[0]["lr"], torch.Tensor):
-            set_rate(self.optimizer, self._rates[self.done])
+        if isinstance(self.optimizer.param_groups[0]["lr"], Tensor):
+            set_rate(self.optimizer, self._next_rate())
         else:
             set_rate(self.optimizer, self.rate(self.done))
         self.data.batches.load()
@@ -138,6 +146,15 @@ class TrainingRun:
             each.step(self.done)
             if self.done % self.steps_per_epoch == 0:
                 each.epoch(self.done // self.steps_per_epoch)
+
+    def gather_statistics(self) -> None:
+        """Give the first process the losses and counts of all since the last reading."""
+        if self.processes.count == 1:
+            return
+        losses, correct = self._step.unread()
+        counts = torch.tensor([*losses, correct], dtype=torch.float64, device=self.processes.device)
+        *losses, right = self.processes.total(counts).tolist()
+        self._step.begin(self.done, losses, int(right))
 
     @torch.no_grad()  # with gradients, state_dict would update BatchNorm statistics
     def state(self) -> dict[str, Any]:
@@ -151,6 +168,7 @@ class TrainingRun:
             "data": self.data.fingerprint,
             "given": self.given,
             "step": self.done,
+            "unread": self._step.unread(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "protocol": self.protocol.state_dict(),
@@ -177,7 +195,10 @@ class TrainingRun:
         for each in self.components:
             each.load_state_dict(state["components"][each.name])
         self.done = state["step"]
-        self._step.begin(self.done)
+        losses, correct = state["unread"]
+        if not self.processes.first:  # the first one has the sums of all
+            losses, correct = [0.0] * len(losses), 0
+        self._step.begin(self.done, losses, correct)
 
 
 def choose_arithmetic(recipe: Recipe, processes: Processes) -> tuple[str, str, str | None]:

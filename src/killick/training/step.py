@@ -85,10 +85,14 @@ class TrainingStep:
         self._bad = torch.full((), -1, dtype=torch.long, device=device)
         self._read = 0
 
-    def begin(self, number: int) -> None:
-        """Go on from step `number` of the run."""
+    def begin(self, number: int, losses: Sequence[float] = (), correct: int = 0) -> None:
+        """Go on from step `number` of the run, with what was not yet read of the steps before."""
         self.number.fill_(number)
-        self._read = self._run = self._first = number
+        self._run = self._first = number
+        self._read = number - len(losses)
+        for step, loss in enumerate(losses, self._read):
+            self._losses[step % len(self._losses)] = loss
+        self._correct.fill_(correct)
 
     def __call__(self) -> None:
         """Train one step. At most `log_every` of them, or an epoch, between two readings."""
@@ -112,11 +116,16 @@ class TrainingStep:
 
         After mixing, a prediction is correct if it is the label with the larger share.
         """
-        losses, correct = self._losses.tolist(), int(self._correct)
-        recent = [losses[step % len(losses)] for step in range(self._read, self._run)]
+        recent = self.unread()
         self._read = self._run
         self._correct.zero_()
-        return recent, correct
+        return recent
+
+    def unread(self) -> tuple[list[float], int]:
+        """What `read` would return; nothing changes."""
+        losses = self._losses.tolist()
+        recent = [losses[step % len(losses)] for step in range(self._read, self._run)]
+        return recent, int(self._correct)
 
     def bad_step(self) -> int:
         """The first step of the run with a NaN or infinite loss; -1 if none (waits for the device)."""

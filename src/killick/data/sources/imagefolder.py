@@ -10,13 +10,12 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from killick.data.decoding import EXTENSIONS, decode
+from killick.data.decoding import EXTENSIONS, decode, printable
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.data.splits import stratified
@@ -173,15 +172,16 @@ def read_classes(folder: Path, name: str, known: tuple[str, ...] = ()) -> ImageS
         raise DataError(
             f"no class folders in {folder}. Move the images: {folder / 'CLASS' / 'FILE.jpg'}."
         )
-    known = known or tuple(classes)
-    unknown = [kind for kind in classes if kind not in known]
+    class_names = [_name_class(folder / kind) for kind in classes]
+    known = known or tuple(class_names)
+    unknown = [kind for kind in class_names if kind not in known]
     if unknown:
         raise DataError(
             f"{folder} has classes that are not trained on: {_quoted(unknown)}. Remove them, or"
             " add them to the training set."
         )
     names, labels = list[str](), list[int]()
-    for kind in classes:
+    for kind, class_name in zip(classes, class_names, strict=True):
         files = list_images(folder / kind)
         if not files:
             raise DataError(
@@ -189,7 +189,7 @@ def read_classes(folder: Path, name: str, known: tuple[str, ...] = ()) -> ImageS
                 " Add some or remove the folder."
             )
         names += [os.path.join(kind, file) for file in files]
-        labels += [known.index(kind)] * len(files)
+        labels += [known.index(class_name)] * len(files)
     return ImageSet.of(name, FileReader(folder, names), torch.tensor(labels), known)
 
 
@@ -205,35 +205,57 @@ def _check_folder(path: str) -> Path:
 
 def _list(folder: Path) -> list[str]:
     """What is in the folder, in an order that is the same on every file system."""
-    try:
-        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    except OSError as error:
-        _refuse(error)
+    return sorted(entry.name for entry in _scan(folder))
 
 
 def _list_folders(folder: Path) -> list[str]:
-    return [name for name in _list(folder) if (folder / name).is_dir()]
+    return sorted(entry.name for entry in _scan(folder) if entry.is_dir())
 
 
 def list_images(folder: Path) -> list[str]:
-    """The paths of the images below `folder`, at any depth, sorted; links are followed."""
-    found: list[str] = []
-    seen: set[str] = set()
-    for place, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
-        real = os.path.realpath(place)
-        if real in seen:  # a link that leads back up
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        images = filter(_is_image, files)
-        found += [os.path.relpath(os.path.join(place, name), folder) for name in images]
+    """The paths of the images below `folder`, at any depth, sorted."""
+    found, waiting = list[str](), [""]
+    while waiting:
+        place = waiting.pop()
+        for entry in _scan(folder / place):
+            path = os.path.join(place, entry.name)
+            if entry.is_dir():
+                waiting.append(path)
+            elif _is_image(entry.name):
+                found.append(path)
     return sorted(found)
 
 
-def _refuse(error: OSError) -> NoReturn:
-    where, reason = error.filename, error.strerror
-    raise DataError(f"cannot list {where}: {reason}. Check its permissions.") from error
+def _scan(folder: Path) -> list["os.DirEntry[str]"]:
+    """What is in the folder; hidden files are left out, links are refused.
+
+    A link could give images of one class, or files that are nobody's business, the label of another.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise DataError(
+            f"cannot list {folder}: {error.strerror}. Check its permissions."
+        ) from error
+    for entry in found:
+        if entry.is_symlink():
+            place = printable(f"{entry.path} -> {os.path.realpath(entry.path)}")
+            raise DataError(
+                f"{place} is a link, which can give images a wrong label. Copy what it stands for:"
+                " cp -rL FOLDER COPY."
+            )
+    return found
+
+
+def _name_class(folder: Path) -> str:
+    """The name of a class folder, in any locale."""
+    try:
+        return os.fsencode(folder.name).decode()
+    except UnicodeDecodeError:
+        raise DataError(
+            f"the name of the class folder {printable(str(folder))} is not UTF-8. Rename it."
+        ) from None
 
 
 def _is_image(name: str) -> bool:

@@ -18,7 +18,8 @@ from torch import Tensor
 from killick.data.decoding import decode
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
-from killick.errors import DataError, OptionError
+from killick.errors import DataError, FileError, OptionError
+from killick.runtime.plain_files import check_memory, open_plain
 
 _KINDS = {"u": "uint8", "iu": "whole numbers", "U": "unicode strings"}  # of arrays
 
@@ -51,7 +52,7 @@ def load_pack(where: str, options: LoadOptions | None = None) -> Sets:
         raise DataError(f"{file} is not a .npz file, or only a part of one. Make or copy it again.")
     try:
         # Opened here: numpy leaves the files of broken archives open.
-        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as pack:
+        with open_plain(file) as stream, np.load(stream, allow_pickle=False) as pack:
             names = ("train", "test") if split is None else (split,)
             present = [name for name in names if f"{name}_bytes" in pack]
             if not present:
@@ -62,9 +63,14 @@ def load_pack(where: str, options: LoadOptions | None = None) -> Sets:
                 )
             if options is not None and options.test_only and "test" in present:
                 present = ["test"]
+            size, parts = os.fstat(stream.fileno()).st_size, tuple(f"{name}_" for name in present)
+            members = [
+                member for member in pack.zip.infolist() if member.filename.startswith(parts)
+            ]
+            check_memory(file, size, sum(member.file_size for member in members))
             found = {name: _open_split(file, pack, name) for name in present}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, DataError):
+        if isinstance(error, DataError | FileError):
             raise
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
         raise DataError(f"cannot read {file}: {reason}. Make or copy it again.") from error

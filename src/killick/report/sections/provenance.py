@@ -111,7 +111,8 @@ def _differing_settings(comparison: Comparison) -> tuple[TextTable, ...]:
 
 
 def _command(about: Mapping[str, Any]) -> str:
-    return shlex.join(map(str, about.get("command") or ()))
+    command = about.get("command")
+    return shlex.join(map(str, command)) if isinstance(command, list) else ""
 
 
 SECTIONS.register(KEY, Section(KEY, "Provenance", 80, make))
