@@ -13,6 +13,7 @@ pixels, classes = load_digits(return_X_y=True)
 images = torch.tensor(15 * pixels).byte().view(-1, 1, 8, 8).expand(-1, 3, 8, 8)
 images, labels = torch.nn.Upsample(32)(images), torch.tensor(classes)
 loader = DataLoader(TensorDataset(images[:1400], labels[:1400]), batch_size=100, shuffle=True)
+test_loader = DataLoader(TensorDataset(images[1400:], labels[1400:]), batch_size=100)
 
 net = timm.create_model("resnet10t", num_classes=10)
 model = killick.anchor(net, normalize=((0.5,) * 3, (0.25,) * 3))
@@ -25,5 +26,5 @@ with wandb.init(project="digits", mode="offline") as run:
         run.log({"loss": loss.item()})
         optimizer.step()
         optimizer.zero_grad()
-killick.evaluate(model.set_references(images[:9]), (images[1400:], labels[1400:]), folder="tested")
+killick.evaluate(model.set_references(images[:9]), test_loader, folder="tested")
 main(["report", "tested"])  # tested/report.html
