@@ -54,7 +54,8 @@ def run(words, **options) -> "subprocess.CompletedProcess[str]":
 def test_a_full_standard_output_is_one_line():
     with open("/dev/full", "w") as full:
         done = run(["list", "corruptions"], stdout=full)
-    assert done.stderr == "killick: cannot read or write the output: No space left on device.\n"
+    assert done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
     assert done.returncode == 2
 
 

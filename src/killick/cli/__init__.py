@@ -98,12 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as problem:
         if problem.errno not in _OF_THE_SYSTEM:
             raise
-        where = problem.filename or "a file"
         try:
             sys.stdout.flush()
         except OSError:
-            where = "the output"
             _discard_output()
+        where = problem.filename or "a file or the output"
         print(f"killick: cannot read or write {where}: {problem.strerror}.", file=sys.stderr)
         return 2
 
