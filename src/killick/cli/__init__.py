@@ -52,8 +52,8 @@ FIRST_STEPS = {
     "killick compare": "compare five ways to train on embedded images: about five minutes on a"
     " laptop, offline; writes report.html",
     "killick train": "train one anchored model on the same images: less than a minute",
-    "killick evaluate timm:resnet18 --checkpoint MINE.pth --data imagefolder:FOLDER": "measure"
-    " robustness and calibration of your own classifier: minutes",
+    "killick evaluate timm:resnet18 --checkpoint MINE.pth --data FOLDER": "measure robustness and"
+    " calibration of your own classifier: minutes",
     "killick export RUN": "write a trained model as an ONNX file: seconds",
     "killick list": "recipes, data, networks, corruptions, metrics, ...",
 }
