@@ -413,7 +413,10 @@ def test_hostile_names_stay_words(tmp_path):
     model.class_names = tuple(HOSTILE)
     model.provenance = {"facts": {"network": "x`|y", "data": "a|b\n---\nc: d", "seed": 0}}
     rows = rows_for(model, model="a|b\n# c", data="a|b\n---\nc: d", k="")
-    rows += [{**row, "suite": "shift", "set": "x|y*z*", "k": "<b>|2</b>"} for row in rows]
+    rows += [
+        {**row, "suite": "shift", "set": "x|y*z*", "inference": "marginal", "k": "<b>|2</b>"}
+        for row in rows
+    ]
     folder = publish(model, tmp_path / "out", rows=rows).folder
     card = card_in(folder)
     tables = tables_in(body_of(card))
