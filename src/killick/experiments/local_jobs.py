@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from killick.experiments.jobs import Job, JobResult
 from killick.runtime.signals import ENDING
@@ -104,9 +105,7 @@ class LocalJobs:
         process.stdin.close()
         process.stdout.close()
         log = job.folder / LOG
-        printed = log.stat().st_size > 0
-        if not printed:
-            log.unlink()
+        printed = not remove_empty(log)
         if written:
             result: JobResult = json.loads(written)
             return job, result
@@ -117,6 +116,15 @@ class LocalJobs:
         hint = " (out of memory? Try fewer --jobs)" if code == -signal.SIGKILL else ""
         output = f"; its output is in {log}" if printed else ""
         return job, {"status": "failed", "problem": f"its process died with {how}{hint}{output}."}
+
+
+def remove_empty(log: Path) -> bool:
+    """Remove a log in which nothing was printed; False if there is something in it."""
+    with suppress(FileNotFoundError):  # another process may have removed it
+        if log.stat().st_size:
+            return False
+        log.unlink()
+    return True
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS, rename_job
 from killick.experiments.jobs import Job, JobResult
 from killick.experiments.jobs_here import JobsHere
-from killick.experiments.local_jobs import LOG, LocalJobs
+from killick.experiments.local_jobs import LOG, LocalJobs, remove_empty
 from killick.experiments.ray_jobs import RayJobs
 from killick.results.rows import read_rows
 from killick.runtime.devices import count_cores, count_free_cores
@@ -115,9 +114,7 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
 def _remove_traces(folder: Path) -> None:
     """Remove what a killed process could leave in the folder of a finished job."""
     (folder / PROGRESS).unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
-        if not (folder / LOG).stat().st_size:
-            (folder / LOG).unlink()
+    remove_empty(folder / LOG)
 
 
 def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> tuple[Engine, str]:
