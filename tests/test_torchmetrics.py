@@ -33,6 +33,8 @@ for cut in (30, 100):
     found.append({name: float(value) for name, value in both.compute().items()})
 with open(f"{sys.argv[2]}/{dist.get_rank()}.json", "w") as file:
     json.dump(found, file)
+dist.barrier()
+dist.destroy_process_group()
 """
 
 
