@@ -3,10 +3,13 @@
 import io
 import json
 import tarfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
+from conftest import small_cnn
 from PIL import Image
 from runs import make_image_folder, small
 
@@ -14,8 +17,8 @@ import killick
 from killick.cli import main
 from killick.cli.train import parse_overrides
 from killick.data.data_settings import full_name
+from killick.data.shard_files import find_shards
 from killick.data.sources import load_sets, load_whole
-from killick.data.sources.wds import find_shards
 from killick.errors import DataError, KillickError, OptionError
 from killick.training import load_recipe
 
@@ -64,6 +67,7 @@ def test_folders_are_read_in_the_habits_of_timm_and_torchvision(tmp_path, there,
         train,
         test,
     ]
+    assert (sets.validation is not None) == ("test" in there)
     if there == ("val",):
         assert len(load_whole(str(folder))) == 20
         recipe = load_recipe("shapes-small", {"data": str(folder)})
@@ -203,13 +207,81 @@ def test_patterns_name_shards_in_order(tmp_path):
     assert found == ["a-08", "a-09", "a-10"]
     assert len(find_shards(f"file:{tmp_path}/*.tar")) == 4
     for pattern, says in (
-        ("https://host/a.tar", "Download"),
+        ("s3://host/a.tar", "Download"),
+        ("pipe:cat a.tar", "Download"),
+        ("https://host/*.tar", "names each shard"),
         (f"{tmp_path}/{{3..1}}.tar", "ascend"),
         (f"{tmp_path}/a-{{07..10}}.tar", "a-07.tar"),
         (f"{tmp_path}/c*.tar", "no shards"),
     ):
         with pytest.raises(KillickError, match=says):
             find_shards(pattern)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Serves tmp_path/served; a path with "half" in it is cut short. Lists what was asked for."""
+    asked: list[str] = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, directory=str(tmp_path / "served"), **options)
+
+        def do_GET(self):
+            asked.append(self.path)
+            if "half" not in self.path:
+                return super().do_GET()
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            return self.wfile.write(b"half")
+
+        def log_message(self, *arguments):
+            pass
+
+    (tmp_path / "served").mkdir()
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=serving.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{serving.server_port}", asked
+    serving.shutdown()
+    thread.join()
+    serving.server_close()
+
+
+def test_shards_of_an_address_are_fetched_once(tmp_path, server):
+    address, asked = server
+    make_shards(tmp_path / "served")
+    name, root = f"wds:{address}/shard-{{000..002}}.tar", str(tmp_path / "data")
+    with pytest.raises(DataError, match="--download"):
+        load_sets(name, root=root)
+    assert not asked
+    found = load_sets(name, root=root, download=True).train
+    assert found.labels.tolist() == [0, 1, 0, 1] * 3
+    assert len(asked) == 3
+    again = load_sets(name, root=root).train
+    assert torch.equal(again.read(5), found.read(5))
+    assert len(asked) == 3
+    rows = killick.evaluate(
+        small_cnn(classes=2),
+        name,
+        suites=["clean"],
+        normalize=((0, 0, 0), (1, 1, 1)),
+        size=16,
+        root=str(tmp_path / "other"),
+        download=True,
+    )
+    assert rows[0]["count"] == 12
+
+
+@pytest.mark.parametrize("path", ["half.tar", "missing.tar"])
+def test_failed_downloads_leave_nothing(tmp_path, server, path):
+    with pytest.raises(DataError) as problem:
+        load_sets(f"wds:{server[0]}/{path}", root=str(tmp_path / "data"), download=True)
+    assert "cannot fetch" in str(problem.value)
+    assert "\n" not in str(problem.value)
+    files = [each.name for each in (tmp_path / "data").rglob("*") if each.is_file()]
+    assert files in ([], [".lock"])
 
 
 @pytest.mark.parametrize(
@@ -280,5 +352,45 @@ def test_a_hub_set_that_streams_is_evaluated(tmp_path):
     assert len(load_whole(f"hf:{tmp_path / 'pets'}#split=train,streaming")) == 6
     with pytest.raises(DataError, match="no split 'hard'"):
         load_sets(f"hf:{tmp_path / 'pets'}#split=hard")
-    with pytest.raises(DataError, match="no training set"):
-        killick.train("shapes-small", f"hf:{tmp_path / 'pets'}#streaming", tmp_path / "run")
+
+
+def test_a_hub_set_that_streams_is_trained_on(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = make_rows(24)
+    datasets.DatasetDict({"train": rows, "test": rows}).save_to_disk(tmp_path / "pets")
+    name = f"hf:{tmp_path / 'pets'}#streaming"
+    settings = {"epochs": 2, "batch": 8, "data.size": 16, "data.samples": 24}
+
+    def run(folder, **changed):
+        options = {**settings, **changed}
+        return killick.train("shapes-small", name, tmp_path / folder, settings=options, quiet=True)
+
+    outcome = run("a")
+    assert outcome.finished
+    assert outcome.model.class_names == ("cat", "dog")
+    same, other = run("b"), run("c", seed=1)
+    weights = [dict(each.model.state_dict()) for each in (outcome, same, other)]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert any(not torch.equal(weights[0][key], weights[2][key]) for key in weights[0])
+    found = killick.evaluate(tmp_path / "a", suites=["clean"])
+    assert {row["access"] for row in found} == {"stream"}
+    stream = rows.to_iterable_dataset()
+    given = {"train": stream, "test": rows}
+    options = {**settings, "epochs": 1}
+    assert killick.train(
+        "shapes-small", given, tmp_path / "d", settings=options, quiet=True
+    ).finished
+
+
+def test_each_pass_over_a_hub_stream_has_its_order(tmp_path):
+    pytest.importorskip("datasets")
+    from killick.data.sources.hf import RowStream
+
+    stream = RowStream("pets", make_rows(24).to_iterable_dataset(), shuffle=True)
+
+    def read(seed):
+        torch.manual_seed(seed)
+        return [data for data, _ in stream.encoded()]
+
+    assert read(0) == read(0) != read(1)
+    assert sorted(read(0)) == sorted(read(1))

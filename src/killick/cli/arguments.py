@@ -65,8 +65,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "--quiet": {**FLAG, "help": "print errors only"},
     "--root": {
         "metavar": "FOLDER",
-        "help": "folder of cifar10 and cifar100 (default: $KILLICK_DATA or ./data)",
+        "help": "folder of downloaded data (default: $KILLICK_DATA or ./data)",
     },
+    "--download": {**FLAG, "help": "download cifar10, cifar100 or wds:URL if missing"},
     "--table": {
         "choices": ["cifar", "imagenet"],
         "help": "constants of the corruptions (default: cifar up to 64 px, imagenet above)",

@@ -34,7 +34,7 @@ def add(parser: Parser) -> None:
     add("data", metavar="DATA", help="see killick list data")
     add("--list", metavar="FILE", type=Path, help="write the paths of unreadable images")
     add("--workers", **NUMBER, help="processes that read (default: one per core)")
-    add_shared(parser, "--root", "--quiet")
+    add_shared(parser, "--root", "--download", "--quiet")
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.runtime.progress import choose_display
 
     workers = count_cores() if options.workers is None else options.workers
-    loaded = load_sets(options.data, root=options.root)
+    loaded = load_sets(options.data, root=options.root, download=options.download)
     both = {"train": loaded.train, "test": loaded.test}
     sets = {name: images for name, images in both.items() if images is not None}
     if options.list is not None:

@@ -53,7 +53,7 @@ def add(parser: Parser) -> None:
     add("--validation", metavar="DATA", help="to fit temperature and threshold (the run's own)")
     add("--limit", **NUMBER, help="at most N images of each set")
     add("--seed", **NUMBER, default=0, help="of subsets and corruptions (0)")
-    add_shared(group, "--table", "--frost", "--root")
+    add_shared(group, "--table", "--frost", "--root", "--download")
     group = parser.add_argument_group("model")
     add = group.add_argument
     add("--references", **NUMBER, help="of an anchored model, for mean and spread (5)")

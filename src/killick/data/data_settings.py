@@ -16,10 +16,8 @@ class Data:
     name: str = setting(
         "shapes", "the data, such as shapes, cifar10 or imagefolder:PATH; see killick list data"
     )
-    root: str | None = setting(
-        None, "where cifar10 and cifar100 are; none: $KILLICK_DATA or ./data"
-    )
-    download: bool = setting(False, "download cifar10 or cifar100 if missing")
+    root: str | None = setting(None, "where downloaded data are; none: $KILLICK_DATA or ./data")
+    download: bool = setting(False, "download cifar10, cifar100 or wds:URL if missing")
     size: int = setting(32, "height and width of the network's input", least=4, most=2**12)
     resize: int | None = setting(
         None,

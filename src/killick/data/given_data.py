@@ -101,15 +101,16 @@ def _read_hub_set(name: str, given: Any, labeled: bool, to_train: bool) -> Image
     library = sys.modules.get("datasets")  # not imported for this
     if library is None:
         return None
-    from killick.data.sources.hf import read_hub_set, read_hub_stream
+    from killick.data.sources.hf import RowStream, read_hub_set, read_hub_stream, train_on
 
     if isinstance(given, library.Dataset):
         return read_hub_set(name, given, labeled)
-    if to_train or not labeled or not isinstance(given, library.IterableDataset):
+    if not labeled or not isinstance(given, library.IterableDataset):
         return None
     kinds = (given.features or {}).values()
-    images = any(isinstance(kind, library.Image) for kind in kinds)
-    return read_hub_stream(name, given) if images else None
+    if not any(isinstance(kind, library.Image) for kind in kinds):
+        return None
+    return train_on(RowStream(name, given)) if to_train else read_hub_stream(name, given)
 
 
 def _is_map_style(given: Any) -> bool:

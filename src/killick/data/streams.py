@@ -57,6 +57,13 @@ class SampleStream:
             else:
                 yield pixels, to_labels(labels, len(pixels), self.name)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the loader, its sampler or its data set, whichever shuffles by the epoch."""
+        given: Any = self.given
+        for each in (given, getattr(given, "sampler", given), getattr(given, "dataset", given)):
+            if hasattr(each, "set_epoch"):
+                each.set_epoch(epoch)
+
     @property
     def length(self) -> int | None:
         """How many images a pass has, if the loader or data set knows."""
@@ -82,6 +89,19 @@ class SampleStream:
 def _count(images: Sequence[Any]) -> int:
     """How many images there are in some items, which may be batches."""
     return sum(len(x) if isinstance(x, Tensor) and x.ndim == 4 else 1 for x in images)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The first images of a stream, of any sizes."""
+
+    images: list[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, number: int) -> Tensor:
+        return self.images[number]
 
 
 @dataclass(frozen=True)
@@ -128,25 +148,31 @@ def read_head(stream: SampleStream, class_names: Sequence[str] | None = None) ->
     pixels, labels = list[Tensor](), list[Tensor]()
     with seeded(0):
         for images, part in stream:
-            _check_size(stream.name, pixels[0].shape[1:] if pixels else None, images)
-            pixels.append(images)
+            pixels.extend(images)
             labels.append(part)
-            if sum(map(len, labels)) >= HEAD:
+            if len(pixels) >= HEAD:
                 break
     if not pixels:
         raise DataError(f"{stream.name} is empty.")
-    head = _make_set(stream, torch.cat(pixels)[:HEAD], torch.cat(labels)[:HEAD], class_names)
+    pixels = pixels[:HEAD]
+    same = len({image.shape for image in pixels}) == 1
+    source = torch.stack(pixels) if same else _Head(pixels)
+    head = _make_set(stream, source, torch.cat(labels)[:HEAD], class_names)
     return StreamSet(**vars(head), stream=stream)
 
 
 def _make_set(
-    stream: SampleStream, pixels: Tensor, labels: Tensor, class_names: Sequence[str] | None
+    stream: SampleStream,
+    pixels: Tensor | _Head,
+    labels: Tensor,
+    class_names: Sequence[str] | None,
 ) -> ImageSet:
     names: tuple[str, ...] = ("unknown",)
     if stream.labeled:
         names = name_classes(labels, class_names, stream.class_names)
     found = ImageSet.of(stream.name, pixels, labels, names)
-    return replace(found, side=find_side([pixels], [pixels]), access="stream")
+    side = find_side([pixels], [pixels]) if isinstance(pixels, Tensor) else None
+    return replace(found, side=side, access="stream")
 
 
 def _check_size(name: str, shape: torch.Size | None, images: Tensor) -> torch.Size:
@@ -181,6 +207,7 @@ class StreamBatches(Batches):
         assert images.stream is not None
         self._stream, self._classes, self._view = images.stream, images.classes, view
         self._buffers = make_buffers(cut, size, device)
+        self._shape = torch.Size((3, size, size))
         self._epoch = self._step = 0
         self._iterator: Iterator[tuple[Tensor, Tensor]] = iter(())
 
@@ -188,8 +215,9 @@ class StreamBatches(Batches):
         """Begin an epoch; a stream cannot be entered within one."""
         assert step == 0
         self._epoch, self._step = epoch, 0
+        self._stream.set_epoch(epoch)
         self._iterator = iter(self._stream)
-        self._waiting = list[tuple[Tensor, Tensor]]()
+        self._waiting = list[tuple[Tensor, int]]()
 
     def load(self) -> None:
         """Read the samples of the next step."""
@@ -204,18 +232,22 @@ class StreamBatches(Batches):
             start = self.cut.start(number)
             place = torch.arange(start, start + self.cut.size)
             keys = sample_keys(self._seed, self._epoch, self._step * self.cut.batch + place)
-            chosen = images[place]
-            if self._view is not None:
+            chosen = images[start : start + self.cut.size]
+            if self._view is None:
+                for image in chosen:
+                    _check_size(self._stream.name, self._shape, image[None])
+            else:
                 pairs = zip(chosen, keys.tolist(), strict=True)
-                chosen = torch.stack([self._view(image, key) for image, key in pairs])
-            for buffer, values in zip(buffers, (chosen, labels[place], keys), strict=True):
+                chosen = [self._view(image, key) for image, key in pairs]
+            parts = (torch.stack(chosen), labels[place], keys)
+            for buffer, values in zip(buffers, parts, strict=True):
                 buffer.copy_(values)
         self._step += 1
 
-    def _read(self) -> tuple[Tensor, Tensor]:
+    def _read(self) -> tuple[list[Tensor], Tensor]:
         """The next images and labels of a step's batch."""
-        again = False
-        while (missing := self.cut.batch - sum(len(part) for _, part in self._waiting)) > 0:
+        again, count = False, self.cut.batch
+        while len(self._waiting) < count:
             part = next(self._iterator, None)
             if part is None and again:
                 raise DataError(f"{self._stream.name} ended, and begun anew yields nothing.")
@@ -223,11 +255,10 @@ class StreamBatches(Batches):
             if part is None:
                 self._iterator = iter(self._stream)
             else:
-                self._waiting.append(part)
-        images, labels = (torch.cat(each) for each in zip(*self._waiting, strict=True))
-        count = self.cut.batch
-        self._waiting = [(images[count:], labels[count:])] if missing < 0 else []
-        return images[:count], labels[:count]
+                self._waiting.extend(zip(part[0], part[1].tolist(), strict=True))
+        images, labels = zip(*self._waiting[:count], strict=True)
+        del self._waiting[:count]
+        return list(images), torch.tensor(labels)
 
     def batch(self, number: int) -> Batch:
         """The samples of a pass."""

@@ -64,7 +64,7 @@ def convert(
         interpolation: "nearest", "bilinear" or "bicubic".
         data: References are taken from its training set; without it, an exactly anchored network
             gets one of a single color, since they make no difference.
-        root: Where CIFAR is.
+        root: Where downloaded data are.
         references: How many.
         say: Gets messages.
 

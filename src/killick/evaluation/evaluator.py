@@ -13,7 +13,7 @@ from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
 from killick.data.given_data import Given
 from killick.data.image_set import ImageSet, Sets
-from killick.data.sources import read_once
+from killick.data.sources import load_sets, read_once
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.data.worker_processes import dead_workers_explained
 from killick.errors import OptionError, check_option
@@ -78,6 +78,7 @@ def evaluate(
     resize: int | None = None,
     interpolation: str | None = None,
     root: str | None = None,
+    download: bool = False,
     batch: int | None = None,
     precision: str = "float32",
     workers: int | None = None,
@@ -141,7 +142,8 @@ def evaluate(
         size: Of the images, for a network that does not know it.
         resize: The shorter side is resized to this before the center crop.
         interpolation: "nearest", "bilinear" or "bicubic".
-        root: Where CIFAR is.
+        root: Where downloaded data are.
+        download: Download `data` there if they are missing: cifar10, cifar100, wds:URL.
         batch: Images of a forward pass; no result depends on it. By default 1,000 on a GPU and 100
             on a CPU, a quarter of it if they are larger than 64 px.
         precision: "float32" or "bfloat16".
@@ -169,6 +171,10 @@ def evaluate(
     if own and isinstance(model, str | os.PathLike) and not is_network_name(model):
         normalize = None  # of the data alone: a saved model has its own
     with joined(place_of(model, device)) as processes, read_once():
+        if download and isinstance(opened, str):
+            if processes.first:
+                load_sets(opened, root=root, download=True, test_only=True)
+            processes.wait()
         classifier = open_classifier(
             model,
             name=name,

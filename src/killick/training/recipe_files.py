@@ -230,8 +230,8 @@ NEEDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "schedule.gamma": ("schedule.name", ("multistep",)),
     "schedule.final": ("schedule.name", ("cosine",)),
     "augment.padding": ("augment.crop", ("pad",)),
-    "data.root": ("data.name", ("cifar10", "cifar100")),
-    "data.download": ("data.name", ("cifar10", "cifar100")),
+    "data.root": ("data.name", ("cifar10", "cifar100", "wds")),
+    "data.download": ("data.name", ("cifar10", "cifar100", "wds")),
 }
 # Settings that a class path of their group replaces.
 REPLACED = {
@@ -260,7 +260,7 @@ def find_unused(recipe: Recipe, given: Iterable[str]) -> dict[str, str]:
         elif dotted in NEEDS:
             other, wanted = NEEDS[dotted]
             value = values[group][other.partition(".")[2]]
-            if value not in wanted:
+            if value.partition(":")[0] not in wanted:
                 found[dotted] = f"requires {other} {' or '.join(wanted)}, found {value}"
     return found
 

@@ -4,10 +4,12 @@ One module for each source; `killick list data` lists them. To add one, register
 module of this folder, or let an entry point `killick.data_sources` of another package name it.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 
 from killick.data.data_settings import full_name
 from killick.data.image_set import ImageSet, Sets
@@ -22,6 +24,12 @@ class LoadOptions:
     root: str | None = None
     download: bool = False
     test_only: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where downloaded data are."""
+        root = self.root or os.environ.get("KILLICK_DATA") or "data"
+        return Path(os.path.abspath(os.path.expanduser(root)))
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ def load_sets(
 
     Args:
         name: As `killick list data` shows them, or a path; see `full_name`.
-        root: Where CIFAR is; `$KILLICK_DATA` or `./data` if None.
+        root: Where downloaded data are; `$KILLICK_DATA` or `./data` if None.
         download: Whether to download what is missing.
         test_only: The training set is not needed, and may be left out if it takes long to read.
     """

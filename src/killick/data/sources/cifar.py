@@ -15,8 +15,7 @@ def load_cifar(name: str, argument: str, options: LoadOptions) -> Sets:
     from torchvision import datasets
 
     kind = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
-    root = options.root or os.environ.get("KILLICK_DATA") or "data"
-    folder = os.path.abspath(os.path.expanduser(root))
+    folder = str(options.folder)
     sets = []
     for train in (True, False):
         try:
@@ -27,8 +26,8 @@ def load_cifar(name: str, argument: str, options: LoadOptions) -> Sets:
             found = f"the download failed: {error}" if options.download else found
             raise DataError(
                 f"cannot read {name} in {where}: {found}. Name its folder (--data.root FOLDER;"
-                " --root FOLDER to evaluate), download it (killick train --data.download true) or"
-                " use a copy (--data pack:FILE.npz)."
+                " --root FOLDER to evaluate), download it (--data.download; --download to evaluate)"
+                " or use a copy (--data pack:FILE.npz)."
             ) from error
         images = torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous()
         sets.append(ImageSet.of(name, images, torch.tensor(part.targets), part.classes))
@@ -36,5 +35,5 @@ def load_cifar(name: str, argument: str, options: LoadOptions) -> Sets:
 
 
 for _name in ("cifar10", "cifar100"):
-    _help = "under --data.root; --data.download true downloads it"
+    _help = "under --data.root; --data.download downloads it"
     DATA_SOURCES.register(_name, DataSource(_name, partial(load_cifar, _name), _help))

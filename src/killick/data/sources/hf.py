@@ -3,6 +3,7 @@
 import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,57 @@ from killick.data.decoding import decode
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions, split_options
 from killick.data.sources.pack import PackReader
+from killick.data.streams import SampleStream, read_head
 from killick.data.worker_processes import iterate
 from killick.errors import DataError, import_library
 
 OPTIONS = ("config", "split", "test", "revision", "streaming")
 TEST_SPLITS = ("test", "validation", "valid", "val")  # the first that has labels
+_SHUFFLED = 1000  # rows of a stream that are shuffled at a time
 
 logger = logging.getLogger("killick")
+
+
+class RowStream:
+    """Images and labels of a stream of rows, one pass after the other.
+
+    With `shuffle` each pass has an order of its own, drawn from torch's global generator.
+    """
+
+    def __init__(self, name: str, rows: Any, shuffle: bool = False) -> None:
+        import datasets
+
+        self.name, self._shuffle = name, shuffle
+        self.image, self.label = find_columns(name, rows.features or {})
+        self.classes: list[str] | None = getattr(rows.features[self.label], "names", None)
+        self.rows = rows.cast_column(self.image, datasets.Image(decode=False))
+
+    def __len__(self) -> int:
+        info = self.rows.info.splits or {}
+        if (split := info.get(str(self.rows.split))) is None or not split.num_examples:
+            raise TypeError(f"{self.name} has no length")
+        return int(split.num_examples)
+
+    def set_epoch(self, epoch: int) -> None:
+        """For rows that somebody has shuffled."""
+        self.rows.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        for number, (data, label) in enumerate(self.encoded()):
+            yield decode(data, f"image {number} of a pass over {self.name}"), label
+
+    def encoded(self) -> Iterator[tuple[bytes, int]]:
+        """The bytes of each image, and its label."""
+        rows = self.rows
+        if self._shuffle:
+            seed = int(torch.randint(2**31, ()))
+            rows = rows.shuffle(seed=seed, buffer_size=_SHUFFLED)
+        for number, row in enumerate(iterate(rows, self.name)):
+            cell = row[self.image] or {}
+            data = cell.get("bytes") or (cell.get("path") and Path(cell["path"]).read_bytes())
+            if not data or row[self.label] is None:
+                raise DataError(f"row {number} of {self.name} has no image or no label.")
+            yield data, int(row[self.label])
 
 
 class RowReader:
@@ -47,7 +92,7 @@ def load_hub(argument: str, options: LoadOptions | None = None) -> Sets:
     """The sets of a folder that `save_to_disk` wrote, if there is one of that name, or of the hub.
 
     `NAME#config=C,revision=R,split=S,test=T,streaming` takes another configuration, revision or split;
-    `streaming` reads a split to evaluate on without downloading all of the set.
+    `streaming` trains on passes over the hub's files and downloads the test split alone.
 
     The image column is the first of the kind `Image`; the labels are the first `ClassLabel`, or
     a column of whole numbers called `label` or `labels`, whose numbers are then the class names.
@@ -63,8 +108,7 @@ def load_hub(argument: str, options: LoadOptions | None = None) -> Sets:
             f" one: hf:{name}#split={next(iter(splits), 'SPLIT')}."
         )
     if "streaming" in chosen:
-        split = next((each for each in present if each != "train"), present[0])
-        return Sets(None, read_hub_stream(f"hf:{name}", splits[split]))
+        return _stream(f"hf:{name}", {split: splits[split] for split in present}, options)
     found = {split: _read_split(f"{split!r} of hf:{name}", splits[split]) for split in present}
     highest = max((int(labels.max()) for _, labels, _ in found.values() if len(labels)), default=-1)
     numbers = [str(number) for number in range(highest + 1)]
@@ -124,30 +168,44 @@ def _open(name: str, chosen: dict[str, str]) -> dict[str, Any]:
     return splits
 
 
+def _stream(name: str, splits: dict[str, Any], options: LoadOptions | None) -> Sets:
+    """A stream to train on, and the test split, which is read once."""
+    train = splits.get("train")
+    test = next((rows for split, rows in splits.items() if split != "train"), None)
+    if options is None or options.test_only:
+        return Sets(None, read_hub_stream(name, train if test is None else test))
+    if train is None:
+        train, test = test, None
+    rows = RowStream(name, train, shuffle=True)
+    if rows.classes is None:
+        raise DataError(
+            f"the labels of {name} have no class names, and a stream cannot be searched for them."
+            " Leave out 'streaming', or cast the column to ClassLabel."
+        )
+    return Sets(train_on(rows), None if test is None else read_hub_stream(name, test))
+
+
+def train_on(rows: RowStream) -> ImageSet:
+    """A stream of rows to train on."""
+    found = read_head(SampleStream(rows.name, rows))
+    return replace(found, side=None)  # these are files as they are, of whatever size
+
+
 def read_hub_stream(name: str, rows: Any) -> ImageSet:
     """All images of a stream of rows, still encoded, in a temporary file."""
-    import datasets
-
-    image, label = find_columns(name, rows.features or {})
-    rows = rows.cast_column(image, datasets.Image(decode=False))
-    labels, ends = list[int](), [0]
+    stream, labels, ends = RowStream(name, rows), list[int](), [0]
     with tempfile.TemporaryFile() as file:
-        for row in iterate(rows, name):
-            cell = row[image] or {}
-            data = cell.get("bytes") or (cell.get("path") and Path(cell["path"]).read_bytes())
-            if not data or row[label] is None:
-                raise DataError(f"row {len(labels)} of {name} has no image or no label.")
+        for data, label in stream.encoded():
             file.write(data)
             ends.append(ends[-1] + len(data))
-            labels.append(int(row[label]))
+            labels.append(label)
         file.flush()
         if not labels:
             raise DataError(f"{name} is empty.")
         contents = torch.from_numpy(np.memmap(file, np.uint8, "r+", shape=(ends[-1],)))
-    names = getattr(rows.features[label], "names", None)
     numbers = [str(number) for number in range(max(labels) + 1)]
     reader = PackReader(name, contents, torch.tensor(ends))
-    found = ImageSet.of(name, reader, torch.tensor(labels), names or numbers)
+    found = ImageSet.of(name, reader, torch.tensor(labels), stream.classes or numbers)
     return replace(found, access="stream")
 
 

@@ -63,8 +63,8 @@ def _with_lists(load: Callable[[Path], Sets]) -> Callable[..., Sets]:
             return sets
         listed = read_list(folder, file)
         train = sets.train and _leave_out(sets.train, listed, file, training=True)
-        others = (each and _leave_out(each, listed, file) for each in (sets.test, sets.whole))
-        return Sets(train, *others)
+        others = (sets.test, sets.whole, sets.validation)
+        return Sets(train, *(each and _leave_out(each, listed, file) for each in others))
 
     return load_part
 
@@ -73,16 +73,18 @@ def _with_lists(load: Callable[[Path], Sets]) -> Callable[..., Sets]:
 def load_folder(top: Path) -> Sets:
     """The sets of a folder: its `train` and `test`, or its classes less a fifth to test on.
 
-    A folder with `val` or `test` alone can be evaluated on.
+    Without `test`, `val` is the test set; beside it, `val` is for validation. A folder with `val` or
+    `test` alone can be evaluated on.
 
     The fifth is fixed, and of every class in proportion; each class keeps at least one image for
     training. A list leaves out images after that, so that the others stay on their side.
     """
     folders = _list_folders(top)
     train_name = next((name for name in TRAIN_FOLDERS if name in folders), None)
-    test_name = next((name for name in TEST_FOLDERS if name in folders), None)
+    test_name, *others = [*(name for name in TEST_FOLDERS if name in folders), None]
     if train_name is not None:
-        return _pair(top, test_name, train_name)
+        held_out = others[0] if others and test_name == "test" else None
+        return _read_parts(top, train_name, test_name, held_out)
     if test_name is not None and set(folders) <= set(TEST_FOLDERS):
         return Sets(None, read_classes(top / test_name, top.name))
     whole = read_classes(top, top.name)
@@ -103,7 +105,7 @@ def load_imagenet(top: Path) -> Sets:
             f"{top} has no {_quoted(missing)}; imagenet: needs 'train' and 'val'. For another"
             f" layout: imagefolder:{top}."
         )
-    return _pair(top, "val")
+    return _read_parts(top, "train", "val")
 
 
 @_with_lists
@@ -155,10 +157,15 @@ def _leave_out(
     return found
 
 
-def _pair(top: Path, test_name: str | None, train_name: str = "train") -> Sets:
+def _read_parts(
+    top: Path, train_name: str, test_name: str | None, validation_name: str | None = None
+) -> Sets:
     train = read_classes(top / train_name, top.name)
-    test = test_name and read_classes(top / test_name, top.name, train.class_names)
-    return Sets(train, test or None)
+    test, validation = (
+        name and read_classes(top / name, top.name, train.class_names)
+        for name in (test_name, validation_name)
+    )
+    return Sets(train, test or None, validation=validation or None)
 
 
 def read_classes(folder: Path, name: str, known: tuple[str, ...] = ()) -> ImageSet:

@@ -4,13 +4,9 @@ The shards are indexed once, by the headers of their members; then an image is r
 everything holds that holds for folders. Nothing but images, `.cls` and `.json` is opened.
 """
 
-import glob
 import json
-import os
-import re
 import tarfile
 from collections.abc import Iterator
-from itertools import product
 
 import numpy as np
 import torch
@@ -18,11 +14,10 @@ from torch import Tensor
 
 from killick.data.decoding import EXTENSIONS, decode, printable
 from killick.data.image_set import ImageSet, Sets
+from killick.data.shard_files import find_shards
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions, split_options
-from killick.errors import DataError, OptionError, one_line
+from killick.errors import DataError, one_line
 
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_MOST_SHARDS = 100_000
 _LARGEST_LABEL = 2**16  # bytes of a .cls or .json member
 
 
@@ -53,11 +48,11 @@ class ShardReader:
 def load_shards(argument: str, options: LoadOptions | None = None) -> Sets:
     """The images of shards; with `PATTERN#test=PATTERN` also a test set.
 
-    A pattern has ranges, `shard-{000..010}.tar`, and `*`. Labels are numbers in `.cls`, or `label`
-    in `.json`.
+    A pattern has ranges, `shard-{000..010}.tar`, and `*`; or it is an address, whose shards are
+    fetched once. Labels are numbers in `.cls`, or `label` in `.json`.
     """
     place, found = split_options(argument, ("test",))
-    parts = [_index(find_shards(pattern)) for pattern in (place, *found.values())]
+    parts = [_index(find_shards(pattern, options)) for pattern in (place, *found.values())]
     highest = max(int(labels.max()) for _, _, labels in parts)
     names = tuple(str(number) for number in range(highest + 1))
     sets = [
@@ -65,42 +60,6 @@ def load_shards(argument: str, options: LoadOptions | None = None) -> Sets:
         for shards, places, labels in parts
     ]
     return Sets(sets[0], sets[1] if len(sets) > 1 else None)
-
-
-def find_shards(pattern: str) -> list[str]:
-    """The files of a pattern, in order.
-
-    Example:
-        >>> find_shards("http://host/{0..1}.tar")
-        Traceback (most recent call last):
-        ...
-        killick.errors.OptionError: wds: reads local files, found 'http://host/{0..1}.tar'. \
-Download the shards first.
-    """
-    if re.match(r"(?!file:)\w+:", pattern):
-        raise OptionError(f"wds: reads local files, found {pattern!r}. Download the shards first.")
-    pattern = os.path.expanduser(pattern.removeprefix("file:"))
-    ranges = []
-    for low, high in _RANGE.findall(pattern):
-        numbers = range(int(low), int(high) + 1)
-        if not 0 < len(numbers) <= _MOST_SHARDS:
-            raise OptionError(f"a range must ascend, as {{000..010}}, found {{{low}..{high}}}.")
-        ranges.append([str(number).zfill(len(low)) for number in numbers])
-    plain = _RANGE.split(pattern)[::3]  # between the ranges; the groups are left out
-    names = [
-        "".join(map("".join, zip(plain, (*chosen, ""), strict=True))) for chosen in product(*ranges)
-    ]
-    found = [
-        path for name in names for path in (sorted(glob.glob(name)) if "*" in name else [name])
-    ]
-    if not found:
-        raise DataError(f"no shards at {pattern}. Check the pattern.")
-    for path in found:
-        if not os.path.isfile(path):
-            raise DataError(
-                f"no shard {path}, one of {len(found)} of {pattern}. Check the pattern."
-            )
-    return [os.path.abspath(path) for path in found]
 
 
 def _index(shards: list[str]) -> tuple[list[str], Tensor, Tensor]:
@@ -163,4 +122,4 @@ def _read_label(text: bytes, ending: str, label: int | None) -> int | None:
 
 
 _HELP = "WebDataset shards, as wds:train-{000..010}.tar; wds:PATTERN#test=PATTERN with a test set"
-DATA_SOURCES.register("wds", DataSource("wds", load_shards, _HELP, "PATTERN"))
+DATA_SOURCES.register("wds", DataSource("wds", load_shards, _HELP, "URL_OR_PATTERN"))

@@ -58,7 +58,7 @@ def probe_model(
         limit: At most so many images of each set.
         seed: Of all that is drawn.
         checkpoint: Weights, for a network by name.
-        root: Where CIFAR is.
+        root: Where downloaded data are.
         device: As for `killick.evaluate`.
         show: Makes the progress display; none by default.
     """

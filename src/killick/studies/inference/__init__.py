@@ -137,7 +137,7 @@ STUDY = Study(
             | {"bank": 50, "timed": 50, "repeats": 1},
             evaluation=_ONE,
         ),
-        "paper": Size(options={"at_once": 1000}, remark="--data.download true fetches CIFAR-100."),
+        "paper": Size(options={"at_once": 1000}, remark="--data.download fetches CIFAR-100."),
     },
     notes=(
         "The paper does not state over what its ± runs, nor how transduction measures distance: here"
