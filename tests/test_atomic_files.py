@@ -148,3 +148,31 @@ def test_a_lock_ends_with_the_process_that_took_it_not_with_its_workers(tmp_path
             assert holds
     finally:
         os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_links_in_a_folder_are_not_written_through(tmp_path, link):
+    precious, folder = tmp_path / "precious", tmp_path / "folder"
+    precious.write_text("precious")
+    folder.mkdir()
+    link(precious, folder / ".rows.csv.0.part")
+    write_atomic(folder / "rows.csv", "new")
+    assert precious.read_text() == "precious"
+    assert (folder / "rows.csv").read_text() == "new"
+    assert not (folder / "rows.csv").is_symlink()
+
+
+def test_links_are_not_locked_or_replaced(tmp_path):
+    other, folder = tmp_path / "other", tmp_path / "folder"
+    (other / "new").mkdir(parents=True)
+    (other / "new" / "precious").touch()
+    folder.mkdir()
+    os.symlink(other, tmp_path / ".saved.0.part")
+    with atomic_folder(tmp_path / "saved") as new:
+        (new / "file").touch()
+    assert (other / "new" / "precious").exists()
+    assert [each.name for each in (tmp_path / "saved").iterdir()] == ["file"]
+    os.symlink(tmp_path / "made", folder / ".lock")
+    with pytest.raises(CheckpointError), locked(folder):
+        pass
+    assert not (tmp_path / "made").exists()

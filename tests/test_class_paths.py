@@ -14,6 +14,7 @@ import yaml
 from own_classes import HalfLoss, Noise, darker
 from PIL import Image
 from runs import assert_same, losses_of, small, train_and_stop, weights_of
+from torch import nn
 from torchvision.transforms import v2
 
 import killick
@@ -282,6 +283,53 @@ def test_the_command_line_resumes_only_with_the_recipe(image_folder, tmp_path, m
     assert main([*resume, "--recipe", str(tmp_path / "other.yaml")]) == 2
     assert "another loss" in capsys.readouterr().err
     assert main([*resume, "--recipe", str(file)]) == 0
+
+
+def test_classes_that_were_options_are_named_again(image_folder, tmp_path, monkeypatch, capsys):
+    own = {"optimizer__class_path": "torch.optim.RMSprop"}
+    train_and_stop(small(image_folder, data__workers=0, **own), tmp_path / "run", 5, monkeypatch)
+    resume = ["train", "--resume", str(tmp_path / "run"), "--quiet"]
+    assert main([*resume, "--epochs", "9", "--optimizer.class_path", "torch.optim.RMSprop"]) == 2
+    assert "no --epochs" in capsys.readouterr().err
+    assert main([*resume, "--optimizer.class_path", "torch.optim.Adam"]) == 2
+    assert "another optimizer" in capsys.readouterr().err
+    assert main([*resume, "--optimizer.class_path", "torch.optim.RMSprop"]) == 0
+
+
+class Weighted(nn.Module):
+    """Scales the loss by a number of calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, logits, targets):
+        self.calls += 1
+        return nn.functional.cross_entropy(logits, targets) / self.calls
+
+
+def test_the_state_of_a_loss_is_resumed(image_folder, tmp_path, monkeypatch):
+    recipe = small(image_folder, data__workers=0)
+    train(recipe, tmp_path / "whole", quiet=True, loss=Weighted())
+    train_and_stop(recipe, tmp_path / "cut", 5, monkeypatch, loss=Weighted())
+    train(None, tmp_path / "cut", resume=True, quiet=True, loss=Weighted())
+    assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (nn.MSELoss(), "MSELoss fails on logits"),
+        (nn.CrossEntropyLoss(reduction="none"), "one differentiable number"),
+        (nn.Sequential(nn.Linear(2, 2)), "trainable parameters"),
+    ],
+)
+def test_losses_that_do_not_fit_are_refused_before_anything_is_written(
+    image_folder, tmp_path, loss, says
+):
+    with pytest.raises(OptionError, match=says):
+        train(small(image_folder), tmp_path / "run", quiet=True, loss=loss)
+    assert not (tmp_path / "run").exists()
 
 
 def test_no_file_in_a_run_folder_causes_an_import(image_folder, tmp_path, monkeypatch):

@@ -274,6 +274,13 @@ def bad_data():
     yield "arrays", Listed(images.numpy(), labels), "ndarray"
     yield "a worker that dies", DataLoader(Dying(images, labels), num_workers=1), "worker process"
     yield "a data set that raises", Failing(images, labels), "image 2 of Failing: KeyError"
+    yield (
+        "a loader that raises",
+        DataLoader(Failing(images, labels), 8),
+        "KeyError: 'no such thing'",
+    )
+    workers = DataLoader(Failing(images, labels), 8, num_workers=1)
+    yield "a worker that raises", workers, "cannot read DataLoader: KeyError"
     yield "nothing", object(), "found object"
     yield "a dictionary", {"train": 1}, "found dict"
 
@@ -319,3 +326,21 @@ def test_a_stream_is_kept_in_a_file_that_is_gone_afterwards(tmp_path, monkeypatc
     assert torch.equal(found.images(), images)
     assert found.labels.tolist() == labels.tolist()
     assert os.listdir(tmp_path) == []
+
+
+class OwnGenerator(Listed):
+    """Noise from a generator that nobody else can seed."""
+
+    generator = torch.Generator()
+
+    def __getitem__(self, number):
+        image, label = super().__getitem__(number)
+        return torch.randint(256, image.shape, generator=self.generator).byte(), label
+
+
+def test_a_data_set_with_a_generator_of_its_own_is_not_indexed(caplog):
+    images, labels = make_images()
+    assert as_set("plain", Listed(images, labels)).access == "indexed"
+    assert not caplog.text
+    assert as_set("odd", OwnGenerator(images, labels)).access == "stream"
+    assert "a resumed run is not exact" in caplog.text

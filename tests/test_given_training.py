@@ -5,11 +5,13 @@ import os
 import signal
 
 import pytest
+import timm
 import torch
 from conftest import small_cnn
 from runs import assert_same, losses_of
 from test_given_data import CLASSES, NORMALIZE, SIDE, Listed, Streaming, make_images, normalized
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import killick
@@ -243,3 +245,61 @@ def test_networks_and_data_are_compared_in_this_process(tmp_path):
     assert json.loads((found.jobs[0].folder / "job.json").read_text())["finished"]
     with pytest.raises(OptionError, match="this process"):
         killick.compare(make_net(), data, engine="ray", **options)
+
+
+def test_tensors_are_shown_in_their_own_size_to_a_network_that_resizes(tmp_path):
+    """timm's networks bring files to a larger size first: what is given as tensors stays."""
+    net = timm.create_model("test_resnet", num_classes=CLASSES)
+    images, labels = make_images()
+    data = {"train": (images, labels), "test": (images, labels)}
+    outcome = fit(data, tmp_path / "run", net, settings={"epochs": 1})
+    recipe = killick.training.recipe_of(tmp_path / "run")
+    assert (recipe.data.size, recipe.data.resize) == (SIDE, None)
+    (top1,) = [row["value"] for row in outcome.rows if row["metric"] == "top1"][:1]
+    images = {tuple(image.flatten().tolist()) for image in images}
+    pixels = outcome.model.references
+    found = killick.evaluate(outcome.model, data["test"], ("clean",))
+    assert found[0]["value"] == top1
+    assert pixels.shape[-1] == SIDE
+
+
+def test_classes_are_named_by_whichever_set_names_them(image_folder, tmp_path):
+    named = ImageFolder(image_folder, v2.Compose([v2.ToImage(), v2.Resize((SIDE, SIDE))]))
+    numbered = ConcatDataset([named])
+    outcome = killick.train(
+        "shapes-small",
+        {"train": numbered, "test": named},
+        tmp_path / "run",
+        settings={"epochs": 1, "batch": 4, "data.workers": 0},
+        quiet=True,
+    )
+    assert outcome.model.class_names == tuple(named.classes)
+
+
+def test_loaders_of_other_images_are_compared_anew(tmp_path):
+    images, labels = make_images()
+    found = []
+    for given in (images, images.flip(0)):
+        killick.compare(
+            make_net(),
+            {"train": DataLoader(Listed(given, labels), 8), "test": (given, labels)},
+            arms=["standard"],
+            seeds=[0],
+            settings={"epochs": 1, "batch": 8, "data.workers": 0},
+            normalize=NORMALIZE,
+            output=tmp_path / "grid",
+            evaluation={"suites": ("clean",)},
+            quiet=True,
+        )
+        found.append({run.folder for run in find_runs([tmp_path / "grid"])})
+    assert found[0] < found[1]
+
+
+def test_a_network_can_be_named(tmp_path):
+    images, labels = make_images()
+    settings = {"epochs": 1, "batch": 8}
+    outcome = killick.train(
+        "timm:test_resnet", (images, labels), tmp_path / "run", settings=settings, quiet=True
+    )
+    assert outcome.finished
+    assert killick.training.recipe_of(tmp_path / "run").network.name == "timm:test_resnet"

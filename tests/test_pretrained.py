@@ -18,7 +18,7 @@ from torch import nn
 import killick
 from killick.cli import main
 from killick.core.inspection import logits_of
-from killick.data.preprocessing import view_for
+from killick.data.preprocessing import PlainView, view_for
 from killick.errors import OptionError, StorageError
 from killick.evaluation.other_networks import open_model
 from killick.nets import load_pretrained, preprocessing_of, weights_of
@@ -465,3 +465,102 @@ def test_the_example_runs(cache, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(script), "hf-hub:me/net"])
     runpy.run_path(str(script), run_name="__main__")
     assert float(capsys.readouterr().out.rpartition(" ")[2]) < 1e-4
+
+
+def test_no_code_in_cached_weights_of_torchvision_is_run(cache, tmp_path):
+    mark = tmp_path / "ran"
+
+    class Hostile:
+        def __reduce__(self):
+            return Path.touch, (mark,)
+
+    path = put_url(cache, URL, nn.Linear(1, 1))
+    torch.save({"weight": Hostile()}, path)
+    with pytest.raises(StorageError, match="damaged"):
+        load_pretrained(f"torchvision:{TORCHVISION}")
+    assert not mark.exists()
+
+
+def test_a_network_made_for_its_size_is_loaded_in_it(cache):
+    torch.manual_seed(0)
+    net = timm.create_model("test_vit", num_classes=4, img_size=96).eval()
+    view = {"input_size": [3, 96, 96], "fixed_input_size": True, "classifier": "head"}
+    folder = put_on_hub(cache, "me/sized")
+    put_weights(folder, net)
+    put_json(folder, "config.json", architecture="test_vit", num_classes=4, pretrained_cfg=view)
+    found = load_pretrained("hf-hub:me/sized")
+    images = torch.randn(2, 3, 96, 96)
+    assert torch.equal(found(images), net(images))
+    assert preprocessing_of(found).size == 96
+    made = killick.nets.remembered(found)
+    assert killick.nets.create(made.name, **made.arguments).pos_embed.shape == net.pos_embed.shape
+
+
+def test_settings_that_shape_a_network_of_transformers_are_kept(tmp_path):
+    from killick.nets.hf_networks import create_hf, load_hf
+
+    torch.manual_seed(0)
+    shape = {"image_size": 32, "patch_size": 2, "embed_dim": 12, "depths": [1, 1]}
+    config = transformers.Swinv2Config(
+        **shape, num_heads=[2, 2], window_size=8, pretrained_window_sizes=[4, 4], num_labels=3
+    )
+    net = transformers.Swinv2ForImageClassification(config).eval()
+    net.save_pretrained(tmp_path)
+    found, kind, arguments = load_hf(tmp_path)
+    again = create_hf(kind, **arguments).eval()
+    again.load_state_dict(net.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(found.eval()(images).logits, net(images).logits)
+    assert torch.equal(again(images).logits, net(images).logits)
+
+
+PROCESSORS = {
+    "EfficientNet": {
+        "do_center_crop": False,
+        "include_top": True,
+        "resample": 0,
+        "rescale_factor": 1 / 255,
+        "image_mean": [0.4] * 3,
+        "image_std": [0.5] * 3,
+        "rescale_offset": False,
+        "size": {"height": 64, "width": 64},
+    },
+    "Levit": {
+        "do_center_crop": True,
+        "crop_size": {"height": 64, "width": 64},
+        "resample": 3,
+        "image_mean": [0.4] * 3,
+        "image_std": [0.5] * 3,
+        "size": {"shortest_edge": 64},
+    },
+    "MobileViT": {
+        "do_center_crop": True,
+        "crop_size": {"height": 64, "width": 64},
+        "do_flip_channel_order": True,
+        "size": {"shortest_edge": 72},
+        "resample": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", PROCESSORS)
+def test_image_processors_are_followed_or_refused(tmp_path, kind):
+    from killick.nets.hf_networks import read_processor
+
+    put_json(
+        tmp_path,
+        "preprocessor_config.json",
+        image_processor_type=f"{kind}ImageProcessor",
+        **PROCESSORS[kind],
+    )
+    if kind == "MobileViT":  # shows blue first
+        with pytest.raises(OptionError, match="does more than resize"):
+            read_processor(tmp_path)
+        return
+    found = read_processor(tmp_path)
+    processor = transformers.AutoImageProcessor.from_pretrained(str(tmp_path))
+    image = torch.randint(256, (3, 90, 120), generator=torch.Generator().manual_seed(0)).byte()
+    expected = processor(image, return_tensors="pt")["pixel_values"][0]
+    view = PlainView(**found.view())(image) / 255
+    ours = torchvision.transforms.v2.functional.normalize(view, [*found.mean], [*found.std])
+    assert torch.allclose(ours, expected, atol=1e-5)

@@ -47,6 +47,9 @@ def test_rows_are_those_of_transductive_prediction_with_the_bank_of_the_run(
 
     monkeypatch.setattr(evaluator, "load_train", refuse)
     assert main([*words, "--synthetic", "noise", "--again", "--quiet"]) == 0
+    other = [*words, "--synthetic", "noise", "--resize", "24", "--again", "--quiet"]
+    with pytest.raises(AssertionError, match="the bank is there"):  # but of other pixels
+        main(other)
     assert main(["evaluate", str(run), "--suite", "clean", "--quiet"]) == 0
     assert main(["report", str(run), "--output", str(tmp_path / "page"), "--quiet"]) == 0
     with open(tmp_path / "page" / "summary.csv", newline="") as file:

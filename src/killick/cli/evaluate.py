@@ -115,12 +115,16 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             show_summary(rows)
             print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
     if first and len(folders) > 1:
+        from killick.report.report_data import make_report_data
         from killick.report.writer import write_report
         from killick.results.run_folder import read_run
 
         runs = [replace(read_run(folder), rows=rows) for folder, rows in found.items()]
         command = shlex.join(["killick", *options.words])
-        page = write_report(runs, options.output or Path("report"), command=command)
+        data = make_report_data(runs)
+        page = write_report(runs, options.output or Path("report"), command=command, data=data)
+        for line in data.comparison.notes:
+            warn(line)
         if not options.quiet:
             print(f"The report is in {page}")
     elif first and not options.quiet:
@@ -131,7 +135,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 def _evaluate(model: str, folder: Path, options: argparse.Namespace) -> "list[Row]":
     from killick.evaluation.class_mapping import read_class_map
     from killick.evaluation.evaluator import evaluate
-    from killick.evaluation.other_networks import is_network_name
+    from killick.nets.custom import is_network_name
 
     keywords = {
         name: value

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.deploy import prediction_writers as writers
     from killick.deploy.batch_prediction import explain_missing_threshold, predict_batches
     from killick.evaluation.classifier import open_classifier
-    from killick.evaluation.other_networks import is_network_name
+    from killick.nets.custom import is_network_name
     from killick.runtime.devices import set_threads
     from killick.runtime.progress import TerminalDisplay
 

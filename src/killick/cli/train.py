@@ -84,6 +84,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise OptionError(f"{needs} requires --from, a trained network: --from runs/plain.")
     if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
         overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
+        if not trained and "network.name" in given and "data.size" not in given:
+            overrides = {**_usual_size(named), **overrides}
     recipe = load_recipe(name, overrides)
     if options.start is not None or recipe.network.may_name_weights:
         from killick.training.start_preprocessing import add_preprocessing
@@ -96,6 +98,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
     _check_own(folder)
+    if options.recipe is None and not options.quiet:
+        print(f"Recipe: {name} (--print-recipe shows it, --recipe chooses another)", flush=True)
     if recipe.data.name == "shapes" and "data.name" not in given and not options.quiet:
         print(
             f"No --data given: training {recipe.network.name} for {recipe.epochs} epochs on embedded"
@@ -111,6 +115,15 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     return 0 if outcome.finished else 130
 
 
+def _usual_size(network: str) -> dict[str, Any]:
+    """The image size that a network of a library is made for, as a setting."""
+    from killick.nets import preprocessing_by_name
+
+    library, colon, _ = network.partition(":")
+    known = preprocessing_by_name(network) if colon and library != "hf" else None
+    return {} if known is None else {"data.size": known.size}
+
+
 def _check_own(folder: Path) -> None:
     """Refuse a folder that is not a run, such as a data set."""
     if not folder.is_dir() or (folder / "recipe.yaml").exists():
@@ -124,9 +137,11 @@ def _check_own(folder: Path) -> None:
 
 
 def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    given = {"output": options.output, "from": options.start, **overrides}
-    if options.recipe is not None and not named_classes(recipe_of(options.resume)):
+    given = {"output": options.output, "from": options.start}
+    classes = named_classes(recipe_of(options.resume))
+    if options.recipe is not None and not classes:
         given["recipe"] = options.recipe
+    given |= {name: value for name, value in overrides.items() if not (classes and _is_class(name))}
     for name, value in given.items():
         if value is not None:
             raise OptionError(
@@ -141,9 +156,17 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     set_threads(options.threads or _read_threads(options.resume))
     # The run's own recipe counts; from the one given, classes are imported.
-    recipe = None if options.recipe is None else load_recipe(options.recipe)
+    recipe = None
+    if classes:
+        chosen = {name: value for name, value in overrides.items() if _is_class(name)}
+        recipe = load_recipe(options.recipe or "shapes-small", chosen)
     outcome = train(recipe, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
+
+
+def _is_class(name: str) -> bool:
+    """Whether a setting names a class or its arguments."""
+    return name == "augment.transform" or name.endswith((".class_path", ".init_args"))
 
 
 def _read_threads(folder: Path) -> int | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from killick.settings import setting
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic")
 LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
 
 

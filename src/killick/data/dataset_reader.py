@@ -1,5 +1,6 @@
 """Map-style data sets of PyTorch: anything with a length that gives `(image, label)` by number."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from killick.data.worker_processes import begin_worker, iterate
 from killick.errors import DataError, KillickError, one_line
 from killick.runtime.processes import usual_workers
 
+_log = logging.getLogger("killick")
 _LOOKED_AT = 16  # images that decide whether floats are normalized
 
 
@@ -70,7 +72,15 @@ def read_dataset(
         known = {place: to_label(label, name) for place, (_, label) in samples.items()}
         labels = _read_labels(name, dataset, known, workers)
         names = name_classes(labels, class_names, getattr(inner, "classes", None))
-    return replace(ImageSet.of(name, reader, labels, names), side=side)
+    found = replace(ImageSet.of(name, reader, labels, names), side=side)
+    if plain or torch.equal(convert(_read(name, dataset, 0, 0)[0]), convert(images[0])):
+        return found
+    _log.warning(
+        "image 0 of %s differs when it is read again with the same seed: it draws from a generator of"
+        " its own, so a resumed run is not exact. Draw from torch's, NumPy's or Python's global one.",
+        name,
+    )
+    return replace(found, access="stream")
 
 
 def find_side(images: Sequence[Any], pixels: Sequence[Tensor]) -> int | None:

@@ -153,8 +153,8 @@ def _refuse_label(value: Any, name: str) -> NoReturn:
 
 
 @contextmanager
-def seeded(*numbers: int) -> Iterator[None]:
-    """Draw from the global generators of torch, NumPy and Python as `numbers` say, then restore them."""
+def seeded(*numbers: int) -> Iterator[int]:
+    """Seed the global generators of torch, NumPy and Python by `numbers`, and restore them."""
     seed = combine(*numbers) % 2**63
     python, array = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
@@ -162,7 +162,7 @@ def seeded(*numbers: int) -> Iterator[None]:
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         try:
-            yield
+            yield seed
         finally:
             random.setstate(python)
             np.random.set_state(array)  # noqa: NPY002

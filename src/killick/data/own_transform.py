@@ -5,7 +5,6 @@ floats from 0 to 1 with a batch axis, albumentations' an array `image=(height, w
 back may be any of these, or a PIL image.
 """
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from killick.data.given_samples import seeded
 from killick.data.keyed_random import Stream
-from killick.data.keyed_random import key as combine
 from killick.errors import DataError, one_line
 
 _NORMALIZED = "Leave normalization out: the model does it."
@@ -34,12 +33,7 @@ class OwnTransform:
 
     def __call__(self, image: Tensor, key: int) -> Tensor:
         """The image that the transform makes for `key`, uint8 `(3, height, width)`."""
-        seed = combine(key, Stream.TRANSFORM) % 2**63
-        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002, transforms use it
-        with torch.random.fork_rng(devices=[]):
-            random.seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002
-            torch.default_generator.manual_seed(seed)
+        with seeded(key, Stream.TRANSFORM) as seed:
             try:
                 made = self._call(image, seed)
             except Exception as problem:  # whatever it raises
@@ -47,9 +41,6 @@ class OwnTransform:
                 raise DataError(
                     f"the transform {self._name} failed on an image of {shape}: {one_line(problem)}."
                 ) from problem
-            finally:
-                random.setstate(python)
-                np.random.set_state(numpy)  # noqa: NPY002
         return self._as_image(made)
 
     def _call(self, image: Tensor, seed: int) -> Any:

@@ -20,7 +20,7 @@ from killick.data.keyed_random import key as combine
 from killick.data.own_transform import OwnTransform
 from killick.data.pixmix import PixMix
 from killick.errors import DataError, OptionError, StorageError
-from killick.nets import preprocessing_of
+from killick.nets import NetworkPreprocessing, preprocessing_of
 from killick.settings import read_settings
 
 POLICIES = {
@@ -29,6 +29,7 @@ POLICIES = {
     "autoaugment": v2.AutoAugment,
     "augmix": v2.AugMix,
 }
+VIEW = ("size", "resize", "interpolation", "squash")
 
 
 class PlainView:
@@ -60,6 +61,17 @@ class PlainView:
     def of(cls, settings: Data) -> "PlainView":
         """The view that data settings describe."""
         return cls(settings.size, settings.resize, settings.interpolation, settings.squash)
+
+    def override(
+        self, size: int | None = None, resize: int | None = None, interpolation: str | None = None
+    ) -> "PlainView":
+        """With what a user gave instead; by the rule of `NetworkPreprocessing`."""
+        known = NetworkPreprocessing(self.size, self.resize, self.interpolation, self.squash)
+        return PlainView(**known.override(size, resize, interpolation).view())
+
+    def settings(self) -> dict[str, Any]:
+        """As settings of a recipe's `data`."""
+        return {name: getattr(self, name) for name in VIEW}
 
     def keeps(self, images: Tensor) -> bool:
         """Whether images of this size are shown as they are."""
@@ -110,8 +122,7 @@ def read_view(stored: Mapping[str, Any], size: int) -> PlainView:
     if data is None and isinstance(recipe, dict):
         data = recipe.get("data")
     data = data if isinstance(data, dict) else {}
-    names = ("size", "resize", "interpolation", "squash")
-    known = {name: data[name] for name in names if data.get(name) is not None}
+    known = {name: data[name] for name in VIEW if data.get(name) is not None}
     problems: list[str] = []
     found = read_settings(Data, known, "data.", problems)
     if problems:
@@ -193,5 +204,5 @@ def _policy(
     if policy == "autoaugment" and "policy" in arguments:
         arguments = {**arguments, "policy": v2.AutoAugmentPolicy(arguments["policy"])}
     # torchvision turns and shears tensors bilinearly at best.
-    turning = InterpolationMode("nearest" if interpolation == "nearest" else "bilinear")
+    turning = InterpolationMode("nearest" if interpolation.startswith("nearest") else "bilinear")
     return POLICIES[policy](**{"interpolation": turning, **arguments})

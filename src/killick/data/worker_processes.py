@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from killick.errors import DataError
+from killick.errors import DataError, KillickError
+
+_END = object()
 
 
 def begin_worker(worker: int) -> None:
@@ -41,8 +43,21 @@ def iterate(loader: Iterable[Any], name: str) -> Iterator[Any]:
 
 
 def _go_through(iterator: Iterator[Any], name: str) -> Iterator[Any]:
-    with dead_workers_explained(name, iterator):
-        yield from iterator
+    while True:
+        try:
+            with dead_workers_explained(name, iterator):
+                item = next(iterator, _END)
+        except KillickError:
+            raise
+        except Exception as problem:  # of somebody's own code, perhaps with a worker's traceback
+            lines = [line for line in str(problem).splitlines() if line.strip()] or [""]
+            kind = "" if lines[0].startswith("Caught ") else f"{type(problem).__name__}: "
+            raise DataError(
+                f"cannot read {name}: {kind}{lines[-1][:300].rstrip('. ')}."
+            ) from problem
+        if item is _END:
+            return
+        yield item
 
 
 @contextmanager

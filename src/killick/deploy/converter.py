@@ -13,11 +13,11 @@ from killick.deploy.export_sets import read_some
 from killick.errors import CheckpointError, OptionError, StorageError, check_option
 from killick.evaluation.other_networks import (
     Normalization,
-    is_network_name,
     open_model,
     wrap_network,
 )
 from killick.nets import NetworkPreprocessing, create
+from killick.nets.custom import is_network_name
 from killick.storage.llnl_checkpoints import read_llnl
 from killick.storage.saving import save
 from killick.storage.weights import count_classes, find_misfit, read_weights

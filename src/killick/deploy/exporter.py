@@ -40,8 +40,9 @@ from killick.deploy.parity import (
 )
 from killick.deploy.private_references import replace_by_statistics
 from killick.errors import OptionError, check_option
-from killick.evaluation.other_networks import Normalization, is_network_name, open_model
+from killick.evaluation.other_networks import Normalization, open_model
 from killick.nets import remembered
+from killick.nets.custom import is_network_name
 from killick.runtime.atomic_files import atomic_folder, check_replaceable
 from killick.runtime.plain_files import read_text
 from killick.storage.export_metadata import FILE_FORMATS, PRECISIONS, ExportMetadata, read_metadata

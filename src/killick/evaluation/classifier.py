@@ -32,12 +32,12 @@ from killick.errors import InstallError, KillickError, OptionError, OutputError,
 from killick.evaluation.other_networks import (
     FunctionNet,
     Normalization,
-    is_network_name,
     make_by_name,
     refuse_options,
     wrap_network,
 )
 from killick.nets import remembered, weights_of
+from killick.nets.custom import is_network_name
 from killick.runtime.processes import choose_device
 from killick.storage.exported_file import FILES, Exported, is_export, open_export
 from killick.storage.loading import load
@@ -226,13 +226,7 @@ def open_classifier(
     if len(shape) != 3 or shape[0] != 3:
         raise OptionError(f"{name} takes inputs of shape {shape}, not RGB images.")
     view = view_for(inner) if isinstance(inner, ImageModel) else PlainView(shape[-1])
-    if any(value is not None for value in (size, resize, interpolation)):
-        view = PlainView(
-            size or view.size,
-            resize or view.resize,
-            interpolation or view.interpolation,
-            view.squash and resize is None,
-        )
+    view = view.override(size, resize, interpolation)
     weights, normalizer = digest_weights(inner), None
     if inner.normalize is None:
         normalizer = make_normalizer(normalize)

@@ -32,7 +32,7 @@ def load_test(
         return data
     name = data if isinstance(data, str) else "the data"
     if sets.test is None:
-        raise DataError(f"{name} has no test set: a folder 'test' beside 'train', or test arrays.")
+        raise DataError(f"{name} has no test set (see killick list data).")
     return replace(sets.test, name=name) if isinstance(data, str) else sets.test
 
 
@@ -86,7 +86,14 @@ def load_test_for(
                 f"{classifier.name} does not say what it was trained on. Name data to evaluate it"
                 " on, for example --data shapes."
             )
-        data, root = trained_on["name"], root or trained_on.get("root")
+        try:
+            root = root or trained_on.get("root")
+            return load_test(trained_on["name"], root, trained_on["name"])
+        except DataError as problem:
+            raise DataError(
+                f"{problem} {classifier.name} was trained on {trained_on['name']}; name other data:"
+                " --data DATA."
+            ) from problem
     return load_test(data, root, trained_on.get("name"))
 
 

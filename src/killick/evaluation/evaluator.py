@@ -33,11 +33,12 @@ from killick.evaluation.evaluation_settings import EvaluationSettings, make_sett
 from killick.evaluation.evaluation_suites import DEFAULT_SUITES
 from killick.evaluation.metric_values import Fitted
 from killick.evaluation.model_runner import ModelRunner
-from killick.evaluation.other_networks import Normalization, is_network_name
+from killick.evaluation.other_networks import Normalization
 from killick.evaluation.residual_banks import find_run, keep_bank
 from killick.evaluation.row_recorder import RowRecorder
 from killick.evaluation.test_sets import TestSet, TestSetPlanner
 from killick.metrics import threshold
+from killick.nets.custom import is_network_name
 from killick.results.rows import Row
 from killick.runtime.devices import describe_device
 from killick.runtime.processes import joined
@@ -273,7 +274,12 @@ def _use_transduction(
 
     if not len(anchored.residuals):
         loaded = isinstance(model, str | os.PathLike)
-        bank = keep_bank(find_run(model), seed, make) if loaded else None
+        identity = {
+            "seed": str(seed),
+            "view": classifier.view.described,
+            "weights": classifier.weights,
+        }
+        bank = keep_bank(find_run(model), identity, make) if loaded else None
         if bank is None:
             raise OptionError(
                 f"{classifier.name} has no bank of training residuals, which --inference transductive"

@@ -21,7 +21,7 @@ from killick.nets import (
     preprocessing_of,
     weights_of,
 )
-from killick.nets.custom import LIBRARIES, own_libraries
+from killick.nets.custom import is_network_name
 from killick.storage.loading import load
 from killick.storage.weights import count_classes, fill, read_weights
 
@@ -96,17 +96,9 @@ def open_model(
     refuse_options(given, normalize=normalize, size=size)
     found = load(given)
     if resize is not None or interpolation is not None:
-        own = view_for(found)
-        view = NetworkPreprocessing(own.size, own.resize, own.interpolation, own.squash)
-        changed = view.override(resize=resize, interpolation=interpolation).view()
+        changed = view_for(found).override(None, resize, interpolation).settings()
         found.provenance = {**found.provenance, "preprocessing": changed}
     return found
-
-
-def is_network_name(model: object) -> bool:
-    """Whether a model is given as `timm:NAME` or alike."""
-    library, colon, _ = model.partition(":") if isinstance(model, str) else ("", "", "")
-    return bool(colon) and library in (*LIBRARIES, *own_libraries())
 
 
 def refuse_options(given: str, **options: object) -> None:

@@ -1,7 +1,7 @@
 """The bank of training residuals of a run, made once and kept in its folder."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import safetensors
@@ -24,15 +24,17 @@ def find_run(model: object) -> Path | None:
     return run if (run / "recipe.yaml").is_file() else None
 
 
-def keep_bank(run: Path | None, seed: int, make: Callable[[], Tensor | None]) -> Tensor | None:
-    """The bank in a run folder; or a new one, which is kept there."""
+def keep_bank(
+    run: Path | None, identity: Mapping[str, str], make: Callable[[], Tensor | None]
+) -> Tensor | None:
+    """The bank in a run folder, if it is the one of `identity`; or a new one, which is kept there."""
     if run is None:
         return make()
     file = run / FILE
     if file.is_file():
         try:
             with safetensors.safe_open(file, "pt") as opened:
-                if (opened.metadata() or {}).get("seed") == str(seed):
+                if opened.metadata() == identity:
                     found: Tensor = opened.get_tensor(_NAME)
                     return found
         except (OSError, safetensors.SafetensorError) as problem:
@@ -42,5 +44,5 @@ def keep_bank(run: Path | None, seed: int, make: Callable[[], Tensor | None]) ->
     bank = make()
     if bank is not None:
         tensors = {_NAME: bank.cpu().contiguous()}
-        write_atomic(file, safetensors.torch.save(tensors, {"seed": str(seed)}))
+        write_atomic(file, safetensors.torch.save(tensors, dict(identity)))
     return bank

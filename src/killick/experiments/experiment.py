@@ -81,7 +81,7 @@ def compare(
     """
     from killick.training.given_training import given  # imports torch
 
-    with given(network, data, recipe, settings, normalize, class_names) as found:
+    with given(network, data, recipe, settings, normalize, class_names, True) as found:
         if found.in_python:
             execution = _run_here(execution)
         output, how = Path(output), Execution(**execution)

@@ -32,6 +32,12 @@ LIBRARIES = ("killick", "timm", "torchvision", "hf", "hf-hub")
 HOW_TO_LIST = f"Networks of your own: {VARIABLE}=FILE.py, which runs the file; then 'FILE:NAME'."
 
 
+def is_network_name(model: object) -> bool:
+    """Whether a model is given as `timm:NAME` or alike."""
+    library, colon, _ = model.partition(":") if isinstance(model, str) else ("", "", "")
+    return bool(colon) and library in (*LIBRARIES, *own_libraries())
+
+
 def own_libraries() -> dict[str, str]:
     """The name of each listed library, and its file or module. No code is run."""
     found: dict[str, str] = {}

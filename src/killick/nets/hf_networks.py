@@ -4,7 +4,6 @@ A configuration can make transformers download weights or run code. So only plai
 kind of network are taken from one that is stored with a model.
 """
 
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,17 +12,26 @@ from typing import Any
 
 import torch
 from torch import nn
+from torchvision.transforms import InterpolationMode, v2
 
-from killick.errors import InstallError, OptionError, StorageError, check_option, one_line, show
+from killick.errors import OptionError, StorageError, check_option, import_library, one_line, show
 from killick.nets.network_preprocessing import NetworkPreprocessing
 
 # Settings that name other files, code or kernels; and labels, which are kept with the model.
-_REFUSED = (
-    *("auto_map", "implementation", "kernel", "quantization", "custom_", "backbone"),
-    *("pretrained", "checkpoint", "name_or_path", "dtype", "version"),
-)
+_REFUSED = {
+    *("auto_map", "backbone", "dtype", "torch_dtype", "name_or_path", "transformers_version"),
+    *("quantization_config", "kernel_config", "use_kernels", "checkpoint", "pretrained"),
+}
+_REFUSED_BEGINNINGS = ("_", "backbone_", "custom_", "timm_", "use_timm_", "use_pretrained_")
+_REFUSED_ENDINGS = ("_implementation", "_checkpoint", "_name_or_path")
 _LABELS = ("id2label", "label2id", "num_labels")
-_RESAMPLING = {0: "nearest", 1: "bicubic", 2: "bilinear", 3: "bicubic"}  # 1, Lanczos: the nearest
+_TOLERANCE = 0.02  # mean difference of normalized pixels: a level of 255 is about that
+_RESAMPLING = {
+    0: "nearest-exact",
+    1: "bicubic",
+    2: "bilinear",
+    3: "bicubic",
+}  # 1, Lanczos: the nearest
 
 
 def create_hf(kind: str, config: dict[str, Any] | None = None, num_classes: int = 2) -> nn.Module:
@@ -101,6 +109,8 @@ def read_processor(folder: Path) -> NetworkPreprocessing:
         resize = None if squash else int(size["shortest_edge"] / percent)
     elif getattr(found, "do_center_crop", False):
         side, resize, squash = crop["height"], edge or size.get("height"), edge is None
+        if edge and type(found).__name__.startswith("Levit"):
+            resize = int(edge * 256 / 224)
     else:
         squash = edge is None
     if not isinstance(side, int) or size.get("width", side) != size.get("height", side):
@@ -108,7 +118,9 @@ def read_processor(folder: Path) -> NetworkPreprocessing:
     mean = found.image_mean if found.do_normalize else (0.0, 0.0, 0.0)
     std = found.image_std if found.do_normalize else (1.0, 1.0, 1.0)
     scale = 255 * found.rescale_factor if found.do_rescale else 255.0
-    return NetworkPreprocessing(
+    if getattr(found, "include_top", False):  # EfficientNet: divides by std twice
+        std = tuple(value * value for value in std)
+    read = NetworkPreprocessing(
         size=side,
         resize=resize,
         interpolation=_RESAMPLING.get(int(found.resample), "bilinear"),
@@ -116,6 +128,26 @@ def read_processor(folder: Path) -> NetworkPreprocessing:
         mean=tuple(value / scale for value in mean),
         std=tuple(value / scale for value in std),
     )
+    _compare(found, read, folder)
+    return read
+
+
+def _compare(processor: Any, read: NetworkPreprocessing, folder: Path) -> None:
+    """Refuse a processor that shows a network other images than what was read of it."""
+    rows, columns = torch.meshgrid(
+        torch.linspace(0, 1, 300), torch.linspace(0, 1, 400), indexing="ij"
+    )
+    waves = torch.stack([(9 * rows).sin(), (7 * columns).cos(), (5 * rows + 6 * columns).sin()])
+    image = (127.5 + 127.5 * waves).round().byte()
+    theirs = processor(image, return_tensors="pt")["pixel_values"][0]
+    side, how = read.resize or read.size, InterpolationMode(read.interpolation)
+    steps = [v2.Resize([side, side] if read.squash else side, how), v2.CenterCrop(read.size)]
+    ours = v2.functional.normalize(v2.Compose(steps)(image) / 255, [*read.mean], [*read.std])
+    if theirs.shape != ours.shape or float((theirs - ours).abs().mean()) > _TOLERANCE:
+        raise OptionError(
+            f"{type(processor).__name__} of {folder} does more than resize, crop and normalize RGB"
+            " images, which Killick does not follow. Choose another network."
+        )
 
 
 def read_labels(net: nn.Module) -> tuple[str, ...] | None:
@@ -141,13 +173,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 def import_transformers(name: str) -> Any:
     """The library; an error that names the extra if it is not installed."""
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as problem:
-        raise InstallError(
-            f"{name} requires transformers, which is not installed. Install it: pip install"
-            " transformers."
-        ) from problem
+    return import_library("transformers", "transformers", name)
 
 
 def _kinds() -> list[str]:
@@ -158,7 +184,9 @@ def _kinds() -> list[str]:
 
 
 def _is_refused(key: object) -> bool:
-    return str(key).startswith("_") or any(word in str(key) for word in _REFUSED)
+    name = str(key)
+    marked = name.startswith(_REFUSED_BEGINNINGS) or name.endswith(_REFUSED_ENDINGS)
+    return marked or name in _REFUSED
 
 
 def _without_refused(value: Any) -> Any:

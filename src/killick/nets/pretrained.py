@@ -41,7 +41,7 @@ from killick.runtime.hub import HubName, read_hub_name
 
 ON_HUB = ("hf-hub", "hf")  # libraries whose names stand for weights
 _CLASSIFIER = ("num_classes", "label_offset", "classifier", "first_conv", "pool_size")
-_VIEW = ("input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
+_VIEW = ("input_size", "fixed_input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -229,7 +229,10 @@ def _finish_timm(
         known = Weights(title, names)
     else:
         known = Weights(title, *_imagenet_names())
-    architecture = Architecture(f"timm:{name}", {**arguments, "num_classes": classes})
+    arguments = {**arguments, "num_classes": classes}
+    if settings.get("fixed_input_size"):  # timm makes the network for the size of the weights
+        arguments.setdefault("img_size", settings["input_size"][-1])
+    architecture = Architecture(f"timm:{name}", arguments)
     return _remember(net, architecture, read_timm(settings), known)
 
 
@@ -244,6 +247,7 @@ def _load_torchvision(name: str) -> nn.Module:
         check_option(f"the weights of torchvision:{plain}", tag, [each.name for each in known])
     weights = known[tag] if tag else known.DEFAULT
     path = find_url_file(weights.url)
+    read_cached(path, url_command(weights.url, path))  # torchvision itself would run code in it
     try:
         net: nn.Module = get_model(plain, weights=weights)  # finds the file in the cache
     except Exception as problem:  # whatever half a file makes its readers raise

@@ -17,6 +17,7 @@ from typing import BinaryIO
 from killick.errors import CheckpointError, StorageError
 
 WINDOWS = os.name == "nt"  # has no flock, and moves closed files alone
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # a folder from a stranger may hold links to other files
 
 
 @contextlib.contextmanager
@@ -89,12 +90,25 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def _open_file(part: Path) -> int:
-    return os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = _open_no_link(part, os.O_RDWR | os.O_CREAT)
+    if os.fstat(descriptor).st_nlink > 1:
+        os.close(descriptor)
+        raise BlockingIOError(f"{part} is a second name of another file")
+    return descriptor
 
 
 def _open_folder(part: Path) -> int:
     part.mkdir(exist_ok=True)
-    return os.open(part, os.O_RDONLY)
+    return _open_no_link(part, os.O_RDONLY)
+
+
+def _open_no_link(part: Path, flags: int) -> int:
+    try:
+        return os.open(part, flags | _NO_LINKS, 0o666)
+    except OSError as problem:
+        if part.is_symlink():
+            raise BlockingIOError(f"{part} is a link") from problem
+        raise
 
 
 def _claim_part(path: Path, open_part: Callable[[Path], int]) -> tuple[Path, int]:
@@ -194,7 +208,7 @@ def locked(folder: Path, name: str = ".lock", *, wait: bool = True) -> Iterator[
     yield False. With `wait=False`, both are refused. An empty `name` locks the folder itself.
     """
     try:
-        flags = os.O_RDWR | os.O_CREAT if name else os.O_RDONLY
+        flags = os.O_RDWR | os.O_CREAT | _NO_LINKS if name else os.O_RDONLY
         descriptor = os.open(folder / name, flags, 0o666)
     except OSError as problem:
         raise CheckpointError(f"cannot write into {folder}: {problem.strerror}.") from problem

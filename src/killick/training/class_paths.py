@@ -4,6 +4,7 @@ Naming a class imports its module, so only a recipe that the user gave in this c
 never one that lies in a model or a run folder.
 """
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from killick.errors import RecipeError, one_line
+from killick.errors import OptionError, RecipeError, one_line
 from killick.training.recipe import Recipe, named_classes
 
 
@@ -54,10 +55,43 @@ def check_same_classes(given: Recipe | None, stored: Recipe, where: str) -> None
     if not ours:
         raise RecipeError(
             f"{where} uses classes by class_path ({names}), and nothing is imported because a run"
-            " folder says so. Name the recipe again: --recipe FILE."
+            " folder says so. Name the recipe again (--recipe FILE), or the classes, as when it began:"
+            f" --{_option(min(theirs))} ..."
         )
     differing = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
     raise RecipeError(f"{where} was trained with another {' and '.join(differing)}.")
+
+
+def _option(name: str) -> str:
+    return "augment.transform" if name == "transform" else f"{name}.class_path"
+
+
+def check_loss(
+    loss: Callable[[Tensor, Tensor], Tensor], classes: int, device: torch.device
+) -> None:
+    """Refuse a loss that cannot be taken of logits and class numbers, or cannot be trained with."""
+    name = getattr(loss, "__name__", type(loss).__name__)
+    if isinstance(loss, nn.Module) and any(each.requires_grad for each in loss.parameters()):
+        raise OptionError(
+            f"the loss {name} has trainable parameters, which no optimizer gets. Make them part of"
+            " the network, or freeze them: loss.requires_grad_(False)."
+        )
+    state = copy.deepcopy(loss)  # a trial must not change what it counts
+    try:
+        with torch.random.fork_rng(devices=[]):
+            found = state(
+                torch.zeros(2, classes, device=device, requires_grad=True),
+                torch.zeros(2, dtype=torch.long, device=device),
+            )
+    except Exception as problem:  # whatever it raises
+        raise OptionError(
+            f"the loss {name} fails on logits (2, {classes}) and class numbers (2,):"
+            f" {one_line(problem)}."
+        ) from problem
+    if not isinstance(found, Tensor) or found.numel() != 1 or not found.requires_grad:
+        raise OptionError(
+            f"the loss {name} must return one differentiable number, found {found!r}."
+        )
 
 
 def make_rates(

@@ -19,13 +19,14 @@ from killick.data.sources import GIVEN, given_sets
 from killick.data.streams import StreamSet
 from killick.errors import DataError, KillickError, OptionError, one_line
 from killick.nets import given_net, preprocessing_of
+from killick.nets.custom import is_network_name
 from killick.runtime.progress import DisplayFactory
 from killick.storage.weights import digest_weights
 from killick.training.callbacks import Callback
 from killick.training.initial_weights import find_start
 from killick.training.loop import Outcome
 from killick.training.loop import train as train_recipe
-from killick.training.recipe import Recipe
+from killick.training.recipe import Network, Recipe
 from killick.training.recipe_files import (
     find_recipe,
     find_setting,
@@ -72,7 +73,8 @@ def train(
     "finetune"; `settings={"protocol.name": "standard"}` trains it as it is.
 
     Args:
-        network: A network with its weights; or a recipe: its name, file or a `Recipe`.
+        network: A network with its weights, or its name, such as "timm:resnet50"; or a recipe: its
+            name, file or a `Recipe`.
         data: Data as for `killick.evaluate`, or several as `{"train": ..., "test": ...}`, also with
             "validation", which is else cut from "train". By default the recipe's. With a map-style
             data set everything random depends on (seed, epoch, number), so a run that was killed
@@ -93,9 +95,8 @@ def train(
         callbacks: Called after each step, each epoch, and at the end.
     """
     with given(network, data, recipe, settings, normalize, class_names) as found:
-        made = None
+        made = load_recipe(found.recipe, found.settings)
         if not resume:
-            made = load_recipe(found.recipe, found.settings)
             trained = start is not None or made.network.may_name_weights
             if trained and not isinstance(found.recipe, Recipe):
                 place = None if start is None else find_start(start)
@@ -133,12 +134,19 @@ def given(
     settings: Mapping[str, Any] | None = None,
     normalize: Normalization | None = None,
     class_names: Sequence[str] | None = None,
+    streams_by_content: bool = False,
 ) -> Iterator[GivenTraining]:
-    """Within this block, recipes can name the network and the data; see `train` for the arguments."""
+    """Within this block, recipes can name the network and the data; see `train` for the arguments.
+
+    With `streams_by_content` streams that begin with other images have other names.
+    """
     chosen = {find_setting(name): value for name, value in (settings or {}).items()}
     net = network if isinstance(network, nn.Module) else None
-    if net is None and recipe is not None:
-        raise OptionError(f"recipe= is for a network, an nn.Module, found {network!r} as well.")
+    if net is None and is_network_name(network):
+        chosen = {"network.name": network, **chosen}
+        network = FINETUNE if Network(network).may_name_weights else "shapes-small"
+    elif net is None and recipe is not None:
+        raise OptionError(f"recipe= is for a network, found the recipe {network!r} as well.")
     source = recipe or (network if net is None else FINETUNE)
     source = source if isinstance(source, str | Recipe) else Path(source)
     if normalize is not None:
@@ -146,30 +154,30 @@ def given(
         chosen = {"data.mean": list(mean), "data.std": list(std), **chosen}
     if isinstance(data, str | os.PathLike):
         chosen, data = _for_own_data(source, {**chosen, "data.name": os.fspath(data)}), None
+    sets = None if data is None else open_sets(data, normalize, class_names)
+    train = None if sets is None else sets.train
+    if train is not None and train.side is not None:
+        chosen = {"data.size": train.side, **chosen}
     if net is not None:
         chosen = {**_settings_of_net(net, normalize, chosen), **chosen}
-    if net is None and data is None:
-        yield GivenTraining(source, chosen, False)
-        return
-    if data is None:
+    if sets is None or train is None:
         with given_net(net):
-            yield GivenTraining(source, {**chosen, **_name_net(net)}, True)
+            yield GivenTraining(source, {**chosen, **_name_net(net)}, net is not None)
         return
-    sets = open_sets(data, normalize, class_names)
-    train = sets.train
-    assert train is not None
-    if train.side is not None and "data.size" not in (settings or {}):
-        chosen["data.size"] = train.side
     if net is not None:
         sets = _name_by_net(sets, net, chosen.get("data.size"))
-    elif isinstance(train, StreamSet) and class_names is None and not train.named:
+    elif (
+        isinstance(train, StreamSet) and _is_numbered(train) and not train.named and not class_names
+    ):
         raise DataError(
             f"{train.name} does not say which classes it has. Name them:"
             " class_names=['cat', 'dog', ...]."
         )
     if train.augmented or isinstance(train, StreamSet):
         chosen = {**_NOT_AUGMENTED, **chosen}
-    name = train.name if isinstance(train, StreamSet) else f"{train.name}-{digest(train)[:6]}"
+    name = f"{train.name}-{digest(train)[:6]}"
+    if isinstance(train, StreamSet) and not streams_by_content:
+        name = train.name  # resumed, a shuffled loader begins with other images
     with given_sets(name, sets) as whole, given_net(net):
         found = _for_own_data(source, {**chosen, "data.name": whole})
         yield GivenTraining(source, {**found, **_name_net(net)}, True)
@@ -200,15 +208,22 @@ def open_sets(
         if value is None:
             return None
         found = as_set(f"{train.name}, {part}", value, names, normalize=normalize)
-        numbered = found.class_names == tuple(map(str, range(found.classes)))
-        if numbered and found.classes <= train.classes:
+        if _is_numbered(found) and found.classes <= train.classes:
             return replace(found, class_names=train.class_names)
         return found
 
     test, validation = read("test", ("test",)), read("validation", _VALIDATION)
+    for other in (test, validation):
+        if other is not None and _is_numbered(train) and train.classes <= other.classes:
+            train = replace(train, class_names=other.class_names)
     if test is None:  # as folders and the hub have it
         test, validation = validation, None
     return Sets(train, test, validation=validation)
+
+
+def _is_numbered(images: ImageSet) -> bool:
+    """Whether classes have no other names than their numbers."""
+    return images.class_names == tuple(map(str, range(images.classes)))
 
 
 def _for_own_data(source: "str | Path | Recipe", chosen: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +268,7 @@ def _name_by_net(sets: Sets, net: nn.Module, side: int | None) -> Sets:
     """Sets whose classes are numbers with the classes of the network, one for each logit."""
     train = sets.train
     assert train is not None
-    if train.class_names != tuple(map(str, range(train.classes))):
+    if not _is_numbered(train):
         return sets
     count = _count_logits(net, side)
     if train.classes > count:

@@ -172,7 +172,7 @@ def _with_classes(
         raise OptionError(
             f"the data have {len(class_names)} classes, and the model in {folder} has"
             f" {logits.shape[1]}. A standard model made by name can have a new last layer:"
-            " --network.new_head true."
+            " --network.new_head, in Python settings={'network.new_head': True}."
         )
     if model.class_names is not None and model.class_names != class_names:
         pairs = zip(model.class_names, class_names, strict=True)

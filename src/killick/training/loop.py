@@ -24,6 +24,7 @@ from torch import Tensor
 
 from killick.core.anchored import Anchored
 from killick.core.standard import Standard
+from killick.data.data_settings import Data
 from killick.data.preprocessing import PlainView
 from killick.data.sources import GIVEN
 from killick.data.worker_processes import dead_workers_explained
@@ -43,7 +44,7 @@ from killick.training.class_paths import check_same_classes, import_classes
 from killick.training.initial_weights import find_start, warn_of_seen
 from killick.training.loggers import JsonLogger, RunLoggers, find_loggers
 from killick.training.output_folder import check_free, claimed, open_folder, save_results
-from killick.training.recipe import Recipe
+from killick.training.recipe import Recipe, named_classes
 from killick.training.recipe_files import make_recipe
 from killick.training.run_state import TrainingRun
 from killick.training.training_data import load_training_data
@@ -140,6 +141,7 @@ def train(
         lines: list[str | None] = [
             data.description,
             f"{recipe.protocol.name}{facts}: {plan}, on {where}",
+            _describe_view(run.recipe.data),
             run.fallback,
         ]
         if state is not None:
@@ -153,7 +155,7 @@ def train(
                 ) from None
             lines += [note, f"resuming from step {run.done} of {run.steps}"]
         else:
-            lines += [run.description, *_describe_start(run)]
+            lines += [run.description, _warn_of_start(run)]
             if processes.first:  # a failed start leaves nothing
                 stack.enter_context(claimed(folder))
                 open_folder(folder, run.recipe, processes.device)
@@ -197,17 +199,20 @@ def _find_finished(folder: Path, processes: Processes) -> Outcome | None:
     return Outcome(folder, True, model, rows)
 
 
-def _describe_start(run: TrainingRun) -> list[str | None]:
-    """The preprocessing of a trained network, and whether it may have seen images for validation."""
-    if run.source is None:
-        return []
-    data, weights = run.recipe.data, weights_of(run.source.net)
-    origin = run.start or (None if weights is None else weights.name)
-    view = (
+def _describe_view(data: Data) -> str:
+    return (
         f"images of {PlainView.of(data).described}, normalized by mean {data.mean} and std {data.std}"
         " (data.size, data.resize, data.interpolation, data.squash, data.mean, data.std)"
     )
-    return [view, None if origin is None else warn_of_seen(run.recipe, origin)]
+
+
+def _warn_of_start(run: TrainingRun) -> str | None:
+    """Whether a trained network may have seen images for validation."""
+    if run.source is None:
+        return None
+    weights = weights_of(run.source.net)
+    origin = run.start or (None if weights is None else weights.name)
+    return None if origin is None else warn_of_seen(run.recipe, origin)
 
 
 def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
@@ -372,6 +377,8 @@ def _stop(run: TrainingRun, folder: Path, display: Display) -> None:
     if run.processes.first and saves:
         save_checkpoint(folder, run.state())
     how = f"killick train --resume {shlex.quote(str(folder))}"
+    if named_classes(run.recipe):
+        how += ", and --recipe FILE or the class_path options again"
     if GIVEN in run.recipe.data.name or GIVEN in run.recipe.network.name:
         how = "killick.train(network, data, folder, resume=True)"
     saved = "saved" if saves else "its last whole epoch is saved"

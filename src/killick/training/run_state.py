@@ -16,7 +16,7 @@ from killick.nets import remembered
 from killick.protocols.base import components_of
 from killick.runtime.devices import seed_random_state
 from killick.runtime.processes import Processes
-from killick.training.class_paths import OwnClasses, make_rates
+from killick.training.class_paths import OwnClasses, check_loss, make_rates
 from killick.training.initial_weights import make_model, pretrained_name
 from killick.training.optimizers import learning_rate, make_optimizer, restore_optimizer, set_rate
 from killick.training.recipe import Recipe
@@ -95,7 +95,9 @@ class TrainingRun:
         self.precision, execution, self.fallback = choose_arithmetic(recipe, processes)
         if execution == "captured" and (own.optimizer is not None or own.loss is not None):
             execution = "compiled"  # they may wait for the host
-        loss = own.loss.to(device) if isinstance(own.loss, nn.Module) else own.loss
+        self.loss = own.loss.to(device) if isinstance(own.loss, nn.Module) else own.loss
+        if self.loss is not None:
+            check_loss(self.loss, len(data.class_names), device)
         wrapped: nn.Module = self.model
         if processes.count > 1:
             ids = [device.index] if cuda else None
@@ -111,7 +113,7 @@ class TrainingRun:
             fill=[255 * mean for mean in data.normalize[0]],
             execution=execution,
             precision=self.precision,
-            loss=loss,
+            loss=self.loss,
         )
         self.read_statistics, self.bad_step = self._step.read, self._step.bad_step
 
@@ -186,6 +188,7 @@ class TrainingRun:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "protocol": self.protocol.state_dict(),
+            "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else {},
             "components": {each.name: each.state_dict() for each in self.components},
             "recent": None if recent is None else recent.state_dict(),
         }
@@ -206,6 +209,8 @@ class TrainingRun:
             self.model.recent.load_state_dict(state["recent"], self.processes.device)
             self.model.mark_unsettled()
         self.protocol.load_state_dict(state["protocol"])
+        if isinstance(self.loss, nn.Module):
+            self.loss.load_state_dict(state.get("loss", {}))
         for each in self.components:
             each.load_state_dict(state["components"][each.name])
         self.done = state["step"]

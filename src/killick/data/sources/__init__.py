@@ -71,6 +71,8 @@ def load_sets(
     name = full_name(name)
     kind, colon, argument = name.partition(":")
     kind = _ALIASES.get(kind, kind)
+    if not colon and os.sep in name:
+        raise DataError(f"no such folder or file: {os.path.abspath(os.path.expanduser(name))}.")
     source = DATA_SOURCES.find(kind)
     if bool(source.argument) != bool(argument) or (colon and not source.argument):
         raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")

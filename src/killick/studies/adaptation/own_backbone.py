@@ -104,8 +104,7 @@ def _make_job(classifier: Classifier, seed: int) -> TrainedJob:
             f"cannot probe {classifier.name}: only anchored and standard models that normalize by"
             " themselves have a backbone to probe."
         )
-    data = {"size": view.size, "resize": view.resize, "interpolation": view.interpolation}
-    recipe = make_recipe({"protocol": "standard", "seed": seed, "data": data})
+    recipe = make_recipe({"protocol": "standard", "seed": seed, "data": view.settings()})
     return TrainedJob(model.eval(), recipe, classifier.device)
 
 
