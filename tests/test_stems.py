@@ -427,3 +427,17 @@ def test_a_compiled_network_is_anchored_as_what_it_was_made_from():
     model = killick.anchor(torch.compile(net, backend="eager"))
     x, references = torch.rand(2, 2, 3, 8, 8)
     assert_close(model(x, references), net(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_few_passes_go_beyond_the_first_layers(given):
+    """All but two in anchoring, and all but two in folding, stop after the stem."""
+    net = small_cnn()
+    example = torch.rand(2, 3, 32, 32) if given else None
+    ends: list[int] = []
+    net[-1].register_forward_hook(lambda *_: ends.append(1))
+    model = killick.anchor(net, example=example).eval()
+    assert len(ends) <= 2
+    ends.clear()
+    killick.fold(model.set_references(torch.rand(1, *model.image_shape)))
+    assert len(ends) <= 2

@@ -5,7 +5,8 @@ No network is known by name.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -54,16 +55,24 @@ def outputs_of(net: nn.Module, names: Iterable[str], x: Tensor) -> dict[str, Ten
     return _observe(net, names, x, lambda args, kwargs, output: output)
 
 
+class _AllSeen(BaseException):
+    """Ends a forward pass: the rest of the network need not run."""
+
+
 def _observe(
     net: nn.Module, names: Iterable[str], x: Tensor, what: Callable[..., Tensor]
 ) -> dict[str, Tensor]:
+    """What `what` takes of the named layers' calls; the network runs no further than the last."""
+    names = list(names)
     seen: dict[str, Tensor] = {}
 
     def record(name: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if name not in seen:
             seen[name] = what(args, kwargs, output).detach().clone()
+        if len(seen) == len(names):
+            raise _AllSeen
 
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, suppress(_AllSeen):
         for name in names:
             layer = net.get_submodule(name)
             hooks.enter_context(
@@ -78,12 +87,38 @@ def _observe(
     return seen
 
 
-def find_stem(net: nn.Module, x: Tensor) -> dict[str, Layer]:
-    """The layers of `net` that read `x` before any other parameter does, by name.
+@dataclass(frozen=True)
+class Trial:
+    """A forward pass on two images, and the layers that read them before any other parameter does."""
 
-    The network is run once with gradients on. A layer belongs to the stem if its input depends on
-    the image and on no parameter: nothing learnt stands before it. Autograd's graph answers that
-    for any network, however its `forward` is written.
+    images: Tensor
+    logits: Tensor
+    reading: tuple[str, ...]
+
+    def find_stem(self, net: nn.Module) -> dict[str, Layer]:
+        """The layers of `net` that read the image, by name; an error if they cannot be doubled."""
+        found = {name: net.get_submodule(name) for name in self.reading}
+        others = {n: m for n, m in found.items() if not isinstance(m, LINEAR)}
+        if others:
+            raise StemError(
+                f"cannot anchor {type(net).__name__}: expected the image to be read by a convolution"
+                f" or a linear layer, found {describe(others)}. If it normalizes the image, take"
+                " it out of the network and pass normalize= instead."
+            )
+        if not found:
+            raise StemError(
+                f"cannot anchor {type(net).__name__}: expected a convolution or a linear layer that"
+                " reads the image, found none when running it. Name it: stem='path.of.the.layer'."
+            )
+        return cast(dict[str, Layer], found)
+
+
+def try_network(net: nn.Module, x: Tensor) -> Trial:
+    """Run `net` once on `x`, with gradients on.
+
+    A layer belongs to the stem if its input depends on the image and on no parameter: nothing
+    learnt stands before it. Autograd's graph answers that for any network, however its `forward`
+    is written.
     """
     image = x.detach().clone().requires_grad_()
     inputs: dict[str, Tensor] = {}
@@ -105,22 +140,9 @@ def find_stem(net: nn.Module, x: Tensor) -> dict[str, Layer]:
                 undo.callback(parameter.requires_grad_, False)
                 parameter.requires_grad_()
         with torch.enable_grad():
-            net(image.clone())  # a clone, so that a network may change its input in place
-    reading = [name for name, read in inputs.items() if _reads_only(read, image)]
-    found = {name: net.get_submodule(name) for name in reading}
-    others = {n: m for n, m in found.items() if not isinstance(m, LINEAR)}
-    if others:
-        raise StemError(
-            f"cannot anchor {type(net).__name__}: expected the image to be read by a convolution"
-            f" or a linear layer, found {describe(others)}. If it normalizes the image, take"
-            " it out of the network and pass normalize= instead."
-        )
-    if not found:
-        raise StemError(
-            f"cannot anchor {type(net).__name__}: expected a convolution or a linear layer that"
-            " reads the image, found none when running it. Name it: stem='path.of.the.layer'."
-        )
-    return cast(dict[str, Layer], found)
+            output = net(image.clone())  # a clone, so that a network may change its input in place
+    reading = tuple(name for name, read in inputs.items() if _reads_only(read, image))
+    return Trial(x, logits_of(output).detach(), reading)
 
 
 def _reads_only(tensor: Tensor, image: Tensor) -> bool:
@@ -192,8 +214,8 @@ def replace(net: nn.Module, name: str, module: nn.Module) -> nn.Module:
 _SIDES = (32, 224, 64, 28, 96, 128, 256, 299, 384, 512, 16, 8)
 
 
-def example_batch(net: nn.Module, example: Tensor | None) -> Tensor:
-    """Two images the network accepts: those given, or noise of the first shape it runs on."""
+def try_example(net: nn.Module, example: Tensor | None) -> Trial:
+    """Run the network on two images: like those given, or noise of the first shape it runs on."""
     parameter = next((p for p in net.parameters() if p.is_floating_point()), None)
     if parameter is None:
         raise StemError(
@@ -210,31 +232,30 @@ def example_batch(net: nn.Module, example: Tensor | None) -> Tensor:
             )
         given = example.detach().to(device, dtype)
         given = torch.cat([given, given])[:2] if len(given) == 1 else given[:2]
+        noise = torch.rand(given.shape, generator=generator).to(device, dtype) - 0.5
+        try:  # noise of that shape tells features apart; the example itself may be constant
+            return try_network(net, noise)
+        except Exception:
+            pass
         try:
-            run(net, given)
+            return try_network(net, given)
         except Exception as problem:
             raise StemError(
                 f"cannot anchor {type(net).__name__}: it does not run on the example of shape"
                 f" {tuple(example.shape)} ({one_line(problem)}). Pass a batch it accepts."
             ) from problem
-        noise = torch.rand(given.shape, generator=generator).to(device, dtype) - 0.5
-        try:  # noise of that shape tells features apart; the example itself may be constant
-            run(net, noise)
-        except Exception:
-            return given
-        return noise
     tried = []
     for shape in _likely_shapes(net):
         x = torch.rand(2, *shape, generator=generator).to(device, dtype) - 0.5
         try:
-            output = run(net, x)
+            trial = try_network(net, x)
         except StemError:
             raise
         except Exception:  # whatever a network raises on a shape it was not made for
             tried.append(shape)
             continue
-        if output.ndim == 2 and len(output) == 2 or output.ndim == 1:
-            return x
+        if trial.logits.ndim == 2 and len(trial.logits) == 2 or trial.logits.ndim == 1:
+            return trial
         tried.append(shape)
     shapes = ", ".join(str(shape) for shape in tried[:4])
     raise StemError(

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from killick.core.inspection import (
     Layer,
     describe,
-    example_batch,
-    find_stem,
     inputs_of,
     named_layers,
+    try_example,
 )
 from killick.core.stems import Stem, Widened, channel_counts, match_features
 from killick.errors import StemError
@@ -30,7 +29,8 @@ def read_pairs(
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     pairs = None if example is None else torch.cat([example, example], dim=1)
-    found = example_batch(net, pairs)
+    trial = try_example(net, pairs)
+    found = trial.images
     if found.shape[1] % 2:
         raise StemError(
             f"{type(net).__name__} does not read pairs: expected twice the channels of an image,"
@@ -38,7 +38,7 @@ def read_pairs(
         )
     x = found[:, : found.shape[1] // 2]
     names = [stem] if isinstance(stem, str) else list(stem or ())
-    layers = named_layers(net, names) if names else find_stem(net, found)
+    layers = named_layers(net, names) if names else trial.find_stem(net)
     stems = _find_halves(net, layers, x)
     counts = channel_counts(net, layers, found.shape[1])
     for module, mode in modes:

@@ -3,7 +3,7 @@
 To anchor a network is to let its stem read a pair instead of an image. The stem is found by running
 the network, doubled, and the outcome is checked by running it again; no network is known by name.
 
-How it is found: see `inspection.find_stem`. How it is doubled: the network, its stem twice as wide, is
+How it is found: see `inspection.try_network`. How it is doubled: the network, its stem twice as wide, is
 run on `[x, 0]` and on `[0, x]`. Each feature that now arrives at the stem must be one of those that
 arrived for `x` alone, in one of the two runs. That gives the place of every kernel slice, even if
 the network reorders its input before the stem (space to depth, cutting into patches, flattening).
@@ -23,15 +23,16 @@ from killick.core.input_transforms import take_input_transform, take_leading_mod
 from killick.core.inspection import (
     LINEAR,
     Layer,
+    Trial,
     describe,
-    example_batch,
-    find_stem,
     inputs_of,
     named_layers,
     outputs_of,
     relative_error,
     replace,
     run,
+    try_example,
+    try_network,
 )
 from killick.errors import StemError
 
@@ -120,12 +121,12 @@ def widen(
         ) from problem
     modes = {name: module.training for name, module in plain.named_modules()}
     plain.eval()
-    image = x = example_batch(plain, example)
-    expected = run(plain, image)
+    trial = first = try_example(plain, example)
     names = [stem] if isinstance(stem, str) else list(stem or ())
     fronts: list[nn.Module] = []
     while True:
-        layers = named_layers(plain, names) if names else find_stem(plain, x)
+        layers = named_layers(plain, names) if names else trial.find_stem(plain)
+        x = trial.images
         try:
             wide, stems, counts = _double(plain, x, layers)
             break
@@ -134,15 +135,15 @@ def widen(
             if moved is None:
                 raise StemError(problem.message) from problem.cause
             fronts.append(moved)
-            x = moved(x)
+            trial = try_network(plain, moved(x))
     front = None if not fronts else fronts[0] if len(fronts) == 1 else nn.Sequential(*fronts)
-    _check_unchanged(plain, wide, layers, x, front, image, expected)
+    _check_unchanged(plain, wide, layers, x, front, first)
     if init == "random":
         for doubled in stems:
             _draw_afresh(wide.get_submodule(doubled.name), generator)
     for name, module in wide.named_modules():
         module.training = _nearest(modes, name)
-    return Widened(wide, front, stems, counts, image)
+    return Widened(wide, front, stems, counts, first.images)
 
 
 def _nearest(modes: dict[str, bool], name: str) -> bool:
@@ -338,11 +339,10 @@ def _check_unchanged(
     layers: dict[str, Layer],
     x: Tensor,
     front: nn.Module | None,
-    image: Tensor,
-    expected: Tensor,
+    trial: Trial,
 ) -> None:
     """Run the doubled network on a pair: stem and outputs must be what they were for the image."""
-    reference = image.flip(0).roll(1, dims=-1)
+    reference = trial.images.flip(0).roll(1, dims=-1)
     if front is not None:
         reference = front(reference)
     pair = torch.cat([reference, x - reference], dim=1)
@@ -357,7 +357,7 @@ def _check_unchanged(
                 " weight is computed in a way that doubling does not keep. Bake the weight in"
                 " first (torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm)."
             )
-    if not (error := relative_error(run(wide, pair), expected)) <= 1e-3:
+    if not (error := relative_error(run(wide, pair), trial.logits)) <= 1e-3:
         raise StemError(
             f"cannot anchor {type(wide).__name__}: found {describe(layers)} reading the image, but"
             f" doubling it changes the network's outputs by {error:.1e} of their size: something"
