@@ -216,7 +216,7 @@ def test_cifar_is_looked_for_where_the_environment_says(tmp_path, monkeypatch):
 
 
 def test_missing_cifar_is_told_with_the_ways_out(tmp_path):
-    ways = r"--data.root FOLDER; .*--data.download true\) .*--data pack:FILE.npz\)"
+    ways = r"--data.root FOLDER; .*--data.download; .*\) .*--data pack:FILE.npz\)"
     with pytest.raises(DataError, match=rf"{tmp_path}/cifar-100-python: no such .*{ways}"):
         load_sets("cifar100", root=str(tmp_path))
 

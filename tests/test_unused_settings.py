@@ -24,7 +24,7 @@ from killick.training.recipe_files import (
 def test_each_works_with_what_it_needs_and_not_without(dotted):
     other, wanted = NEEDS[dotted]
     assert dotted in settings()
-    names = settings()[other].metadata["among"] or ("shapes", "cifar10", "cifar100")
+    names = settings()[other].metadata["among"] or ("shapes", "cifar10", "cifar100", "wds")
     assert set(wanted) < set(names)
     for name in names:
         recipe = load_recipe("shapes-small", {other: name})

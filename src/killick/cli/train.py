@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
     _check_own(folder)
-    if options.recipe is None and not options.quiet:
+    if options.recipe is None and recipe.data.name != "shapes" and not options.quiet:
         print(f"Recipe: {name} (--print-recipe shows it, --recipe chooses another)", flush=True)
     if recipe.data.name == "shapes" and "data.name" not in given and not options.quiet:
         print(
@@ -137,11 +137,12 @@ def _check_own(folder: Path) -> None:
 
 
 def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    named = {name: value for name, value in overrides.items() if _is_class(name)}
     given = {"output": options.output, "from": options.start}
-    classes = named_classes(recipe_of(options.resume))
-    if options.recipe is not None and not classes:
-        given["recipe"] = options.recipe
-    given |= {name: value for name, value in overrides.items() if not (classes and _is_class(name))}
+    given |= {name: value for name, value in overrides.items() if name not in named}
+    classes = {} if any(given.values()) else named_classes(recipe_of(options.resume))
+    if not classes:
+        given |= {"recipe": options.recipe, **named}
     for name, value in given.items():
         if value is not None:
             raise OptionError(
@@ -157,9 +158,8 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     set_threads(options.threads or _read_threads(options.resume))
     # The run's own recipe counts; from the one given, classes are imported.
     recipe = None
-    if classes:
-        chosen = {name: value for name, value in overrides.items() if _is_class(name)}
-        recipe = load_recipe(options.recipe or "shapes-small", chosen)
+    if classes and (options.recipe or named):
+        recipe = load_recipe(options.recipe or "shapes-small", named)
     outcome = train(recipe, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 

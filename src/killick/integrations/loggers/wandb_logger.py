@@ -4,6 +4,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
+from killick.errors import OptionError, one_line
 from killick.training.loggers import (
     LOGGERS,
     Logger,
@@ -13,6 +14,8 @@ from killick.training.loggers import (
     write_run_id,
 )
 from killick.training.recipe import Recipe
+
+_TIMEOUT = 20  # seconds for its server to answer
 
 
 class WandbLogger(Logger):
@@ -28,16 +31,21 @@ class WandbLogger(Logger):
         import wandb
 
         self._library, there = wandb, read_run_id(folder, "wandb")
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "killick"),
-            name=None if there else folder.absolute().name,
-            id=there,
-            resume="allow" if there else None,
-            dir=folder,
-            config=None if recipe is None else asdict(recipe),
-            reinit="create_new",
-            settings=wandb.Settings(silent=True),
-        )
+        try:
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", "killick"),
+                name=None if there else folder.absolute().name,
+                id=there,
+                resume="allow" if there else None,
+                dir=folder,
+                config=None if recipe is None else asdict(recipe),
+                reinit="create_new",
+                settings=wandb.Settings(silent=True, init_timeout=_TIMEOUT, login_timeout=_TIMEOUT),
+            )
+        except Exception as problem:  # no account, or no connection
+            raise OptionError(
+                f"{one_line(problem)}. Without an account or a connection: WANDB_MODE=offline"
+            ) from problem
         write_run_id(folder, "wandb", self._run.id)
         self._run.define_metric("*", step_metric="step")
 
