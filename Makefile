@@ -5,7 +5,7 @@ RUN := .venv/bin
 READY := .venv/.ready
 READY_SLOW := .venv/.ready-slow
 
-.PHONY: help demo test test-slow check lint types docs format bench bench-gpu fuzz hold clean
+.PHONY: help demo test test-slow check lint types docs format bench bench-gpu listing fuzz hold clean
 
 help:                ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -46,6 +46,9 @@ bench: $(READY)      ## CPU benchmarks; results go to benchmarks/results
 
 bench-gpu: $(READY)  ## the GPU benchmarks, DATA=pack:cifar10.npz; results go to benchmarks/results
 	$(RUN)/python benchmarks/gpu.py --data $(DATA)
+
+listing: $(READY)    ## src/killick/cli/listing.json, after something was registered or described anew
+	$(RUN)/python -c "from killick.cli.listing import write; write()"
 
 fuzz: $(READY)       ## damaged images, configurations and checkpoints, five minutes each
 	for target in images configs checkpoints; do $(RUN)/python tests/fuzz.py $$target --minutes 5 || exit 1; done

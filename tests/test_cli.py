@@ -365,6 +365,19 @@ def test_every_kind_is_listed_for_people_and_for_programs(capsys):
             assert re.search(rf"^  {re.escape(entry['name'])}( |$)", told, re.MULTILINE)
 
 
+@pytest.mark.parametrize("kind", listing.SLOW)
+def test_stored_lists_are_those_of_the_registries(kind, capsys):
+    assert listed(kind, capsys) == listing.KINDS[kind](), "run: make listing"
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "--help"], ["list"], ["train", "--print-recipe"]]
+)
+def test_commands_that_need_no_torch_do_not_import_it(words):
+    code = f"import sys; from killick.cli import main; main({words}); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
 def test_lists_are_wrapped_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "70")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -1,16 +1,23 @@
-"""`killick list`: everything that has a name, read from the registries."""
+"""`killick list`: everything that has a name.
+
+Kinds whose registries import torch, which takes seconds, are read from `listing.json` beside this
+file, unless plugins are enabled. `make listing` writes it from the registries.
+"""
 
 import argparse
 import inspect
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from killick.cli.parser import Parser, describe
+from killick.registry import enabled_plugins
 
 HELP = "list recipes, data, networks, corruptions, metrics, ..."
 USAGE = "killick list [KIND] [--json]"
@@ -27,6 +34,8 @@ LIBRARIES = {
 }
 
 Entry = dict[str, Any]
+FILE = Path(__file__).with_suffix(".json")
+SLOW = ("data", "networks", "studies", "corruptions", "scores", "metrics", "sections")
 
 
 def add(parser: Parser) -> None:
@@ -39,12 +48,19 @@ def add(parser: Parser) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Print a table of each kind."""
-    found = {kind: make() for kind, make in KINDS.items() if options.kind in (None, kind)}
+    found = {kind: _entries(kind) for kind in KINDS if options.kind in (None, kind)}
     if options.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         print("\n\n".join(_table(kind, entries) for kind, entries in found.items()))
     return 0
+
+
+def _entries(kind: str) -> list[Entry]:
+    if kind not in SLOW or enabled_plugins():
+        return KINDS[kind]()
+    stored: list[Entry] = json.loads(FILE.read_text(encoding="utf-8"))[kind]
+    return [*stored, *_own_networks()] if kind == "networks" else stored
 
 
 def _table(kind: str, entries: list[Entry]) -> str:
@@ -81,16 +97,23 @@ def _recipes() -> list[Entry]:
 def _data() -> list[Entry]:
     from killick.data.sources import DATA_SOURCES
 
-    return [_entry(source.written, source) for _, source in DATA_SOURCES.items()]
+    found = [_entry(source.written, source) for _, source in DATA_SOURCES.items()]
+    return sorted(found, key=lambda entry: str(entry["name"]))
 
 
 def _networks() -> list[Entry]:
     from killick.nets import NETWORKS
+
+    killicks = [_entry(f"killick:{name}", make) for name, make in NETWORKS.items()]
+    return [*killicks, *_plain(LIBRARIES), *_own_networks()]
+
+
+def _own_networks() -> list[Entry]:
+    if "KILLICK_NETWORKS" not in os.environ:
+        return []
     from killick.nets.custom import own_libraries
 
-    own = {f"{name}:NAME": f"of {where}" for name, where in own_libraries().items()}
-    killicks = [_entry(f"killick:{name}", make) for name, make in NETWORKS.items()]
-    return killicks + _plain(LIBRARIES | own)
+    return _plain({f"{name}:NAME": f"of {where}" for name, where in own_libraries().items()})
 
 
 def _corruptions() -> list[Entry]:
@@ -137,3 +160,9 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "sections": partial(_registered, "report.sections:SECTIONS"),
     "loggers": partial(_registered, "training.loggers:LOGGERS"),
 }
+
+
+def write() -> None:
+    """Write `listing.json`."""
+    text = json.dumps({kind: KINDS[kind]() for kind in SLOW}, indent=1, ensure_ascii=False)
+    FILE.write_text(text + "\n", encoding="utf-8")
