@@ -328,3 +328,4 @@ def _run(
                 limit = threshold(energies, settings.acceptance) if limit is None else limit
             text = recorder.add(each, outputs, inside, Fitted(limit, runner.temperatures))
             display.update(runner.done, text)
+        display.message(runner.watch.describe())

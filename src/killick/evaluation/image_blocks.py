@@ -11,6 +11,7 @@ from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
 from killick.data.preprocessing import PlainView
+from killick.runtime.devices import free_memory
 from killick.runtime.processes import Processes, usual_workers
 
 # Random numbers are drawn for each block alone, so neither the batch size nor the number of
@@ -27,7 +28,9 @@ class Block(NamedTuple):
 
 
 class ImageBlocks:
-    """The blocks of a set that are this process's; with `keep` they stay on the device, if they fit.
+    """The blocks of a set that are this process's.
+
+    With `keep` they are decoded once: they stay on the device, or in the host's memory, if they fit.
 
     `numbers` are the numbers of its images in the set.
     """
@@ -49,9 +52,8 @@ class ImageBlocks:
         self.numbers = torch.cat([torch.arange(0), *places])
         self._images = images.part(self.numbers)
         self._workers = 0 if images.in_memory else usual_workers() if workers is None else workers
-        room = _room(self._device) if keep else 0
-        self._keep = keep and len(self._images) * 3 * view.size**2 <= room
-        self._kept: Tensor | None = None
+        place = find_room(self._device, len(self._images) * 3 * view.size**2) if keep else None
+        self._place, self._kept = place, list[Tensor]()
 
     def __iter__(self) -> Iterator[Block]:
         """The blocks, in order."""
@@ -63,16 +65,16 @@ class ImageBlocks:
             yield Block(number, images.to(self._device), part)
 
     def _read(self) -> Iterator[Tensor]:
-        if self._kept is None and self._keep:
-            shape = (len(self._images), 3, self._view.size, self._view.size)
-            kept = torch.empty(shape, dtype=torch.uint8, device=self._device)
-            for part, images in zip(kept.split(self._sizes), self._read_files(), strict=True):
-                part.copy_(images)
-            self._kept = kept
-        yield from self._read_files() if self._kept is None else self._kept.split(self._sizes)
-
-    def _read_files(self) -> Iterator[Tensor]:
-        return read_all(self._images, self._view, self._workers, BLOCK)
+        if self._kept:
+            yield from self._kept
+            return
+        kept = []
+        for images in read_all(self._images, self._view, self._workers, BLOCK):
+            if self._place is not None:
+                images = images.to(self._place)
+                kept.append(images)
+            yield images
+        self._kept = kept  # all of them
 
 
 def block_generator(
@@ -83,8 +85,8 @@ def block_generator(
     return torch.Generator(device).manual_seed(key(seed, name, severity, block) % 2**63)
 
 
-def _room(device: torch.device) -> float:
-    """How many bytes a set may take on a device."""
-    if device.type == "cuda":
-        return 0.4 * torch.cuda.mem_get_info(device)[0]
-    return 2 * 2**30
+def find_room(device: torch.device, size: int) -> torch.device | None:
+    """Where `size` bytes can be kept: on the device, else in the host's memory, else nowhere."""
+    if device.type == "cuda" and size <= 0.4 * torch.cuda.mem_get_info(device)[0]:
+        return device
+    return torch.device("cpu") if size <= 0.4 * free_memory() else None

@@ -16,6 +16,7 @@ from killick.evaluation.test_sets import TestSet
 from killick.metrics import fit_temperature
 from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes
+from killick.runtime.stopwatch import Stopwatch
 
 
 class ModelRunner:
@@ -30,6 +31,7 @@ class ModelRunner:
         self.tick: Callable[[int], None] = lambda done: None  # called after every batch
         self._seed, self._batch = settings.seed, settings.batch or classifier.usual_batch
         self._half = settings.precision == "bfloat16"
+        self.watch = Stopwatch(processes.device)
 
     def run(self, test: TestSet) -> Outputs:
         """The outputs for a test set, the same in every process."""
@@ -81,6 +83,7 @@ class ModelRunner:
                 with (
                     torch.no_grad(),
                     torch.autocast(device.type, torch.bfloat16, enabled=self._half),
+                    self.watch.device("network"),
                 ):
                     logits = self.classifier.logits(images)
                 yield images, labels.to(where), logits.to(where)
@@ -90,13 +93,19 @@ class ModelRunner:
     def _images(self, blocks: ImageBlocks, test: TestSet) -> Iterator[tuple[Tensor, Tensor]]:
         """Transformed blocks, joined to batches."""
         waiting: list[tuple[Tensor, Tensor]] = []
-        for block in blocks:
+        remaining = iter(blocks)
+        while True:
+            with self.watch.host("reading"):
+                block = next(remaining, None)
+            if block is None:
+                break
             images = block.images
             if test.transform is not None:
                 which, severity = test.corruption or test.set, int(test.severity or 0)
                 where = precise_device(self.processes.device)
                 generator = block_generator(self._seed, which, severity, block.number, where)
-                images = test.transform(images.to(where), generator=generator)
+                with self.watch.device("corruptions"):
+                    images = test.transform(images.to(where), generator=generator)
                 images = images.to(self.processes.device)
             waiting.append((images, block.labels))
             if sum(len(images) for images, _ in waiting) >= self._batch:

@@ -15,6 +15,7 @@ import torch
 from killick.errors import OptionError
 
 _STATISTICS = Path("/proc/stat")
+_MEMORY = Path("/proc/meminfo")
 _SECONDS = 0.2  # over which busy cores are counted
 
 
@@ -103,6 +104,16 @@ def set_threads(given: int | None = None) -> None:
         torch.set_num_threads(given)
     elif "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > 1:
         torch.set_num_threads(min(torch.get_num_threads(), count_free_cores()))
+
+
+def free_memory() -> int:
+    """Bytes of the host's memory that nobody needs; 4 GiB where it is not known."""
+    try:
+        lines = _MEMORY.read_text().splitlines()
+        kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        return int(kilobytes) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):
+        return 4 * 2**30
 
 
 def _own_cores() -> set[int]:
