@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchvision.models import SwinTransformer, VisionTransformer
 
 import killick
+from killick.core.residual_blocks import find_head
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
 from killick.data.sources import load_sets
@@ -30,7 +31,6 @@ from killick.studies.adaptation.features import (
     MASKED,
     UNMASKED,
     FeatureReader,
-    find_head,
 )
 from killick.studies.adaptation.probes import (
     CHOSEN,

@@ -39,6 +39,8 @@ class Stream(IntEnum):
     VIEW = 19
     DROPOUT = 20
     TRANSFORM = 21
+    GRID = 40
+    GRID_CHANCE = 41
 
 
 def key(*numbers: int) -> int:

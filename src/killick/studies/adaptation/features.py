@@ -4,46 +4,23 @@ An image of an anchored network has a feature vector for each reference, and one
 with the reference masked. A probe trains on both; they are computed once.
 """
 
-from contextlib import ExitStack
-from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored, evaluating, pair
-from killick.core.inspection import inputs_of, run
+from killick.core.inspection import inputs_of
 from killick.core.references import ReferencePool, take
+from killick.core.residual_blocks import find_head
 from killick.core.standard import Standard
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
-from killick.errors import StemError
 from killick.studies.trained_job import TrainedJob
 
 UNMASKED, MASKED = 0, 1  # places on the second axis of training features
 _POOL_BYTES = 4 * 2**30  # of images that references are drawn from
 _REFERENCES, _TESTED = 0xFEA7, 0xFEA8  # keys of the draws: for each image, or for testing
-
-
-def find_head(net: nn.Module, x: Tensor) -> str:
-    """The name of the linear layer that computes the logits, found by running the network."""
-    seen: dict[str, Tensor] = {}
-
-    def record(name: str, _: nn.Module, read: tuple[Tensor, ...], computed: Tensor) -> None:
-        seen[name] = computed.detach().clone()
-
-    with ExitStack() as hooks:
-        for name, module in net.named_modules():
-            if isinstance(module, nn.Linear):
-                hooks.enter_context(module.register_forward_hook(partial(record, name)))
-        logits = run(net, x)
-    found = [name for name, computed in seen.items() if torch.equal(computed, logits)]
-    if not found:
-        raise StemError(
-            f"cannot probe {type(net).__name__}: none of its {len(seen)} linear layers computes the"
-            " logits. Use a network that ends with one."
-        )
-    return found[-1]
 
 
 class FeatureReader:

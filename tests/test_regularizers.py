@@ -1,0 +1,311 @@
+"""Regularizers: each against its formula, in a run that resumes exactly, and exact at rate 0."""
+
+import math
+
+import pytest
+import timm
+import torch
+import torchvision
+from runs import assert_same, small, train_and_stop, weights_of
+from torch import nn
+
+import killick
+from killick.core.dropout_lint import find_early_dropout
+from killick.core.residual_blocks import find_residual_blocks
+from killick.core.stochastic_layers import (
+    drop_blocks,
+    drop_channels,
+    drop_elements,
+    drop_layer,
+    drop_samples,
+)
+from killick.data.grid_masks import make_grid_masks
+from killick.data.keyed_random import sample_keys
+from killick.errors import OptionError, RecipeError
+from killick.protocols import COMPONENTS
+from killick.protocols.scheduled import Scheduled
+from killick.training import train
+
+N, CLASSES = 6, 5
+LOGITS = 12 * torch.randn(N, CLASSES, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(N) % CLASSES
+SOFT = torch.rand(N, CLASSES, generator=torch.Generator().manual_seed(1)).softmax(1)
+ZERO = torch.zeros(())
+
+
+def make(name, **settings):
+    return COMPONENTS.find(name)(**settings)
+
+
+def added(name, **settings):
+    """What a component adds to the loss."""
+    return make(name, **settings).loss(None, None, LOGITS, LABELS, ZERO).item()
+
+
+# Losses -------------------------------------------------------------------------------------------
+
+
+def test_spectral_decoupling_is_half_the_mean_squared_norm():
+    total = sum(z**2 for row in LOGITS.double().tolist() for z in row) / N
+    assert added("spectral_decoupling", strength=0.3) == pytest.approx(0.3 / 2 * total, rel=1e-5)
+
+
+def test_the_confidence_penalty_is_the_negative_entropy():
+    rows = LOGITS.double().softmax(1).tolist()
+    entropy = -sum(p * math.log(p) for row in rows for p in row if p > 0) / N
+    assert added("confidence_penalty", strength=0.7) == pytest.approx(-0.7 * entropy, rel=1e-4)
+
+
+def test_acls_is_its_formula():
+    settings = {"strength": 0.2, "largest": 1.5, "others": 0.4, "margin": 3.0}
+    high = far = 0.0
+    for row in LOGITS.double().tolist():
+        largest = max(row)
+        high += max(0.0, largest - 3.0) ** 2 / N
+        for z in row:
+            if z != largest:
+                far += max(0.0, largest - z - 3.0) ** 2 / (N * (CLASSES - 1))
+    assert high > 0
+    assert far > 0
+    assert added("acls", **settings) == pytest.approx(0.2 * (1.5 * high + 0.4 * far), rel=1e-5)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_focal_loss_is_its_formula(soft):
+    targets = SOFT if soft else LABELS
+    expected = 0.0
+    for n, row in enumerate(LOGITS.double().softmax(1).tolist()):
+        for c, p in enumerate(row):
+            y = float(SOFT[n, c]) if soft else float(LABELS[n] == c)
+            expected -= y * (1 - p) ** 2.5 * math.log(max(p, 1e-300)) / N
+    found = make("focal_loss", gamma=2.5).criterion(LOGITS, targets)
+    assert found.item() == pytest.approx(expected, rel=1e-4)
+    plain = make("focal_loss", gamma=0.0).criterion(LOGITS, targets)
+    assert torch.allclose(plain, nn.functional.cross_entropy(LOGITS, targets), rtol=1e-5)
+
+
+# Inputs -------------------------------------------------------------------------------------------
+
+
+def test_grid_masks_are_those_of_a_slow_loop():
+    draws = torch.rand(4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = make_grid_masks(draws, 11, 13, periods=(4.2, 8.9), visible=0.4)
+    for n, (p, a, b, turn) in enumerate(draws.tolist()):
+        period = min(9, math.floor(4 + p * (9 - 4 + 1)))
+        deleted = round((1 - 0.4) * period)
+        angle = 2 * math.pi * turn
+        for i in range(11):
+            for j in range(13):
+                y, x = i - 5.0, j - 6.0
+                down = y * math.cos(angle) - x * math.sin(angle)
+                across = y * math.sin(angle) + x * math.cos(angle)
+                inside = (down + a * period) % period < deleted
+                inside = inside and (across + b * period) % period < deleted
+                assert bool(found[n, i, j]) == inside, (n, i, j)
+
+
+def test_grid_masks_delete_the_expected_share():
+    draws = torch.rand(4000, 4, generator=torch.Generator().manual_seed(0))
+    share = make_grid_masks(draws, 32, 32, periods=(10, 10), visible=0.4).float().mean().item()
+    assert share == pytest.approx(0.36, abs=0.01)
+
+
+class Context:
+    """As much of a run as setup looks at."""
+
+    steps, device, classes = 100, torch.device("cpu"), CLASSES
+
+
+def model_of(net, side=32):
+    return killick.standard(net, ((0.5, 0.25, 0.125), (1, 1, 1)), image_shape=(3, side, side))
+
+
+def test_gridmask_fills_with_the_mean_color_as_often_as_its_schedule_says():
+    from killick.data.batches import Batch
+
+    images = torch.full((2000, 3, 16, 16), 255, dtype=torch.uint8)
+    keys = sample_keys(0, 1, torch.arange(2000))
+    component = make("gridmask", probability=0.8)
+    component.setup(model_of(nn.Sequential(nn.Flatten(), nn.Linear(768, 2)), 16), Context())
+    for step, expected in ((0, 0.0), (50, 0.4), (100, 0.8)):
+        component.step(step)
+        made = component.batch(Batch(images, LABELS, keys)).images
+        changed = (made != images).flatten(1).any(1).float().mean().item()
+        assert changed == pytest.approx(expected, abs=0.04)
+    gone = made[:, 0] != 255
+    for channel, value in enumerate((128, 64, 32)):
+        assert set(made[:, channel][gone].tolist()) == {value}
+    again = component.batch(Batch(images[:3], LABELS, keys[:3])).images
+    assert torch.equal(again, made[:3])
+
+
+# Activations --------------------------------------------------------------------------------------
+
+
+def rate(value):
+    return torch.tensor(value)
+
+
+def test_dropped_numbers_and_channels_keep_the_mean():
+    torch.manual_seed(0)
+    x = torch.ones(200, 50, 4, 4)
+    for drop in (drop_elements, drop_channels):
+        found = drop(x, rate(0.3))
+        assert (found == 0).float().mean().item() == pytest.approx(0.3, abs=0.02)
+        assert found.mean().item() == pytest.approx(1, abs=0.03)
+        assert torch.equal(drop(x, rate(0.0)), x)
+    whole = drop_channels(x, rate(0.3)).flatten(2)
+    assert bool(((whole == 0).all(2) | (whole != 0).all(2)).all())
+
+
+@pytest.mark.parametrize("side", [1, 3, 4, 9])
+def test_dropblock_is_that_of_torchvision(side, monkeypatch):
+    """The same squares are drawn: torchvision draws from Bernoulli, Killick compares uniform numbers."""
+    drawn = torch.rand(3, 5, 9 - min(side, 9) + 1, 9 - min(side, 9) + 1)
+    x = torch.rand(3, 5, 9, 9)
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: drawn.view(shape))
+    found = drop_blocks(x, rate(0.2), side)
+
+    def bernoulli(tensor, gamma):
+        return tensor.copy_((drawn < gamma).float())
+
+    monkeypatch.setattr(torch.Tensor, "bernoulli_", bernoulli)
+    if side % 2:
+        expected = torchvision.ops.drop_block2d(x, 0.2, min(side, 9), training=True, eps=0.0)
+        assert torch.allclose(found, expected, atol=1e-5)
+    seeds = 0.2 * 81 / (min(side, 9) ** 2 * drawn.shape[2] ** 2)
+    kept = torch.ones(3, 5, 9, 9)
+    for n, c, i, j in (drawn < seeds).nonzero().tolist():
+        kept[n, c, i : i + side, j : j + side] = 0
+    assert torch.allclose(found, x * kept * kept.numel() / kept.sum(), atol=1e-5)
+
+
+def test_skipped_blocks_return_their_input():
+    torch.manual_seed(0)
+    x, output = torch.zeros(4000, 3), torch.ones(4000, 3)
+    found = drop_samples(x, output, rate(0.25))
+    assert bool((found == found[:, :1]).all())
+    assert (found[:, 0] == 0).float().mean().item() == pytest.approx(0.25, abs=0.03)
+    assert torch.allclose(found.max(), torch.tensor(1 / 0.75))
+    skipped = [bool((drop_layer(x, output, rate(0.4)) == x).all()) for _ in range(1000)]
+    assert sum(skipped) / 1000 == pytest.approx(0.4, abs=0.06)
+    assert torch.equal(drop_samples(x, output, rate(0.0)), output)
+    assert torch.equal(drop_layer(x, output, rate(0.0)), output)
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "count"),
+    [
+        ("killick:resnet18", 32, 5),
+        ("killick:wrn40_2", 32, 15),
+        ("timm:test_resnet", 32, None),
+        ("timm:test_vit", 160, None),
+        ("timm:convnext_atto", 64, 12),
+        ("torchvision:efficientnet_b0", 64, 9),
+        ("torchvision:swin_v2_t", 64, 12),
+    ],
+)
+def test_residual_blocks_are_found_by_running(name, side, count):
+    model = model_of(killick.nets.create(name, num_classes=CLASSES), side)
+    found = find_residual_blocks(model)
+    assert found
+    assert count is None or len(found) == count
+    anchored = killick.anchor(model)
+    assert list(find_residual_blocks(anchored)) == list(found)
+    for block in found:  # skipped, the network still runs
+        model.net.get_submodule(block).register_forward_hook(lambda _, read, __: read[0])
+    model.eval()(torch.zeros(2, 3, side, side, dtype=torch.uint8))
+
+
+NOISES = ["dropout", "spatial_dropout", "dropblock", "stochastic_depth", "layer_drop"]
+
+
+@pytest.mark.parametrize("name", NOISES)
+@pytest.mark.parametrize("anchored", [True, False])
+def test_a_network_stays_exact_in_evaluation_and_at_rate_0(name, anchored):
+    torch.manual_seed(0)
+    model = model_of(killick.nets.create("killick:resnet18", num_classes=CLASSES))
+    model = killick.anchor(model) if anchored else model
+    images = torch.randint(256, (4, 3, 32, 32)).byte()
+    inputs = (images, images.flip(0)) if anchored else (images,)
+    before = model.eval()(*inputs)
+    keys = set(model.state_dict())
+    component = make(name, rate=0.5, ramp=False)
+    component.setup(model, Context())
+    assert set(model.state_dict()) == keys
+    assert torch.equal(model.eval()(*inputs), before)
+    for norm in model.modules():
+        norm.training = not isinstance(norm, nn.BatchNorm2d)
+    drawn = [model(*inputs) for _ in range(4)]
+    assert any(not torch.equal(each, before) for each in drawn)
+    component.factor.zero_()
+    assert torch.allclose(model(*inputs), before, atol=1e-5)
+
+
+def test_networks_without_what_a_component_needs_are_refused():
+    plain = model_of(nn.Sequential(nn.Flatten(), nn.Linear(768, 2)), 16)
+    transformer = model_of(timm.create_model("test_vit", num_classes=2), 160)
+    for name, model in (("stochastic_depth", plain), ("dropblock", transformer)):
+        with pytest.raises(OptionError, match=f"{name} needs"):
+            make(name).setup(model, Context())
+
+
+def test_schedules():
+    def over(**settings):
+        return [Scheduled(**settings).factor_at(done) for done in (0, 0.25, 0.5, 0.75, 1)]
+
+    assert over() == [1, 1, 1, 1, 1]
+    assert over(ramp=True) == [0, 0.25, 0.5, 0.75, 1]
+    assert over(when="early", cutoff=0.5) == [1, 1, 0, 0, 0]
+    assert over(when="early", cutoff=0.5, ramp=True) == [1, 0.5, 0, 0, 0]
+    assert over(when="late", cutoff=0.5) == [0, 0, 1, 1, 1]
+    assert over(when="late", cutoff=0.5, ramp=True) == [0, 0, 0, 0.5, 1]
+
+
+def test_dropout_before_a_batchnorm_is_found():
+    early = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.1), nn.BatchNorm2d(4), nn.Flatten())
+    net = nn.Sequential(early, nn.Dropout(0.5), nn.Linear(4 * 14 * 14, 2))
+    assert find_early_dropout(model_of(net, 16)) == ["0.1"]
+    early[1].p = 0.0
+    assert find_early_dropout(model_of(net, 16)) == []
+
+
+# Runs ---------------------------------------------------------------------------------------------
+
+COMPONENT_NAMES = [
+    *("acls", "spectral_decoupling", "confidence_penalty", "focal_loss", "gridmask", *NOISES)
+]
+
+
+@pytest.mark.parametrize("name", COMPONENT_NAMES)
+def test_a_run_with_it_resumes_bit_by_bit(image_folder, tmp_path, monkeypatch, name):
+    own = {"acls": {"margin": 0.0}, "dropblock": {"side": 2}}.get(name, {})
+    own |= {"rate": 0.4} if name in NOISES else {}
+    recipe = small(image_folder, data__workers=0, components=[{"name": name, **own}])
+    train(recipe, tmp_path / "whole", quiet=True)
+    train(small(image_folder, data__workers=0), tmp_path / "plain", quiet=True)
+    assert any(
+        not torch.equal(a, b)
+        for a, b in zip(
+            weights_of(tmp_path / "whole").values(),
+            weights_of(tmp_path / "plain").values(),
+            strict=True,
+        )
+    )
+    train_and_stop(recipe, tmp_path / "cut", 5, monkeypatch)
+    train(None, tmp_path / "cut", resume=True, quiet=True)
+    assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
+
+
+@pytest.mark.parametrize(
+    ("component", "says"),
+    [
+        ({"name": "dropblok"}, "dropblock"),
+        ({"name": "dropout", "rate": 1.0}, "rate"),
+        ({"name": "dropout", "when": "sometimes"}, "when"),
+        ({"name": "gridmask", "shortest": 1.0, "longest": 0.5}, "shortest"),
+    ],
+)
+def test_bad_settings_are_one_line(image_folder, component, says):
+    with pytest.raises(RecipeError, match=says):
+        small(image_folder, components=[component])
