@@ -168,7 +168,7 @@ def test_entries_are_listed_and_their_settings_are_settings_of_recipes(capsys):
         main(["train", "--help"])
     assert {"everything", "protocol.level"} <= set(capsys.readouterr().out.split())
     assert list(PROTOCOLS.names())[-1] == "inverted"
-    assert {"mixup", "label_smoothing", "weight_average", "everything"} == set(COMPONENTS.names())
+    assert {"mixup", "label_smoothing", "weight_average", "everything"} <= set(COMPONENTS.names())
     assert "inverted" in settings()["protocol.name"].metadata["among"]
     assert settings()["protocol.level"].default == 255
 

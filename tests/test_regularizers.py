@@ -25,6 +25,7 @@ from killick.errors import OptionError, RecipeError
 from killick.protocols import COMPONENTS
 from killick.protocols.scheduled import Scheduled
 from killick.training import train
+from killick.training.callbacks import Callback
 
 N, CLASSES = 6, 5
 LOGITS = 12 * torch.randn(N, CLASSES, generator=torch.Generator().manual_seed(0))
@@ -270,16 +271,152 @@ def test_dropout_before_a_batchnorm_is_found():
     assert find_early_dropout(model_of(net, 16)) == []
 
 
+# Steps --------------------------------------------------------------------------------------------
+
+
+def quadratic(weights):
+    """A loss whose gradient is known: sum of w^4."""
+    for weight in weights:
+        weight.grad = (4 * weight.detach() ** 3).clone()
+
+
+@pytest.mark.parametrize("name", ["sam", "gradient_penalty"])
+def test_gradients_are_those_of_the_formula(name):
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(3, 4, generator=generator).double() for _ in range(2)]
+    weights = [nn.Parameter(weight) for weight in weights]
+    before = [weight.detach().clone() for weight in weights]
+    quadratic(weights)
+    settings = {"rho": 0.3} if name == "sam" else {"strength": 0.2, "distance": 0.3}
+    with torch.no_grad():
+        make(name, **settings).gradient(weights, lambda: quadratic(weights))
+    own = [4 * weight**3 for weight in before]
+    norm = math.sqrt(sum(float(each.square().sum()) for each in own))
+    far = [
+        4 * (weight + 0.3 * gradient / norm) ** 3
+        for weight, gradient in zip(before, own, strict=True)
+    ]
+    for weight, old, here, there in zip(weights, before, own, far, strict=True):
+        assert torch.equal(weight, old)
+        expected = there if name == "sam" else here + 0.2 / 0.3 * (there - here)
+        assert torch.allclose(weight.grad, expected, rtol=1e-6)
+
+
+def test_sam_is_that_of_pytorch_optimizer():
+    library = pytest.importorskip("pytorch_optimizer")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    twin = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    twin.load_state_dict(net.state_dict())
+    x, y = torch.randn(10, 6), torch.arange(10) % 3
+    theirs = library.SAM(twin.parameters(), torch.optim.SGD, rho=0.1, lr=0.5)
+    ours, component = torch.optim.SGD(net.parameters(), lr=0.5), make("sam", rho=0.1)
+
+    def backward(model):
+        model.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+
+    for _ in range(3):
+        backward(twin)
+        theirs.first_step(zero_grad=True)
+        backward(twin)
+        theirs.second_step(zero_grad=True)
+        backward(net)
+        with torch.no_grad(), torch.enable_grad():
+            component.gradient(list(net.parameters()), lambda: backward(net))
+        ours.step()
+    for mine, other in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(mine, other, atol=1e-6)
+
+
+def test_the_second_gradient_has_the_same_samples_references_and_masks(
+    image_folder, tmp_path, monkeypatch
+):
+    """And BatchNorm updates its statistics, and remembers pairs, in the first pass alone."""
+    seen = []
+    monkeypatch.setattr(COMPONENTS.find("sam"), "gradient", spy(seen))
+    recipe = small(image_folder, data__workers=0, epochs=1, components=[{"name": "sam"}])
+    train(recipe, tmp_path / "run", quiet=True)
+    assert seen
+    assert all(first == pytest.approx(second, abs=1e-6) for first, second in seen)
+    plain = small(image_folder, data__workers=0, epochs=1)
+    train(plain, tmp_path / "plain", quiet=True)
+    assert_same(weights_of(tmp_path / "run"), weights_of(tmp_path / "plain"))
+
+
+def spy(seen):
+    """SAM that moves nothing: the second gradient must be the first."""
+
+    def gradient(self, parameters, again):
+        before = [weight.grad.clone() for weight in parameters]
+        again()
+        norms = [
+            float(torch.stack([g.norm() for g in each]).norm())
+            for each in (before, [weight.grad for weight in parameters])
+        ]
+        seen.append(norms)
+        for weight, own in zip(parameters, before, strict=True):
+            weight.grad.copy_(own)
+
+    return gradient
+
+
+def test_mixout_is_its_formula_and_gives_the_weights_back():
+    torch.manual_seed(0)
+    start, now = torch.zeros(300, 300), torch.ones(300, 300)
+    weight, bias = nn.Parameter(start.clone()), nn.Parameter(torch.ones(300))
+    component = make("mixout", rate=0.6)
+    component.setup(nn.ParameterList([weight, bias]), Context())
+    weight.data.copy_(now)
+    with torch.no_grad():
+        component.weights([weight, bias])
+    values = weight.detach().unique().tolist()
+    assert values == pytest.approx([0.0, 1 / 0.4])  # where it started, or scaled up
+    share = (weight == 0).float().mean().item()
+    assert share == pytest.approx(0.6, abs=0.01)
+    assert weight.mean().item() == pytest.approx(1.0, abs=0.03)
+    assert torch.equal(bias, torch.ones(300))
+    kept = weight.detach() != 0
+    weight.grad = torch.ones(300, 300)
+    with torch.no_grad():
+        component.gradient([weight, bias], None)
+    assert torch.equal(weight, now)
+    assert torch.allclose(weight.grad, kept / 0.4)
+
+
+@pytest.mark.parametrize("protocol", ["standard", "masked"])
+def test_swa_is_the_mean_of_the_last_epochs(image_folder, tmp_path, protocol):
+    ends = []
+
+    class Keep(Callback):
+        def on_epoch(self, progress):
+            ends.append({k: v.clone() for k, v in progress.run.model.named_parameters()})
+
+    recipe = small(
+        image_folder,
+        data__workers=0,
+        epochs=4,
+        protocol__name=protocol,
+        components=[{"name": "swa", "start": 0.5}],
+    )
+    outcome = train(recipe, tmp_path / "run", quiet=True, callbacks=[Keep()])
+    found = dict(outcome.model.named_parameters())
+    for name, value in found.items():
+        mean = torch.stack([ends[-2][name].double(), ends[-1][name].double()]).mean(0)
+        assert torch.allclose(value.double(), mean, atol=1e-6), name
+
+
 # Runs ---------------------------------------------------------------------------------------------
 
 COMPONENT_NAMES = [
-    *("acls", "spectral_decoupling", "confidence_penalty", "focal_loss", "gridmask", *NOISES)
+    *("acls", "spectral_decoupling", "confidence_penalty", "focal_loss", "gridmask", *NOISES),
+    *("sam", "gradient_penalty", "mixout", "swa"),
 ]
 
 
 @pytest.mark.parametrize("name", COMPONENT_NAMES)
 def test_a_run_with_it_resumes_bit_by_bit(image_folder, tmp_path, monkeypatch, name):
-    own = {"acls": {"margin": 0.0}, "dropblock": {"side": 2}}.get(name, {})
+    own = {"acls": {"margin": 0.0}, "dropblock": {"side": 2}, "swa": {"start": 0.0}}.get(name, {})
     own |= {"rate": 0.4} if name in NOISES else {}
     recipe = small(image_folder, data__workers=0, components=[{"name": name, **own}])
     train(recipe, tmp_path / "whole", quiet=True)
@@ -303,9 +440,18 @@ def test_a_run_with_it_resumes_bit_by_bit(image_folder, tmp_path, monkeypatch, n
         ({"name": "dropblok"}, "dropblock"),
         ({"name": "dropout", "rate": 1.0}, "rate"),
         ({"name": "dropout", "when": "sometimes"}, "when"),
+        ({"name": "sam", "rho": 0.0}, "rho"),
         ({"name": "gridmask", "shortest": 1.0, "longest": 0.5}, "shortest"),
     ],
 )
 def test_bad_settings_are_one_line(image_folder, component, says):
     with pytest.raises(RecipeError, match=says):
         small(image_folder, components=[component])
+
+
+def test_two_sharpness_aware_steps_exclude_each_other(image_folder):
+    both = [{"name": "sam"}, {"name": "gradient_penalty"}]
+    with pytest.raises(RecipeError, match="only one may change the gradient"):
+        small(image_folder, components=both)
+    with pytest.raises(RecipeError, match="exclude each other"):
+        small(image_folder, average__decay=0.9, components=[{"name": "swa"}])

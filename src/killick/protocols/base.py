@@ -16,10 +16,10 @@ A component in one file:
 
 A recipe lists it as `components: [{name: logit_penalty, strength: 0.1}]`.
 
-Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `targets`, `criterion` and `loss`
-are compiled or captured in a CUDA graph: they must not wait for the device (no `.item()`), and
-what they draw must come from `batch.keys` or torch's default generator. `step` and `epoch` are
-called between the steps, outside the graph.
+Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `targets`, `criterion`, `loss`,
+`weights` and `gradient` are compiled or captured in a CUDA graph: they must not wait for the device
+(no `.item()`), and what they draw must come from `batch.keys` or torch's default generator. `step`
+and `epoch` are called between the steps, outside the graph.
 """
 
 from dataclasses import dataclass, fields
@@ -29,7 +29,7 @@ from killick.registry import Registry
 from killick.settings import setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor
@@ -164,6 +164,16 @@ class Component:
         """Change the loss; `model(images)` gives logits of other images with this pass's references."""
         return loss
 
+    def weights(self, parameters: "Sequence[Tensor]") -> None:
+        """Change the weights that are trained before their gradient is computed; see `gradient`."""
+
+    def gradient(self, parameters: "Sequence[Tensor]", again: "Callable[[], None]") -> None:
+        """Change the gradients, or the weights back. At most one component of a run may.
+
+        `again()` computes all gradients anew, for the weights as they are then: the same samples,
+        references and masks; BatchNorm keeps the statistics of the first time.
+        """
+
     def step(self, number: int) -> None:
         """After the optimizer's step number `number`, counted from 1."""
 
@@ -215,4 +225,7 @@ def check_protocol(recipe: Any) -> list[str]:
     losses = [each.name for each in components if uses(each, "criterion")]
     if len(losses) > 1:
         problems.append(f"components: only one may replace the loss, found {', '.join(losses)}")
+    steps = [each.name for each in components if uses(each, "gradient")]
+    if len(steps) > 1:
+        problems.append(f"components: only one may change the gradient, found {', '.join(steps)}")
     return problems

@@ -17,6 +17,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
+from killick.core.anchored import Anchored
+from killick.core.batchnorm import tracked_norms
+from killick.core.image_model import image_model_in
 from killick.core.masking import Draw
 from killick.data.batches import Batch, Batches
 from killick.data.transforms import erase
@@ -53,7 +56,7 @@ class TrainingStep:
         self._model, self._batches, self._protocol = model, batches, protocol
         self._optimizer, self._recipe = optimizer, recipe
         self._fill = torch.tensor(fill, device=device)
-        hooks = ("batch", "targets", "criterion", "loss")
+        hooks = ("batch", "targets", "criterion", "loss", "weights", "gradient")
         self._hooks = {hook: [c for c in components if uses(c, hook)] for hook in hooks}
         usual = loss or cross_entropy
         self._criterion = next((c.criterion for c in self._hooks["criterion"]), usual)
@@ -132,6 +135,23 @@ class TrainingStep:
         return int(self._bad)
 
     def _work(self) -> None:
+        weights = [weight for weight in self._model.parameters() if weight.requires_grad]
+        with torch.no_grad():
+            for component in self._hooks["weights"]:
+                component.weights(weights)
+        self._compute_gradients()
+        with torch.no_grad():
+            for component in self._hooks["gradient"]:
+                component.gradient(weights, self._compute_gradients_again)
+        if self._extra:
+            _average_gradients(self._extra)
+        if self._recipe.optimizer.clip is not None:
+            clip_grad_norm_([*self._model.parameters(), *self._extra], self._recipe.optimizer.clip)
+        self._optimizer.step()
+        self._batches.advance()
+        self.number.add_(1)
+
+    def _compute_gradients(self, *, again: bool = False) -> None:
         passes = self._batches.cut.passes
         self._optimizer.zero_grad(set_to_none=True)
         for number in range(passes):
@@ -141,14 +161,29 @@ class TrainingStep:
                 with self._autocast():
                     logits, loss = self._compute_loss(batch, draw)
                 (loss / passes).backward()
+            if again:
+                continue
             self._account(loss.detach(), logits.detach(), batch.labels, number == 0, last, passes)
-        if self._extra:
-            _average_gradients(self._extra)
-        if self._recipe.optimizer.clip is not None:
-            clip_grad_norm_([*self._model.parameters(), *self._extra], self._recipe.optimizer.clip)
-        self._optimizer.step()
-        self._batches.advance()
-        self.number.add_(1)
+
+    def _compute_gradients_again(self) -> None:
+        """For other weights: what the network remembers of the samples stays as it is."""
+        inner = image_model_in(self._model)
+        kept = [
+            (buffer, buffer.clone())
+            for norm in tracked_norms(self._model)
+            for buffer in norm.buffers()
+        ]
+        recent = inner.recent if isinstance(inner, Anchored) else None
+        try:
+            if isinstance(inner, Anchored):
+                inner.recent = None
+            with torch.enable_grad():
+                self._compute_gradients(again=True)
+        finally:
+            if isinstance(inner, Anchored):
+                inner.recent = recent
+        for buffer, before in kept:
+            buffer.copy_(before)
 
     def _prepare_samples(self, pass_: int, step: Tensor) -> tuple[Batch, Draw | None]:
         """Samples as the network sees them, and what is drawn for them."""

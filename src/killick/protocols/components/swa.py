@@ -1,0 +1,101 @@
+"""Stochastic weight averaging (Izmailov et al. 2018): the mean of the weights of the last epochs."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from killick.protocols.base import COMPONENTS, Component, RunContext
+from killick.settings import setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from killick.protocols.base import Model
+
+_IMAGES, _BATCH = 2048, 256  # from which BatchNorm statistics are estimated
+
+
+@dataclass
+class SWA(Component):
+    """Evaluates and saves the mean of the weights at the ends of the last epochs.
+
+    BatchNorm statistics are estimated for these weights: of an anchored model from its last pairs,
+    of others from training images.
+    """
+
+    name: str = "swa"
+    start: float = setting(
+        0.75, "share of the run after which weights are averaged", least=0, below=1
+    )
+
+    def check(self, recipe: Any) -> list[str]:
+        """Only one average can be what is saved."""
+        there = recipe.average.decay is not None
+        return ["components: swa and average.decay exclude each other"] if there else []
+
+    def setup(self, model: "Model", run: RunContext) -> None:
+        """Copy the model."""
+        self._run, self._model, self._count, self._settled = run, model, 0, True
+        self.average: Model = copy.deepcopy(model)
+        self.average.eval().requires_grad_(False)
+
+    def epoch(self, number: int) -> None:
+        """Add the weights of an epoch to the mean."""
+        import torch
+
+        if number * self._run.steps_per_epoch <= self.start * self._run.steps:
+            return
+        self._count += 1
+        with torch.no_grad():
+            pairs = zip(self.average.parameters(), self._model.parameters(), strict=True)
+            for mine, now in pairs:
+                mine.lerp_(now.detach(), 1 / self._count)
+            buffers = zip(self.average.buffers(), self._model.buffers(), strict=True)
+            for kept, newest in buffers:
+                if kept.shape == newest.shape:
+                    kept.copy_(newest)
+        self._settled = False
+
+    def inference(self, model: "Model") -> "Model":
+        """The mean, once there is one."""
+        from killick.core.anchored import Anchored
+        from killick.core.batchnorm import estimate, tracked_norms
+
+        if not self._count:
+            return model
+        norms = tracked_norms(self.average)
+        if norms and not self._settled and not isinstance(self.average, Anchored):
+            runs = (partial(self.average, images) for images in self._read_images())
+            estimate(norms, self.average, runs)
+        self._settled = True
+        return self.average
+
+    def _read_images(self) -> "Iterator[Tensor]":
+        """Training images in batches, as evaluation shows them."""
+        import torch
+
+        from killick.data.batches import read_all
+
+        train = self._run.train
+        step = max(1, len(train) // _IMAGES)
+        part = train.part(torch.arange(0, len(train), step)[:_IMAGES])
+        for images in read_all(part, self._run.view, self._run.workers, _BATCH):
+            yield images.to(self._run.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The mean, and of how many epochs it is."""
+        return {"count": self._count, "model": self.average.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the mean; BatchNorm statistics are estimated again."""
+        from killick.core.anchored import Anchored
+
+        self._count, self._settled = state["count"], False
+        self.average.load_state_dict(state["model"])
+        if isinstance(self.average, Anchored) and self.average.recent is not None:
+            self.average.mark_unsettled()
+
+
+COMPONENTS.register("swa", SWA)
