@@ -78,6 +78,13 @@ def assert_same(one: Batch, other: Batch) -> None:
 
 
 @pytest.mark.parametrize("make", [resident, streamed])
+def test_samples_have_the_numbers_of_their_images(make):
+    for batch in run(make(40, Cut(20)), epoch=3):
+        assert torch.equal(image_set(40).labels[batch.numbers], batch.labels)
+        assert batch.numbers.unique().numel() == 20
+
+
+@pytest.mark.parametrize("make", [resident, streamed])
 @pytest.mark.parametrize("n", [96, 100])
 def test_an_epoch_has_every_sample_once_but_for_the_incomplete_batch(make, n):
     seen = joined(run(make(n, Cut(16)), epoch=3))
@@ -156,7 +163,7 @@ def test_views_are_made_with_the_keys_of_their_samples(workers):
 def test_streamed_images_are_in_the_channels_last_layout():
     batch = next(run(streamed(40, Cut(20)), epoch=0))
     assert batch.images.is_contiguous(memory_format=torch.channels_last)
-    assert [t.dtype for t in batch] == [torch.uint8, torch.int64, torch.int64]
+    assert [t.dtype for t in batch] == [torch.uint8, *[torch.int64] * 3]
 
 
 @pytest.mark.parametrize("make", [resident, streamed])

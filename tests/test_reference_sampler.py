@@ -28,7 +28,7 @@ STEP = torch.tensor(0)
 def batch_of(n: int, epoch: int = 0, first: int = 0) -> Batch:
     numbers = torch.arange(first, first + n)
     images = (numbers % 256).to(torch.uint8)[:, None, None, None].expand(n, 3, 7, 5)
-    return Batch(images, numbers % 4, sample_keys(0, epoch, numbers))
+    return Batch(images, numbers % 4, sample_keys(0, epoch, numbers), numbers)
 
 
 def draws(

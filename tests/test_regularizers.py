@@ -130,13 +130,13 @@ def test_gridmask_fills_with_the_mean_color_as_often_as_its_schedule_says():
     component.setup(model_of(nn.Sequential(nn.Flatten(), nn.Linear(768, 2)), 16), Context())
     for step, expected in ((0, 0.0), (50, 0.4), (100, 0.8)):
         component.step(step)
-        made = component.batch(Batch(images, LABELS, keys)).images
+        made = component.batch(Batch(images, LABELS, keys, keys)).images
         changed = (made != images).flatten(1).any(1).float().mean().item()
         assert changed == pytest.approx(expected, abs=0.04)
     gone = made[:, 0] != 255
     for channel, value in enumerate((128, 64, 32)):
         assert set(made[:, channel][gone].tolist()) == {value}
-    again = component.batch(Batch(images[:3], LABELS, keys[:3])).images
+    again = component.batch(Batch(images[:3], LABELS, keys[:3], keys[:3])).images
     assert torch.equal(again, made[:3])
 
 
@@ -406,11 +406,104 @@ def test_swa_is_the_mean_of_the_last_epochs(image_folder, tmp_path, protocol):
         assert torch.allclose(value.double(), mean, atol=1e-6), name
 
 
+# Tables of samples --------------------------------------------------------------------------------
+
+
+class Samples:
+    """As much of a training set as a table looks at."""
+
+    access, name = "indexed", "samples"
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+
+class Table(Context):
+    """Six samples in steps of three, for four epochs."""
+
+    train, steps, steps_per_epoch = Samples(6), 8, 2
+
+
+def steps_of(epochs, seed=0):
+    """Numbers, logits and masks of each step; an epoch has every sample once."""
+    generator = torch.Generator().manual_seed(seed)
+    for epoch in range(epochs):
+        for part in torch.randperm(6, generator=generator).split(3):
+            logits = 3 * torch.randn(3, CLASSES, generator=generator)
+            yield epoch, part, logits, bool(torch.rand((), generator=generator) < 0.4)
+
+
+def batch_of(numbers):
+    from killick.data.batches import Batch
+
+    return Batch(torch.zeros(3, 3, 2, 2), LABELS[numbers], numbers, numbers)
+
+
+def test_ps_kd_mixes_labels_with_the_predictions_of_the_epoch_before():
+    component, before, now = make("ps_kd", share=0.8), {}, {}
+    component.setup(None, Table())
+    for place, (epoch, numbers, logits, masked) in enumerate(steps_of(4)):
+        mask = torch.tensor(masked)
+        batch = batch_of(numbers)
+        found = component.targets(batch, logits, batch.labels, mask)
+        share = 0.8 * (epoch + 1) / 4 if epoch else 0.0
+        for row, number in enumerate(numbers.tolist()):
+            label = torch.eye(CLASSES, dtype=torch.float64)[LABELS[number]]
+            expected = label
+            if number in before:
+                expected = (1 - share) * label + share * before[number]
+            assert torch.allclose(found[row].double(), expected, atol=2e-3)  # float16
+            if not masked:
+                now[number] = logits[row].double().softmax(0)
+        uniform = torch.full((3, CLASSES), 1 / CLASSES)
+        kept = component.targets(batch, logits, uniform, torch.tensor(True))
+        assert torch.allclose(kept, uniform)
+        component.observe(batch, logits, mask)
+        if place % 2:
+            before.update(now)
+            component.epoch(epoch + 1)
+
+
+def test_elr_is_its_formula():
+    component, averages = make("elr", strength=2.0, decay=0.6), torch.zeros(6, CLASSES).double()
+    component.setup(None, Table())
+    for _, numbers, logits, masked in steps_of(3):
+        batch, expected = batch_of(numbers), 0.0
+        logits.requires_grad_()
+        found = component.loss(None, batch, logits, batch.labels, ZERO)
+        for row, number in enumerate(numbers.tolist()):
+            p = logits[row].detach().double().softmax(0).clamp(1e-4, 1 - 1e-4)
+            average = 0.6 * averages[number] + 0.4 * p / p.sum()
+            expected += 2.0 * math.log(1 - float((p * average).sum())) / 3
+            if not masked:
+                averages[number] = average
+        assert found.item() == pytest.approx(expected, abs=5e-3)
+        (slope,) = torch.autograd.grad(found, logits)
+        assert slope.abs().sum() > 0
+        component.observe(batch, logits.detach(), torch.tensor(masked))
+
+
+def test_tables_are_refused_for_streams_mixed_labels_and_huge_sets(image_folder):
+    stream, huge = Samples(6), Samples(10**9)
+    stream.access = "stream"
+    for train_set, says in ((stream, "a stream"), (huge, "every checkpoint")):
+        context = Table()
+        context.train = train_set
+        with pytest.raises(OptionError, match=says):
+            make("elr").setup(None, context)
+    for name in ("elr", "ps_kd"):
+        with pytest.raises(RecipeError, match="without mixup"):
+            small(image_folder, augment__mixup=0.2, components=[{"name": name}])
+
+
 # Runs ---------------------------------------------------------------------------------------------
 
 COMPONENT_NAMES = [
     *("acls", "spectral_decoupling", "confidence_penalty", "focal_loss", "gridmask", *NOISES),
-    *("sam", "gradient_penalty", "mixout", "swa"),
+    *("sam", "gradient_penalty", "mixout", "swa", "ps_kd", "elr"),
 ]
 
 

@@ -24,6 +24,7 @@ class Batch(NamedTuple):
     images: Tensor  # uint8 (n, 3, height, width)
     labels: Tensor  # class numbers (n,)
     keys: Tensor  # from which everything random about each sample is drawn
+    numbers: Tensor  # of the images in the training set; -1 in a stream
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Resident(Batches):
         keys = sample_keys(self._root, self._epoch, drawn)
         numbers = drawn % self.samples
         images = gather(self.pixels, numbers, *self.shift.draw(keys))
-        return Batch(images, self.labels.index_select(0, numbers), keys)
+        return Batch(images, self.labels.index_select(0, numbers), keys, numbers)
 
     def advance(self) -> None:
         """Go on to the next step."""
@@ -189,8 +190,7 @@ def make_buffers(cut: Cut, size: int, device: torch.device) -> list[Batch]:
     return [
         Batch(
             torch.zeros(shape, dtype=torch.uint8, device=device).to(memory_format=layout),
-            torch.zeros(cut.size, dtype=torch.long, device=device),
-            torch.zeros(cut.size, dtype=torch.long, device=device),
+            *(torch.full((cut.size,), -1, device=device) for _ in range(3)),
         )
         for _ in range(cut.passes)
     ]
@@ -209,7 +209,7 @@ def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -
 def read_in_order(
     images: ImageSet, view: View, workers: int, batch: int, collate: Callable[[list[Any]], Any]
 ) -> Iterator[Any]:
-    """What `collate` makes of the samples (view, label and key; or an error) of each batch."""
+    """What `collate` makes of the samples (view, label, key and number; or an error) of each batch."""
     places = [(number, 0) for number in range(len(images))]
     options = {"sampler": places, "batch_size": batch, "collate_fn": collate}
     yield from iterate(_loader(images, view, workers, **options), images.name)
@@ -231,7 +231,7 @@ class _Restarted:
         return self._generate()
 
 
-class _Samples(Dataset[tuple[Any, int, int] | KillickError]):
+class _Samples(Dataset[tuple[Any, int, int, int] | KillickError]):
     """Samples by (number, key).
 
     What is wrong with an image is returned: raised in a worker, it would arrive as pages of traceback.
@@ -240,13 +240,13 @@ class _Samples(Dataset[tuple[Any, int, int] | KillickError]):
     def __init__(self, images: ImageSet, view: View) -> None:
         self._images, self._view = images, view
 
-    def __getitem__(self, place: tuple[int, int]) -> tuple[Any, int, int] | KillickError:
+    def __getitem__(self, place: tuple[int, int]) -> tuple[Any, int, int, int] | KillickError:
         number, sample_key = place
         try:
             image = self._view(self._images.read(number, sample_key), sample_key)
         except KillickError as problem:
             return problem
-        return image, int(self._images.labels[number]), sample_key
+        return image, int(self._images.labels[number]), sample_key, number
 
 
 def _collate(samples: list[Any]) -> Any:

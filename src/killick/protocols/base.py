@@ -16,7 +16,7 @@ A component in one file:
 
 A recipe lists it as `components: [{name: logit_penalty, strength: 0.1}]`.
 
-Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `targets`, `criterion`, `loss`,
+Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `targets`, `criterion`, `loss`, `observe`,
 `weights` and `gradient` are compiled or captured in a CUDA graph: they must not wait for the device
 (no `.item()`), and what they draw must come from `batch.keys` or torch's default generator. `step`
 and `epoch` are called between the steps, outside the graph.
@@ -143,8 +143,10 @@ class Component:
         """Change images or labels before the network sees them."""
         return batch
 
-    def targets(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
-        """Change what the logits are compared with."""
+    def targets(
+        self, batch: "Batch", logits: "Tensor", targets: "Tensor", masked: "Tensor | None"
+    ) -> "Tensor":
+        """Change what the logits are compared with; `masked` says which references are, see `Draw`."""
         return targets
 
     def criterion(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
@@ -163,6 +165,9 @@ class Component:
     ) -> "Tensor":
         """Change the loss; `model(images)` gives logits of other images with this pass's references."""
         return loss
+
+    def observe(self, batch: "Batch", logits: "Tensor", masked: "Tensor | None") -> None:
+        """Remember what the network computed; once for each sample of a step."""
 
     def weights(self, parameters: "Sequence[Tensor]") -> None:
         """Change the weights that are trained before their gradient is computed; see `gradient`."""

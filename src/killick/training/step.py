@@ -56,7 +56,7 @@ class TrainingStep:
         self._model, self._batches, self._protocol = model, batches, protocol
         self._optimizer, self._recipe = optimizer, recipe
         self._fill = torch.tensor(fill, device=device)
-        hooks = ("batch", "targets", "criterion", "loss", "weights", "gradient")
+        hooks = ("batch", "targets", "criterion", "loss", "observe", "weights", "gradient")
         self._hooks = {hook: [c for c in components if uses(c, hook)] for hook in hooks}
         usual = loss or cross_entropy
         self._criterion = next((c.criterion for c in self._hooks["criterion"]), usual)
@@ -163,6 +163,8 @@ class TrainingStep:
                 (loss / passes).backward()
             if again:
                 continue
+            for component in self._hooks["observe"]:
+                component.observe(batch, logits.detach(), None if draw is None else draw.masked)
             self._account(loss.detach(), logits.detach(), batch.labels, number == 0, last, passes)
 
     def _compute_gradients_again(self) -> None:
@@ -197,8 +199,9 @@ class TrainingStep:
 
     def _compute_loss(self, batch: Batch, draw: Draw | None) -> tuple[Tensor, Tensor]:
         logits, targets = self._protocol.forward(self._forward, batch.images, batch.labels, draw)
+        masked = None if draw is None else draw.masked
         for component in self._hooks["targets"]:
-            targets = component.targets(logits, targets)
+            targets = component.targets(batch, logits, targets, masked)
         loss: Tensor = self._criterion(logits.float(), targets)
         for component in self._hooks["loss"]:
 

@@ -97,7 +97,7 @@ def training_residuals(job: TrainedJob, size: int) -> Tensor:
     data = load_training_data(recipe, Processes(0, 1, job.device))
     mixing = Mixing(augment.mixup, augment.cutmix, len(data.class_names), job.device)
     shown = []
-    for images, labels, keys in first_batches(data, size):
+    for images, labels, keys, _ in first_batches(data, size):
         if augment.erase:
             images = erase(images, keys, augment.erase, [255 * mean for mean in data.normalize[0]])
         shown.append(mixing(images, labels, keys)[0].clone())

@@ -1,0 +1,72 @@
+"""Probabilities that a component keeps for every training sample, on the device."""
+
+from typing import TYPE_CHECKING, Any
+
+from killick.errors import OptionError
+from killick.protocols.base import RunContext
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MOST_BYTES = 2**30  # they are part of every checkpoint
+
+
+class SampleTable:
+    """A row of float16 for each sample; equal on all processes after every step."""
+
+    def __init__(self, run: RunContext, name: str) -> None:
+        import torch
+
+        size = (len(run.train), run.classes)
+        if run.train.access == "stream":
+            raise OptionError(
+                f"{name} keeps predictions of each sample, and {run.train.name}, a stream, has no"
+                " numbers. Give a map-style data set."
+            )
+        if 2 * size[0] * size[1] > _MOST_BYTES:
+            raise OptionError(
+                f"{name} would keep {size[0]:,} x {size[1]:,} numbers in every checkpoint. Leave it"
+                " out for data of this size."
+            )
+        self.values = torch.zeros(size, dtype=torch.float16, device=run.device)
+
+    def read(self, numbers: "Tensor") -> "Tensor":
+        """The rows of some samples, as float32."""
+        return self.values.index_select(0, numbers).float()
+
+    def write(self, numbers: "Tensor", rows: "Tensor", masked: "Tensor | None") -> None:
+        """Set the rows of some samples, but of those with a masked reference."""
+        import torch
+        from torch import distributed
+
+        rows = rows.to(self.values.dtype)
+        if masked is not None:
+            old = self.values.index_select(0, numbers)
+            rows = torch.where(masked.view(-1, 1), old, rows)
+        if distributed.is_initialized() and distributed.get_world_size() > 1:
+            count = distributed.get_world_size()
+            parts = [torch.empty_like(numbers) for _ in range(count)]
+            others = [torch.empty_like(rows) for _ in range(count)]
+            distributed.all_gather(parts, numbers.contiguous())
+            distributed.all_gather(others, rows.contiguous())
+            numbers, rows = torch.cat(parts), torch.cat(others)
+        self.values.index_copy_(0, numbers, rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All rows."""
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them up."""
+        self.values.copy_(state["values"])
+
+
+def check_labels(name: str, recipe: Any) -> list[str]:
+    """A problem, if labels are mixed: then a prediction is not that of one sample."""
+    mixed = recipe.augment.mixup or recipe.augment.cutmix
+    mixed = mixed or any(each.name == "mixup" for each in recipe.components)
+    return (
+        [f"components: {name} needs labels of single samples, without mixup and CutMix"]
+        if mixed
+        else []
+    )
