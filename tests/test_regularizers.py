@@ -344,6 +344,25 @@ def test_the_second_gradient_has_the_same_samples_references_and_masks(
     assert_same(weights_of(tmp_path / "run"), weights_of(tmp_path / "plain"))
 
 
+def test_the_second_gradient_has_the_same_targets(image_folder, tmp_path, monkeypatch):
+    """Predictions are remembered after both, so that PS-KD reads those of the epoch before twice."""
+    kind, read = COMPONENTS.find("ps_kd"), []
+    original = kind.targets
+
+    def targets(self, *given):
+        found = original(self, *given)
+        read.append(found.clone())
+        return found
+
+    monkeypatch.setattr(kind, "targets", targets)
+    both = [{"name": "ps_kd"}, {"name": "sam"}]
+    recipe = small(image_folder, data__workers=0, epochs=3, components=both)
+    train(recipe, tmp_path / "run", quiet=True)
+    assert len(read) % 2 == 0
+    assert all(torch.equal(a, b) for a, b in zip(read[::2], read[1::2], strict=True))
+    assert any(bool(((each > 0) & (each < 1)).any()) for each in read)
+
+
 def spy(seen):
     """SAM that moves nothing: the second gradient must be the first."""
 

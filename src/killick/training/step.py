@@ -139,10 +139,13 @@ class TrainingStep:
         with torch.no_grad():
             for component in self._hooks["weights"]:
                 component.weights(weights)
-        self._compute_gradients()
+        seen = self._compute_gradients()
         with torch.no_grad():
             for component in self._hooks["gradient"]:
                 component.gradient(weights, self._compute_gradients_again)
+            for component in self._hooks["observe"]:
+                for batch, logits, masked in seen:
+                    component.observe(batch, logits, masked)
         if self._extra:
             _average_gradients(self._extra)
         if self._recipe.optimizer.clip is not None:
@@ -151,7 +154,11 @@ class TrainingStep:
         self._batches.advance()
         self.number.add_(1)
 
-    def _compute_gradients(self, *, again: bool = False) -> None:
+    def _compute_gradients(
+        self, *, again: bool = False
+    ) -> list[tuple[Batch, Tensor, Tensor | None]]:
+        """Forward and backward; samples, logits and masks of each pass."""
+        seen = []
         passes = self._batches.cut.passes
         self._optimizer.zero_grad(set_to_none=True)
         for number in range(passes):
@@ -163,9 +170,10 @@ class TrainingStep:
                 (loss / passes).backward()
             if again:
                 continue
-            for component in self._hooks["observe"]:
-                component.observe(batch, logits.detach(), None if draw is None else draw.masked)
+            if self._hooks["observe"]:
+                seen.append((batch, logits.detach(), None if draw is None else draw.masked))
             self._account(loss.detach(), logits.detach(), batch.labels, number == 0, last, passes)
+        return seen
 
     def _compute_gradients_again(self) -> None:
         """For other weights: what the network remembers of the samples stays as it is."""
