@@ -375,7 +375,9 @@ def test_stored_lists_are_those_of_the_registries(kind, capsys):
 )
 def test_commands_that_need_no_torch_do_not_import_it(words):
     code = f"import sys; from killick.cli import main; main({words}); assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+    plain = {name: value for name, value in os.environ.items() if "KILLICK" not in name}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain)
+    assert done.returncode == 0, done.stderr
 
 
 def test_lists_are_wrapped_on_a_terminal(monkeypatch, capsys):

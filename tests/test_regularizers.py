@@ -10,6 +10,7 @@ from runs import assert_same, small, train_and_stop, weights_of
 from torch import nn
 
 import killick
+from killick.cli.train import parse_overrides
 from killick.core.dropout_lint import find_early_dropout
 from killick.core.residual_blocks import find_residual_blocks
 from killick.core.stochastic_layers import (
@@ -22,9 +23,10 @@ from killick.core.stochastic_layers import (
 from killick.data.grid_masks import make_grid_masks
 from killick.data.keyed_random import sample_keys
 from killick.errors import OptionError, RecipeError
+from killick.experiments.arms import parse_arm
 from killick.protocols import COMPONENTS
 from killick.protocols.scheduled import Scheduled
-from killick.training import train
+from killick.training import load_recipe, train
 from killick.training.callbacks import Callback
 
 N, CLASSES = 6, 5
@@ -567,3 +569,25 @@ def test_two_sharpness_aware_steps_exclude_each_other(image_folder):
         small(image_folder, components=both)
     with pytest.raises(RecipeError, match="exclude each other"):
         small(image_folder, average__decay=0.9, components=[{"name": "swa"}])
+
+
+def test_they_are_named_in_recipes_options_and_arms(image_folder, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("protocol: standard\nregularizers: [ps-kd, {name: dropblock, rate: 0.2}]\n")
+    found = load_recipe(file).components
+    assert [each.name for each in found] == ["ps_kd", "dropblock"]
+    words = ["--regularizer", "ps-kd", "--regularizer", "dropblock:rate=0.2,when=late"]
+    chosen = load_recipe("shapes-small", parse_overrides(words)).components
+    assert (chosen[1].rate, chosen[1].when) == (0.2, "late")
+    arm = parse_arm("sam+masked-label:rho=0.1,alpha=0.5")
+    assert arm.settings["components"] == [{"name": "sam", "rho": 0.1}]
+    assert (arm.settings["protocol.target"], arm.settings["protocol.alpha"]) == ("label", 0.5)
+    assert parse_arm("layer-drop").settings["protocol.name"] == "standard"
+    for text, says in (
+        ("smm", "sam"),
+        ("sam+nothing", "nothing"),
+        ("standard+anchored", "exclude"),
+        ("sam:rho=", "key=value"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            parse_arm(text)

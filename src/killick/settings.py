@@ -30,7 +30,13 @@ _KINDS: dict[Any, tuple[type, str]] = {
     list[int]: (int, "whole numbers such as [1, 5]"),
     list[str]: (str, "names such as [a, b]"),
 }
-SPELLINGS = {"optimiser": "optimizer", "normalise": "normalize", "colour": "color"}  # accepted too
+# Accepted too.
+SPELLINGS = {
+    "optimiser": "optimizer",
+    "normalise": "normalize",
+    "colour": "color",
+    "regularizers": "components",
+}
 _MOST_VALUES = 10_000  # passed on to a network; in YAML a few names can stand for billions
 
 
@@ -159,6 +165,9 @@ class _Reader:
     def _read_entry(self, registry: Registry[Any], value: Any, prefix: str) -> Any:
         value = {"name": value} if isinstance(value, str) else value
         name = value.get("name") if isinstance(value, Mapping) else None
+        if isinstance(name, str) and name not in registry:
+            name = name.replace("-", "_")
+            value = {**value, "name": name}
         if not isinstance(name, str):
             self._add(f"{prefix}name", f"a {registry.title}", value)
             return None
@@ -259,6 +268,29 @@ def read_options(kind: type, values: Mapping[str, Any], where: str) -> Any:
     if problems:
         raise OptionError(f"{where}: " + "; ".join(problems) + ".")
     return found
+
+
+def split_pairs(text: str) -> list[tuple[str, str]]:
+    """The parts of `a=1,b=[2, 3]`; commas inside brackets belong to the value.
+
+    Example:
+        >>> split_pairs("a=1,b=[2, 3]")
+        [('a', '1'), ('b', '[2, 3]')]
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    pairs = []
+    for part in parts:
+        key, _, value = (word.strip() for word in part.partition("="))
+        if not (key and value):
+            raise OptionError(f"expected key=value,..., found {part!r} in {text!r}.")
+        pairs.append((key, value))
+    return pairs
 
 
 def value_from_text(text: str, hint: Any) -> Any:

@@ -10,6 +10,7 @@ from killick.cli.arguments import FLAG, FOLDER, add_shared, name_folder
 from killick.cli.parser import Parser, describe
 from killick.errors import OptionError
 from killick.protocols.base import COMPONENTS
+from killick.settings import split_pairs, yaml_or_text
 from killick.training.recipe import Network, Recipe, named_classes
 from killick.training.recipe_files import (
     SHORT,
@@ -200,15 +201,27 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
                 value = waiting.pop(0)
             elif find_setting(name) == "network.pretrained":
                 value = "default"
+            elif name == "regularizer":
+                raise OptionError("--regularizer needs a value, such as sam or dropblock:rate=0.1.")
             elif (known := settings().get(find_setting(name))) is None:
                 raise OptionError(f"no such option: --{name}. See killick train --help.")
             elif known.type is bool:
                 value = "true"
             else:
                 raise OptionError(f"--{name} needs a value.")
+        if name == "regularizer":
+            found.setdefault("components", []).append(_read_component(value))
+            continue
         dotted = find_setting(name)
         found[dotted] = read_setting(dotted, value)
     return found
+
+
+def _read_component(text: str) -> dict[str, Any]:
+    """A component from `NAME` or `NAME:key=value,...`."""
+    name, colon, rest = text.partition(":")
+    pairs = split_pairs(rest) if colon else []
+    return {"name": name, **{key: yaml_or_text(value) for key, value in pairs}}
 
 
 def _name(recipe_name: str, recipe: Recipe) -> str:
@@ -241,7 +254,7 @@ def _add_epilog(parser: Parser) -> None:
             EXAMPLES,
             "settings of a recipe, each also an option: --NAME VALUE [default]",
             describe(about, 30, 96),
-            "\ncomponents, for --components '[{name: NAME, SETTING: VALUE}]':",
+            "\ncomponents, for --regularizer NAME:SETTING=VALUE,... (may be repeated):",
             describe(components, 30, 96),
         ]
     )

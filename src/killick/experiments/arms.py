@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, get_type_hints
 
 from killick.errors import OptionError, check_option
+from killick.protocols.base import COMPONENTS
+from killick.settings import split_pairs, value_from_text
 from killick.training.recipe_files import find_setting, read_setting
 
 RECIPE = "shapes-compare"  # of a comparison, by default
@@ -54,26 +56,31 @@ def parse_arm(text: str) -> Arm:
 
     A key is a setting of the recipe, such as `optimizer.lr`, or a short name of one, such as
     `alpha`; or `first`, `from` or `run`, see `Arm`. A built-in name brings its own settings along.
+    So does that of a component, which is added to standard training, and whose settings can be keys;
+    `sam+masked-label` has both.
 
     Example:
+        >>> parse_arm("dropblock+masked-label:rate=0.2").settings["components"]
+        [{'name': 'dropblock', 'rate': 0.2}]
         >>> parse_arm("strong:protocol=masked,target=label,alpha=0.5").settings["protocol.alpha"]
         0.5
         >>> parse_arm("masked-label:alpha=0.5").settings["protocol.target"]
         'label'
     """
     name, colon, rest = text.partition(":")
-    if re.fullmatch(r"[\w-][\w.-]*", name) is None:
+    if re.fullmatch(r"[\w-][\w.+-]*", name) is None:
         raise OptionError(
-            f"an arm's name has letters, digits, - and _, found {name!r} in {text!r}."
+            f"an arm's name has letters, digits, -, _ and +, found {name!r} in {text!r}."
         )
-    if not colon:
-        check_option("an arm without NAME:key=value,...", name, ARMS)
-    base = ARMS.get(name, Arm(name))
+    base, components = _combine(name, known=not colon)
     found: dict[str, Any] = dict(base.settings)
     first, start, run = base.first, base.start, base.run
-    for key, value in _pairs(rest, text) if colon else ():
+    for key, value in split_pairs(rest) if colon else ():
         dotted = find_setting(key)
-        if key == "first":
+        owners = [each for each in components if key in _fields(each["name"])]
+        if owners:
+            owners[0][key] = value_from_text(value, _fields(owners[0]["name"])[key])
+        elif key == "first":
             first = float(value) if re.fullmatch(r"0?\.[0-9]+", value) else 0.0
             if not first:
                 raise OptionError(
@@ -91,7 +98,37 @@ def parse_arm(text: str) -> Arm:
         raise OptionError(f"--arm {text} has both first and from; choose one.")
     if run is not None and (found or first or start is not None):
         raise OptionError(f"--arm {text}: a finished run takes no other settings.")
+    if components:
+        found["components"] = [*components, *found.get("components", [])]
     return Arm(name, found, first, start, run=run)
+
+
+def _combine(name: str, known: bool) -> tuple[Arm, list[dict[str, Any]]]:
+    """The built-in arm in a name such as `sam+masked-label`, and the components in it.
+
+    A name of neither is one of the user's own, unless it must be `known`.
+    """
+    arms, components = list[Arm](), list[dict[str, Any]]()
+    for part in name.split("+"):
+        component = part.replace("-", "_")
+        if part in ARMS:
+            arms.append(ARMS[part])
+        elif component in COMPONENTS:
+            components.append({"name": component})
+        elif known or "+" in name:
+            check_option("an arm without NAME:key=value,...", part, [*ARMS, *COMPONENTS.names()])
+    if len(arms) > 1:
+        raise OptionError(f"--arm {name}: {arms[0].name} and {arms[1].name} exclude each other.")
+    if components and not arms:
+        arms = [ARMS["standard"]]
+    return (arms[0] if arms else Arm(name)), components
+
+
+def _fields(component: str) -> dict[str, Any]:
+    """The settings of a component, by name, and the type of each."""
+    hints = get_type_hints(COMPONENTS.find(component))
+    names = (each.name for each in fields(COMPONENTS.find(component)))
+    return {name: hints[name] for name in names if name != "name"}
 
 
 def parse_arms(given: Iterable[str | Arm]) -> tuple[Arm, ...]:
@@ -103,21 +140,3 @@ def parse_arms(given: Iterable[str | Arm]) -> tuple[Arm, ...]:
     if twice is not None:
         raise OptionError(f"two arms are named {twice!r}.")
     return tuple(arms)
-
-
-def _pairs(rest: str, text: str) -> list[tuple[str, str]]:
-    """The parts of `a=1,b=[2, 3]`; commas inside brackets belong to the value."""
-    parts, depth = [""], 0
-    for letter in rest:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    pairs = []
-    for part in parts:
-        key, _, value = (word.strip() for word in part.partition("="))
-        if not (key and value):
-            raise OptionError(f"--arm needs NAME:key=value,..., found {part!r} in {text!r}.")
-        pairs.append((key, value))
-    return pairs
