@@ -20,11 +20,13 @@ from killick.core.stochastic_layers import (
     drop_layer,
     drop_samples,
 )
+from killick.data.batches import Batch
 from killick.data.grid_masks import make_grid_masks
 from killick.data.keyed_random import sample_keys
 from killick.errors import OptionError, RecipeError
 from killick.experiments.arms import parse_arm
-from killick.protocols import COMPONENTS
+from killick.protocols import COMPONENTS, PROTOCOLS
+from killick.protocols.references.reference_sampler import MaskSampler
 from killick.protocols.scheduled import Scheduled
 from killick.training import load_recipe, train
 from killick.training.callbacks import Callback
@@ -124,8 +126,6 @@ def model_of(net, side=32):
 
 
 def test_gridmask_fills_with_the_mean_color_as_often_as_its_schedule_says():
-    from killick.data.batches import Batch
-
     images = torch.full((2000, 3, 16, 16), 255, dtype=torch.uint8)
     keys = sample_keys(0, 1, torch.arange(2000))
     component = make("gridmask", probability=0.8)
@@ -458,8 +458,6 @@ def steps_of(epochs, seed=0):
 
 
 def batch_of(numbers):
-    from killick.data.batches import Batch
-
     return Batch(torch.zeros(3, 3, 2, 2), LABELS[numbers], numbers, numbers)
 
 
@@ -591,3 +589,21 @@ def test_they_are_named_in_recipes_options_and_arms(image_folder, tmp_path):
     ):
         with pytest.raises(OptionError, match=says):
             parse_arm(text)
+
+
+@pytest.mark.parametrize("scope", ["batch", "sample"])
+@pytest.mark.parametrize(("when", "shares"), [("early", (0.4, 0.0)), ("late", (0.0, 0.4))])
+def test_references_are_masked_early_or_late(scope, when, shares):
+    protocol = PROTOCOLS.find("masked")(
+        target="label", alpha=0.4, scope=scope, when=when, cutoff=0.25
+    )
+    sampler = MaskSampler(protocol, 0, 0, 4000)
+    drawn = []
+    for step in range(4000):
+        keys = sample_keys(0, step, torch.arange(2))
+        batch = Batch(torch.zeros(2, 3, 1, 1), LABELS[:2], keys, keys)
+        drawn.append(sampler.draw(batch, torch.tensor(step)).float().mean())
+    first, rest = torch.stack(drawn).split([1000, 3000])
+    assert first.mean().item() == pytest.approx(shares[0], abs=0.05)
+    assert rest.mean().item() == pytest.approx(shares[1], abs=0.03)
+    assert protocol.share == pytest.approx(0.4 * (0.25 if when == "early" else 0.75))

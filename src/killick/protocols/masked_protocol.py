@@ -28,6 +28,10 @@ class MaskedProtocol(AnchoredProtocol):
     alpha_end: float | None = setting(
         None, "last value of alpha, which changes linearly; none: constant", least=0, most=1
     )
+    when: str = setting("always", "part of the run that masks", among=("always", "early", "late"))
+    cutoff: float = setting(
+        0.5, "share of the run where early ends and late begins", least=0, most=1
+    )
     every: int | None = setting(None, "instead of alpha: mask every so many steps", least=1)
     scope: str = setting("batch", "mask whole batches or single samples", among=("batch", "sample"))
     ranks: str = setting(
@@ -46,9 +50,10 @@ class MaskedProtocol(AnchoredProtocol):
     @property
     def share(self) -> float:
         """How often references are masked, averaged over the run."""
+        part = {"always": 1.0, "early": self.cutoff, "late": 1 - self.cutoff}[self.when]
         if self.every is not None:
-            return 1 / self.every
-        return self.alpha if self.alpha_end is None else (self.alpha + self.alpha_end) / 2
+            return part / self.every
+        return part * (self.alpha if self.alpha_end is None else (self.alpha + self.alpha_end) / 2)
 
     def check(self, recipe: Any) -> list[str]:
         """`target` must be given; `every` decides alone."""
@@ -58,6 +63,8 @@ class MaskedProtocol(AnchoredProtocol):
                 "protocol.target: expected label (the authors' code) or uniform (the paper's text),"
                 " found neither; they are opposite mechanisms, so there is no default"
             )
+        if self.when != "always" and self.alpha_end is not None:
+            problems.append("protocol.when: early and late need an alpha without alpha_end")
         if self.every is not None and (self.scope == "sample" or self.alpha_end is not None):
             problems.append("protocol.every: requires scope: batch, and no alpha_end")
         return problems

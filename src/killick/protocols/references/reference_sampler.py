@@ -54,6 +54,13 @@ class MaskSampler:
 
     def draw(self, batch: Batch, step: Tensor) -> Tensor:
         """True where references are masked: one value, or one for each sample."""
+        masked = self._draw_always(batch, step)
+        if self.protocol.when == "always":
+            return masked
+        late = step >= self.protocol.cutoff * self.steps
+        return masked & (late if self.protocol.when == "late" else ~late)
+
+    def _draw_always(self, batch: Batch, step: Tensor) -> Tensor:
         if self.protocol.every is not None:
             return step % self.protocol.every == 0
         keys = batch.keys
