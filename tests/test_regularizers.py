@@ -89,6 +89,23 @@ def test_the_focal_loss_is_its_formula(soft):
     assert torch.allclose(plain, nn.functional.cross_entropy(LOGITS, targets), rtol=1e-5)
 
 
+def test_learned_samples_are_left_out_of_the_gradient_until_the_end():
+    logits = LOGITS.clone().div_(6).requires_grad_()
+    p = logits.detach().double().softmax(1)[torch.arange(N), LABELS]
+    threshold = float(p.sort().values[2:4].mean())
+    component = make("progressive_data_dropout", threshold=threshold, rest=0.25)
+    component.setup(None, Context())
+    kept = [n for n in range(N) if p[n] < threshold]
+    assert 0 < len(kept) < N
+    found = component.criterion(logits, LABELS)
+    assert found.item() == pytest.approx(-sum(math.log(p[n]) for n in kept) / len(kept), rel=1e-5)
+    (slope,) = torch.autograd.grad(found, logits)
+    assert [n for n in range(N) if slope[n].abs().sum() > 0] == kept
+    component.step(75)
+    plain = nn.functional.cross_entropy(logits, LABELS)
+    assert component.criterion(logits, LABELS).item() == pytest.approx(plain.item(), rel=1e-6)
+
+
 # Inputs -------------------------------------------------------------------------------------------
 
 
@@ -522,7 +539,7 @@ def test_tables_are_refused_for_streams_mixed_labels_and_huge_sets(image_folder)
 
 COMPONENT_NAMES = [
     *("acls", "spectral_decoupling", "confidence_penalty", "focal_loss", "gridmask", *NOISES),
-    *("sam", "gradient_penalty", "mixout", "swa", "ps_kd", "elr"),
+    *("sam", "gradient_penalty", "mixout", "swa", "ps_kd", "elr", "progressive_data_dropout"),
 ]
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from killick.core.anchored import Anchored
+from killick.core.dropout_lint import find_early_dropout
 from killick.core.standard import Standard
 from killick.data.data_settings import Data
 from killick.data.preprocessing import PlainView
@@ -155,7 +156,7 @@ def train(
                 ) from None
             lines += [note, f"resuming from step {run.done} of {run.steps}"]
         else:
-            lines += [run.description, _warn_of_start(run)]
+            lines += [run.description, _warn_of_start(run), _warn_of_dropout(run)]
             if processes.first:  # a failed start leaves nothing
                 stack.enter_context(claimed(folder))
                 open_folder(folder, run.recipe, processes.device)
@@ -213,6 +214,19 @@ def _warn_of_start(run: TrainingRun) -> str | None:
     weights = weights_of(run.source.net)
     origin = run.start or (None if weights is None else weights.name)
     return None if origin is None else warn_of_seen(run.recipe, origin)
+
+
+def _warn_of_dropout(run: TrainingRun) -> str | None:
+    """Whether dropout in the network biases BatchNorm."""
+    found = find_early_dropout(run.model)
+    return (
+        found
+        and (
+            f"dropout at {found[0]!r} ({len(found)} such) comes before a BatchNorm, whose variance it"
+            " shifts between training and test: move it behind the last one"
+        )
+        or None
+    )
 
 
 def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
