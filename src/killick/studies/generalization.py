@@ -4,9 +4,11 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
+from itertools import product
 from typing import Any
 
-from killick.errors import OptionError
+from killick.errors import OptionError, check_option
+from killick.experiments.arms import ARMS
 from killick.settings import setting
 from killick.studies.findings import Findings, Results, format_mean, make_table
 from killick.studies.plots import Plot, draw_figure
@@ -15,6 +17,7 @@ from killick.training.recipe_files import load_recipe, shipped
 
 # What of a recipe belongs to the network; all networks share the rest.
 _OWN = ("network", "augment", "optimizer", "schedule", "average", "epochs", "batch")
+_OWN_OF_DATA = ("size", "resize", "interpolation", "squash", "repeats")
 _SUITES = {"corruptions": "c", "cbar": "cbar"}
 
 
@@ -31,15 +34,15 @@ class Options:
 
 def make_arms(options: Options, settings: Mapping[str, Any]) -> Sequence[StudyArm]:
     """Every network with every protocol; settings of the command line apply to all of them."""
-    levels = {}
-    for name in options.networks:
-        own = _settings_of(name)
-        levels[name.rpartition(":")[2]] = {k: v for k, v in own.items() if k not in settings}
-    return cross_arms("network", levels, options.protocols)
+    arms = []
+    for name, protocol in product(options.networks, options.protocols):
+        own = {k: v for k, v in _settings_of(name, protocol).items() if k not in settings}
+        arms += cross_arms("network", {name.rpartition(":")[2]: own}, [protocol])
+    return arms
 
 
-def _settings_of(name: str) -> dict[str, Any]:
-    """The settings for a network, from its name or from a recipe."""
+def _settings_of(name: str, protocol: str) -> dict[str, Any]:
+    """The settings for a network, from its name or from a recipe, which may have some for standard."""
     if ":" in name:
         return {"network.name": name, "network.arguments": {}}
     if name not in shipped():
@@ -47,9 +50,9 @@ def _settings_of(name: str) -> dict[str, Any]:
             f"--networks needs library:name or one of the recipes {', '.join(shipped())}, found"
             f" {name!r}."
         )
-    values = asdict(load_recipe(name, {"protocol.name": "standard"}))
-    view = ("size", "resize", "interpolation", "squash")
-    found = {f"data.{key}": values["data"][key] for key in view}
+    check_option("a protocol", protocol, ARMS)
+    values = asdict(load_recipe(name, ARMS[protocol].settings))
+    found = {f"data.{key}": values["data"][key] for key in _OWN_OF_DATA}
     for group in _OWN:
         value = values[group]
         found |= (
