@@ -140,14 +140,32 @@ def _make_run_jobs(
 ) -> Iterator[Job]:
     """The jobs of an arm that is trained already: its runs are evaluated into folders of their own."""
     assert arm.run is not None
+    if ":" in arm.run and not Path(arm.run).exists():
+        yield _make_network_job(arm.name, arm.run, seeds[0], output, evaluation)
+        return
     for seed in seeds if "{seed}" in arm.run else seeds[:1]:
         run = Path(arm.run.replace("{seed}", str(seed))).absolute()
-        if not (run / "model" / "config.json").is_file():
-            raise OptionError(f"no finished run at {run} for the arm {arm.name}.")
+        if not any((run / file).is_file() for file in ("model/config.json", "config.json", "")):
+            raise OptionError(f"no finished run or model at {run} for the arm {arm.name}.")
         with suppress(RecipeError):
             seed = recipe_of(run).seed
         place = output / f"{arm.name}-seed{seed}-{_digest(_fingerprint(str(run)))[:6]}"
         yield Job(arm.name, seed, (), evaluation, run=str(run), place=str(place))
+
+
+def _make_network_job(
+    arm: str, network: str, seed: int, output: Path, evaluation: Mapping[str, Any]
+) -> Job:
+    """The job of a network by name, with the weights of its library."""
+    from killick.nets.custom import is_network_name  # imports torch
+
+    if not is_network_name(network):
+        raise OptionError(f"no model at {network}, nor a network by that name.")
+    if "data" not in evaluation:
+        raise OptionError(f"{network} needs --data.")
+    place = output / f"{arm}-seed{seed}-{_digest(network)[:6]}"
+    shown = {**evaluation, "pretrained": True}
+    return Job(arm, seed, (), shown, run=network, place=str(place))
 
 
 def check_settings_used(settings: Iterable[str], arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
