@@ -139,6 +139,8 @@ def test_released_weights_by_name_with_a_set_of_some_classes(tmp_path, monkeypat
     ("words", "told"),
     [
         (["--models", "nowhere"], "no finished run or model at"),
+        (["--models", "."], "no finished run or model at"),
+        (["--models", "timm:resnet18", "--data", "imagenet:nowhere"], "no data at nowhere"),
         (["--models", "nowhere:net"], "no model at nowhere:net"),
         (["--models", "timm:resnet18"], "timm:resnet18 needs --data"),
         (["--models", "a", "b/a"], "two of the models are named a"),

@@ -66,7 +66,8 @@ def _add_options(name: str, parser: Parser) -> None:
     parser.description = textwrap.fill(f"{study.title} {item}: {study.about}.", 80)
     parser.epilog = _describe_sizes(study)
     add = parser.add_argument
-    add("--size", choices=SIZES, help="of the experiment (small; with --models paper)")
+    usual_size = "small; with --models paper" if study.models else "small"
+    add("--size", choices=SIZES, help=f"of the experiment ({usual_size})")
     add("--recipe", metavar="NAME_OR_FILE", help="shipped, or a YAML file (by size)")
     add("--seeds", **SEEDS, help="of each arm")
     if study.models:
@@ -129,14 +130,14 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         evaluation=read_evaluation(options),
         models=models,
     )
-    if plan.missing_sets and not options.quiet:
-        warn(plan.missing_sets)
     from killick.studies.study_runner import plan_jobs, run_study
 
     output = options.output or Path("studies") / _folder_name(plan, options.recipe)
     jobs = plan_jobs(plan, output)
     if not models:
         check_settings_used(given, plan.arms, jobs)
+    if plan.missing_sets and not options.quiet:
+        warn(plan.missing_sets)
     if options.dry_run:
         show_jobs(jobs, output, options)
         return 0

@@ -12,9 +12,11 @@ from killick.errors import OptionError, RecipeError
 from killick.experiments.arms import Arm
 from killick.protocols.base import PROTOCOLS
 from killick.results.run_folder import read_job
+from killick.runtime.hub import read_hub_name
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import find_unused, load_recipe, make_recipe, recipe_of
 
+_CONFIGS = ("model/config.json", "config.json", "model.json")  # of runs, models and exports
 # Settings that change what is logged and saved, not the trained weights.
 _NOT_IN_DIGEST = ("about", "log_every", "loggers", "checkpoint_minutes", "execution")
 
@@ -140,12 +142,13 @@ def _make_run_jobs(
 ) -> Iterator[Job]:
     """The jobs of an arm that is trained already: its runs are evaluated into folders of their own."""
     assert arm.run is not None
-    if ":" in arm.run and not Path(arm.run).exists():
-        yield _make_network_job(arm.name, arm.run, seeds[0], output, evaluation)
+    if (named := _evaluation_of_name(arm.run, evaluation)) is not None:
+        place = output / f"{arm.name}-seed{seeds[0]}-{_digest(arm.run)[:6]}"
+        yield Job(arm.name, seeds[0], (), named, run=arm.run, place=str(place))
         return
     for seed in seeds if "{seed}" in arm.run else seeds[:1]:
         run = Path(arm.run.replace("{seed}", str(seed))).absolute()
-        if not any((run / file).is_file() for file in ("model/config.json", "config.json", "")):
+        if not any((run / file).is_file() for file in (*_CONFIGS, "")):
             raise OptionError(f"no finished run or model at {run} for the arm {arm.name}.")
         with suppress(RecipeError):
             seed = recipe_of(run).seed
@@ -153,19 +156,20 @@ def _make_run_jobs(
         yield Job(arm.name, seed, (), evaluation, run=str(run), place=str(place))
 
 
-def _make_network_job(
-    arm: str, network: str, seed: int, output: Path, evaluation: Mapping[str, Any]
-) -> Job:
-    """The job of a network by name, with the weights of its library."""
+def _evaluation_of_name(model: str, evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How a network by name or a model on the hub is evaluated; None if it is neither."""
+    if Path(model).exists():
+        return None
+    if ":" not in model:
+        on_hub = read_hub_name(model) is not None and not Path(model).parent.is_dir()
+        return dict(evaluation) if on_hub else None
     from killick.nets.custom import is_network_name  # imports torch
 
-    if not is_network_name(network):
-        raise OptionError(f"no model at {network}, nor a network by that name.")
+    if not is_network_name(model):
+        raise OptionError(f"no model at {model}, nor a network by that name.")
     if "data" not in evaluation:
-        raise OptionError(f"{network} needs --data.")
-    place = output / f"{arm}-seed{seed}-{_digest(network)[:6]}"
-    shown = {**evaluation, "pretrained": True}
-    return Job(arm, seed, (), shown, run=network, place=str(place))
+        raise OptionError(f"{model} needs --data.")
+    return {**evaluation, "pretrained": True}
 
 
 def check_settings_used(settings: Iterable[str], arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
@@ -242,7 +246,7 @@ def _fingerprint(start: str | None) -> str:
     if start is None:
         return ""
     place = Path(start)
-    for file in (place / "model" / "config.json", place / "config.json", place):
+    for file in (*(place / name for name in _CONFIGS), place):
         if file.is_file():
             with open(file, "rb") as opened:
                 return hashlib.file_digest(opened, "sha256").hexdigest()
