@@ -13,7 +13,7 @@ import killick
 from killick.cli import main
 from killick.results.rows import read_rows
 from killick.studies import find_study
-from killick.studies.paper_sets import read_published
+from killick.studies.paper_tables import read_published
 from killick.studies.study import make_plan
 from killick.training import train
 

@@ -7,7 +7,7 @@ from killick.experiments.job_runner import run_job
 from killick.results.rows import read_rows
 from killick.results.run_folder import read_run
 from killick.studies.findings import make_results
-from killick.studies.paper_sets import shifted_errors
+from killick.studies.paper_tables import shifted_errors
 from killick.studies.safety import STUDY
 from killick.studies.study import make_plan
 from killick.studies.study_runner import plan_jobs

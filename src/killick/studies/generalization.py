@@ -9,17 +9,10 @@ from killick.errors import OptionError, check_option
 from killick.experiments.arms import ARMS
 from killick.settings import setting
 from killick.studies.findings import NONE, Findings, Results, format_mean, make_table
-from killick.studies.paper_sets import ERRORS, error_columns, read_published
+from killick.studies.paper_tables import ERRORS, error_columns, read_published
 from killick.studies.plots import Plot, draw_figure
-from killick.studies.study import (
-    PROTOCOLS,
-    STUDIES,
-    Size,
-    Study,
-    StudyArm,
-    cross_arms,
-    find_paper_name,
-)
+from killick.studies.set_names import find_paper_name
+from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, StudyArm, cross_arms
 from killick.training.recipe_files import load_recipe, shipped
 
 # What of a recipe belongs to the network; all networks share the rest.

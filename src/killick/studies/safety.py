@@ -6,16 +6,10 @@ from dataclasses import dataclass
 
 from killick.settings import setting
 from killick.studies.findings import Findings, Results, Values, format_mean, make_table
-from killick.studies.paper_sets import ERRORS, error_columns, read_published
+from killick.studies.paper_tables import ERRORS, error_columns, read_published
 from killick.studies.plots import Plot, draw_figure, draw_points
-from killick.studies.study import (
-    PROTOCOLS,
-    STUDIES,
-    Size,
-    Study,
-    compare_protocols,
-    find_paper_name,
-)
+from killick.studies.set_names import find_paper_name
+from killick.studies.study import PROTOCOLS, STUDIES, Size, Study, compare_protocols
 
 # ImageNet: AUROC of iSUN, Textures, Places365 (Table 7) and NINCO (Table 3, without anchored
 # training).

@@ -13,6 +13,7 @@ from killick.errors import OptionError, check_option
 from killick.experiments.arms import ARMS, Arm
 from killick.registry import Registry
 from killick.settings import read_options
+from killick.studies.set_names import describe_missing
 
 if TYPE_CHECKING:
     from killick.experiments.jobs import Job
@@ -128,34 +129,6 @@ class Study:
         )
 
 
-_PLACES = {"shift": "imagefolder:PATH", "ood": "images:PATH"}
-# Other names of the paper's sets, and of two that are often reported beside them.
-_SETS = {
-    "r": "R",
-    "s": "Sketch",
-    "sketch": "Sketch",
-    "a": "A",
-    "v2": "V2",
-    "isun": "iSUN",
-    "textures": "Textures",
-    "dtd": "Textures",
-    "places": "Places365",
-    "places365": "Places365",
-    "ninco": "NINCO",
-}
-
-
-def find_paper_name(name: str) -> str:
-    """A set's name as in the paper's tables; its own if it is none of theirs.
-
-    Example:
-        >>> find_paper_name("imagenet-r"), find_paper_name("dtd"), find_paper_name("mine")
-        ('R', 'Textures', 'mine')
-    """
-    short = "".join(letter for letter in name.lower() if letter.isalnum())
-    return _SETS.get(short.removeprefix("imagenet"), name)
-
-
 STUDIES: Registry[Study] = Registry("studies", "study")
 
 
@@ -179,13 +152,7 @@ class Plan:
         data = str(self.settings.get("data.name", ""))
         if self.size != "paper" or not (data or Path(self.recipe).stem).startswith("imagenet"):
             return ""
-        parts = []
-        for option, names in self.study.sets.items():
-            given = {find_paper_name(name) for name in self.evaluation.get(option) or ()}
-            missing = [name for name in names if name not in given]
-            if missing:
-                parts.append(f"{', '.join(missing)} (--{option} {missing[0]}={_PLACES[option]})")
-        return f"missing of the paper's sets: {'; '.join(parts)}" if parts else ""
+        return describe_missing(self.study.sets, self.evaluation)
 
     @property
     def measure_options(self) -> dict[str, Any]:
