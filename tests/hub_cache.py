@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-import huggingface_hub
+import huggingface_hub.constants
 import safetensors.torch
 import torch
 

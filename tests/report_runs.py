@@ -33,6 +33,7 @@ def make_run(
     cbar: tuple[str, ...] = (),
     severities: tuple[int, ...] = (1, 2, 3, 4, 5),
     ood_sets: tuple[str, ...] = ("noise", "blobs"),
+    shift: tuple[str, ...] = (),
     images_digest: str = "0123456789ab",
     labels: int = 5,
     answers: bool = True,
@@ -56,6 +57,7 @@ def make_run(
         cbar: Of the suite cbar.
         severities: Of both.
         ood_sets: Sets of the suite ood.
+        shift: Sets of the suite shift.
         images: Digest of the images.
         labels: How many classes they have.
         answers: Whether answers are kept.
@@ -85,6 +87,7 @@ def make_run(
             for corruption in names
             for severity in severities
         ]
+    shown += [{"suite": "shift", "set": each, "source": "given"} for each in shift]
     shown += [{"suite": "ood", "set": each, "source": "generated"} for each in ood_sets]
     where = folder / name
     (where / "predictions").mkdir(parents=True, exist_ok=True)

@@ -132,7 +132,7 @@ def test_a_completion_script_is_printed_and_the_shell_reads_it(shell, capsys, tm
         (["evaluate", "x", "--ood", "y=a", "--ood", "y=b"], "--ood: 'y' is given twice"),
         (["compare", "--shift", "y=a", "--shift", "y=b"], "--shift: 'y' is given twice"),
         (["evaluate", "x", "--severities", "a"], "--severities: takes whole numbers"),
-        (["corrupt", "--table", "cifr"], "--table: 'cifr' is not one of cifar, imagenet (did you"),
+        (["corrupt", "--table", "cifr"], "--table: 'cifr' is not one of cifar, tiny, imagenet"),
         (["list", "spaceships"], "KIND: 'spaceships' is not one of"),
         (["list", "data", "more"], "'more'. See killick list --help."),
         (["train", "--devcie", "cpu"], "--devcie (did you mean --device?)"),

@@ -11,7 +11,7 @@ from killick.corruptions.corruption import (
     choose_table,
     describe,
 )
-from killick.corruptions.suites import PUBLISHED, SUITES, list_corruptions
+from killick.corruptions.suites import PUBLISHED, SUITES, TABLES, list_corruptions
 from killick.errors import DataError, DtypeError, OptionError, ShapeError
 
 EVERY = [(name, table) for name in PUBLISHED for table in CORRUPTIONS.find(name).tables]
@@ -85,7 +85,7 @@ def test_any_size_works(name, table):
 @pytest.mark.parametrize(
     "name", [n for n in SUITES["c"] if n not in ("saturate", "elastic_transform")]
 )
-@pytest.mark.parametrize("table", ["cifar", "imagenet"])
+@pytest.mark.parametrize("table", TABLES)
 def test_severity_rises(name, table):
     """In mean absolute change, over enough images; where the constants themselves rise."""
     images = photographs(64)
@@ -132,13 +132,36 @@ def test_half_precision_around_it_changes_nothing():
 
 
 def test_the_table_belongs_to_the_size_unless_said():
-    assert choose_table((32, 32)) == choose_table((64, 64)) == "cifar"
-    assert choose_table((224, 224)) == choose_table((32, 65)) == "imagenet"
+    assert choose_table((32, 32)) == choose_table((48, 48)) == "cifar"
+    assert choose_table((64, 64)) == choose_table((32, 49)) == choose_table((96, 96)) == "tiny"
+    assert choose_table((224, 224)) == choose_table((32, 97)) == "imagenet"
     assert choose_table((224, 224), "cifar") == "cifar"
     images = photographs(2)
     usual = killick.corrupt(images, "contrast", 3)
     assert torch.equal(usual, corrupt(images, "contrast", 3, "cifar"))
     assert not torch.equal(usual, corrupt(images, "contrast", 3, "imagenet"))
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in SUITES["c"] if n not in ("zoom_blur", "elastic_transform")]
+)
+def test_constants_for_64_px_lie_between_those_of_the_other_sizes(name):
+    """At severity 5; zoom_blur has CIFAR's, and elastic_transform trades one for another."""
+    images = photographs(48, 64, 64)
+    cifar, tiny, imagenet = (
+        float((corrupt(images, name, 5, table).float() - images.float()).abs().mean())
+        for table in TABLES
+    )
+    assert tiny > cifar * 1.02
+    assert tiny < imagenet * 1.01
+
+
+def test_cbar_at_64_px_has_cifars_constants():
+    images = photographs(4, 64, 64)
+    assert list_corruptions("cbar", "tiny") == SUITES["cbar-cifar"]
+    assert CORRUPTIONS.find("lines").choose_table("tiny") == "cifar"
+    assert CORRUPTIONS.find("fog").choose_table("tiny") == "tiny"
+    assert torch.equal(corrupt(images, "lines", 4, "tiny"), corrupt(images, "lines", 4, "cifar"))
 
 
 def test_the_suites_are_those_that_were_published():

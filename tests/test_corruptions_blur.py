@@ -14,6 +14,7 @@ from torch import Tensor
 
 from killick.corruptions import blur, filters, glass, motion
 from killick.corruptions.corruption import CORRUPTIONS
+from killick.corruptions.suites import TABLES
 
 NAMES = ("gaussian_blur", "defocus_blur", "zoom_blur", "motion_blur", "glass_blur")
 RANDOM = ("motion_blur", "glass_blur")
@@ -24,12 +25,11 @@ FUNCTIONS = {
     "motion_blur": motion.motion_blur,
     "glass_blur": glass.glass_blur,
 }
-TABLES = ("cifar", "imagenet")
 
 
 def rows(name: str) -> list[tuple[float, ...]]:
-    """The arguments at all severities of both tables."""
-    return [*(CORRUPTIONS.find(name).cifar or ()), *(CORRUPTIONS.find(name).imagenet or ())]
+    """The arguments at all severities of all tables."""
+    return [row for table in TABLES for row in getattr(CORRUPTIONS.find(name), table)]
 
 
 def every(*names: str) -> list[object]:

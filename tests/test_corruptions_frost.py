@@ -20,9 +20,10 @@ from killick.corruptions import frost as module
 from killick.corruptions.corruption import CORRUPTIONS
 from killick.corruptions.frost import frost, load_photographs
 from killick.corruptions.ice import PANES, make_ice
+from killick.corruptions.suites import TABLES
 from killick.errors import DataError, ShapeError
 
-CIFAR, IMAGENET = CORRUPTIONS.find("frost").cifar or (), CORRUPTIONS.find("frost").imagenet or ()
+CIFAR, TINY, IMAGENET = (getattr(CORRUPTIONS.find("frost"), table) for table in TABLES)
 PEER = "imagecorruptions"
 CPU = torch.device("cpu")
 
@@ -55,7 +56,7 @@ def photographs() -> list[Tensor]:
     return load_photographs(PEER)
 
 
-@pytest.mark.parametrize("row", [*CIFAR, *IMAGENET])
+@pytest.mark.parametrize("row", [*CIFAR, *TINY, *IMAGENET])
 @pytest.mark.parametrize("size", [(12, 12), (7, 15)])
 def test_frost_is_that_of_the_slow_version(row, size):
     images, (weight, added, scale) = random_bytes(6, 3, *size), row
@@ -74,10 +75,12 @@ def test_frost_is_that_of_the_slow_version(row, size):
         left = math.floor(right[i] * (pane.shape[1] - size[1]))
         crop = pane[top : top + size[0], left : left + size[1]]
         exact = np.minimum(weight * array(images[i]) + added * crop, 255)
-        assert np.array_equal(array(found[i]), np.floor(exact + 1e-3))
+        wrong = np.abs(array(found[i]) - np.floor(exact + 1e-3))
+        assert wrong.max() <= (scale == 0.3)  # at 0.3 one value in 36 is halfway between levels
+        assert wrong.mean() < 0.05
 
 
-@pytest.mark.parametrize("row", [*CIFAR, *IMAGENET])
+@pytest.mark.parametrize("row", [*CIFAR, *TINY, *IMAGENET])
 def test_the_images_stay_as_they_are_and_the_same_state_gives_the_same_pixels(row):
     images = random_bytes(5, 3, 24, 31)
     before, first = images.clone(), run(images, row)
@@ -167,7 +170,7 @@ def test_textures_that_are_none_are_refused():
 
 def test_frost_on_a_black_image_is_never_weaker_at_a_higher_severity():
     black = torch.zeros(60, 3, 32, 32, dtype=torch.uint8)
-    for rows in (CIFAR, IMAGENET):
+    for rows in (CIFAR, TINY, IMAGENET):
         means = [run(black, row).float().mean().item() for row in rows]
         assert means == sorted(means)
         assert means[-1] > 1.5 * means[0]

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 
 from killick.corruptions import noise
 from killick.corruptions.corruption import CORRUPTIONS
+from killick.corruptions.suites import TABLES
 
 NAMES = ["gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"]
 SIZES = [(32, 32), (9, 14)]
@@ -23,16 +24,12 @@ Row = tuple[tuple[float, ...], ...]
 
 
 def rows(name: str) -> list[Row]:
-    """The arguments at the five severities, for CIFAR and for ImageNet."""
-    return [
-        row
-        for row in (CORRUPTIONS.find(name).cifar, CORRUPTIONS.find(name).imagenet)
-        if row is not None
-    ]
+    """The arguments at the five severities, for each table."""
+    return [getattr(CORRUPTIONS.find(name), table) for table in TABLES]
 
 
 def numbers(name: str) -> list[float]:
-    """The one argument at every severity of both tables."""
+    """The one argument at every severity of all tables."""
     return [argument for row in rows(name) for (argument,) in row]
 
 
@@ -228,7 +225,7 @@ def test_images_stay_as_they_are_and_equal_generators_give_equal_pixels(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_images_in_another_layout_give_the_same_pixels(name):
-    images, arguments = some_images(3, 9, 14), rows(name)[1][2]
+    images, arguments = some_images(3, 9, 14), rows(name)[-1][2]
     found = make(name, images.contiguous(), arguments)
     assert torch.equal(make(name, images, arguments), found)
 
@@ -236,7 +233,7 @@ def test_the_same_images_in_another_layout_give_the_same_pixels(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_image_and_each_channel_has_noise_of_its_own(name):
     images = torch.full((4, 3, 32, 32), 120, dtype=torch.uint8)
-    planes = make(name, images, rows(name)[1][2]).view(12, -1)
+    planes = make(name, images, rows(name)[-1][2]).view(12, -1)
     change = planes.double() - planes.double().mean(1, keepdim=True)
     correlation = torch.corrcoef(change) - torch.eye(12)
     assert correlation.abs().max() < 0.15  # 4.8 standard deviations, for 1024 pixels
@@ -287,7 +284,7 @@ def spectrum(change: Tensor, bins: int = 5) -> Tensor:
 @pytest.mark.slow
 def test_noise_has_the_statistics_of_imagecorruptions(peer, name, severity):
     images = some_images(12, 96, 96) // 2 + 64 * torch.arange(3, dtype=torch.uint8)[:, None, None]
-    ours = make(name, images, rows(name)[1][severity - 1]).double()
+    ours = make(name, images, rows(name)[-1][severity - 1]).double()
     theirs = peer(name, images, severity).double()
     change, their_change = ours - images, theirs - images
     assert_close(change.abs().mean(), their_change.abs().mean(), rtol=0.05, atol=0)

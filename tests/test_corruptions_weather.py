@@ -16,9 +16,9 @@ from torch.testing import assert_close
 
 from killick.corruptions import edges, weather
 from killick.corruptions.corruption import CORRUPTIONS
+from killick.corruptions.suites import TABLES
 
 FUNCTIONS = {"fog": weather.fog, "snow": weather.snow, "spatter": weather.spatter}
-TABLES = ("cifar", "imagenet")
 CPU = torch.device("cpu")
 
 
@@ -29,9 +29,9 @@ def rows(name: str, table: str) -> tuple[tuple[float, ...], ...]:
 
 
 def every(name: str) -> list[object]:
-    """The arguments at all severities of both tables."""
-    both = [(table, k, row) for table in TABLES for k, row in enumerate(rows(name, table), 1)]
-    return [pytest.param(row, id=f"{table}-{k}") for table, k, row in both]
+    """The arguments at all severities of all tables."""
+    found = [(table, k, row) for table in TABLES for k, row in enumerate(rows(name, table), 1)]
+    return [pytest.param(row, id=f"{table}-{k}") for table, k, row in found]
 
 
 def some_images(n: int, height: int, width: int, seed: int = 0) -> Tensor:
@@ -311,7 +311,7 @@ def test_each_image_has_its_own_weather(name, severity):
 def test_the_layout_in_memory_does_not_matter(name):
     images = some_images(3, 18, 25)
     last = images.contiguous(memory_format=torch.channels_last)
-    for row in (*rows(name, "cifar"), *rows(name, "imagenet")):
+    for row in (row for table in TABLES for row in rows(name, table)):
         assert torch.equal(run(name, images, row), run(name, last, row))
 
 

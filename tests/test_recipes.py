@@ -325,3 +325,29 @@ def test_an_entry_may_leave_its_name_undescribed():
 
     assert settings_of(Settings)["kind.name"].metadata["about"] == "which one"
     assert read_settings(Settings, {"kind": "first"}, "", []).kind == First()
+
+
+def test_settings_under_standard_hold_for_the_standard_protocol_alone(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("{base: shapes-small, epochs: 9, standard: {epochs: 7, optimizer: {lr: 0.3}}}")
+    usual = load_recipe("shapes-small")
+    assert (load_recipe(file).epochs, load_recipe(file).optimizer.lr) == (9, usual.optimizer.lr)
+    standard = load_recipe(file, {"protocol.name": "standard"})
+    assert (standard.epochs, standard.optimizer.lr) == (7, 0.3)
+    assert standard.optimizer.momentum == usual.optimizer.momentum
+    assert load_recipe(file, {"protocol": "standard", "epochs": 3}).epochs == 3
+    above = tmp_path / "above.yaml"
+    above.write_text("{base: mine.yaml, epochs: 5}")
+    for protocol in ("standard", "anchored"):
+        assert load_recipe(above, {"protocol.name": protocol}).epochs == 5
+    assert load_recipe(above, {"protocol.name": "standard"}).optimizer.lr == 0.3
+    file.write_text("{base: shapes-small, standard: 3}")
+    with pytest.raises(RecipeError, match="under standard no settings"):
+        load_recipe(file)
+
+
+def test_vit_decays_all_of_its_weights_as_torchvisions_command_does():
+    recipe = load_recipe("imagenet-vit-b16")
+    assert (recipe.optimizer.weight_decay, recipe.optimizer.decay) == (0.3, "all")
+    assert recipe.data.repeats == 3
+    assert load_recipe("imagenet-swinv2-t").optimizer.decay == "matrices"

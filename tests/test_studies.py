@@ -302,6 +302,31 @@ def test_networks_can_be_recipes_and_keep_their_own_budget():
         assert recipes[name].augment == own.augment
         assert recipes[name].schedule == own.schedule
         assert recipes[name].protocol == own.protocol
+        assert recipes[name].data.repeats == own.data.repeats
+        assert recipes[name].optimizer == own.optimizer
+
+
+@pytest.mark.parametrize("study", ["generalization", "safety"])
+def test_epochs_of_imagenet_are_those_of_table_5(study):
+    options = {"networks": ["imagenet-swinv2-t", "imagenet-vit-b16"]}
+    plan = make_plan(
+        find_study(study),
+        "paper",
+        recipe="imagenet-swinv2-t",
+        options=options if study == "generalization" else {},
+    )
+    for each in plan.study_arms:
+        recipe = load_recipe(plan.recipe, {**plan.settings, **each.arm.settings})
+        standard = each.factors["protocol"] == "standard"
+        assert recipe.epochs == (300 if standard else 330)
+        # Torchvision's script rescales its decay of 0.99998 by batch and epochs.
+        wanted = 1 - 2e-5 * recipe.batch * recipe.average.every / recipe.epochs
+        assert recipe.average.decay == pytest.approx(wanted, abs=1e-4)
+    shorter = make_plan(
+        find_study(study), "paper", recipe="imagenet-swinv2-t", settings={"epochs": 7}
+    )
+    for each in shorter.study_arms:
+        assert load_recipe(shorter.recipe, {**shorter.settings, **each.arm.settings}).epochs == 7
 
 
 def test_a_smaller_budget_holds_for_every_network():

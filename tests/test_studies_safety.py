@@ -7,7 +7,8 @@ from killick.experiments.job_runner import run_job
 from killick.results.rows import read_rows
 from killick.results.run_folder import read_run
 from killick.studies.findings import make_results
-from killick.studies.safety import STUDY, shifted_errors
+from killick.studies.paper_tables import shifted_errors
+from killick.studies.safety import STUDY
 from killick.studies.study import make_plan
 from killick.studies.study_runner import plan_jobs
 
@@ -104,6 +105,12 @@ def test_shifted_sets_count_like_corrupted_ones(shifted):
     assert sorted(shifted_errors(results, "standard")[0]) == pytest.approx(sorted(found))
     line = line_of(shown.tables[0], "standard")
     assert line["smooth ECE: mean over sets"] == f"{statistics.fmean(found):.3f}"
+    areas = [
+        value
+        for name in ("iSUN", "Textures", "Places365")
+        for value in values(rows["standard"], "ood", "auroc", set=name, score="energy")
+    ]
+    assert line["AUROC, %: Vision OOD"] == f"{100 * statistics.fmean(areas):.1f}"
 
 
 def test_what_was_not_evaluated_is_left_out_and_not_an_error(tmp_path):

@@ -69,8 +69,9 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "--download": {**FLAG, "help": "download cifar10, cifar100 or wds:URL if missing"},
     "--table": {
-        "choices": ["cifar", "imagenet"],
-        "help": "constants of the corruptions (default: cifar up to 64 px, imagenet above)",
+        "choices": ["cifar", "tiny", "imagenet"],
+        "help": "constants of the corruptions (default: cifar up to 48 px, tiny, of"
+        " Tiny-ImageNet-C, up to 96 px, imagenet above)",
     },
     "--frost": {
         "metavar": "FOLDER_OR_PACKAGE",

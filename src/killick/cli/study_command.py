@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from killick.cli.arguments import FOLDER, SEEDS, name_folder
+from killick.cli.arguments import FOLDER, SEEDS, name_folder, warn
 from killick.cli.job_options import (
     add_evaluation,
     add_execution,
@@ -18,7 +18,9 @@ from killick.cli.job_options import (
     read_shared_settings,
     show_jobs,
 )
+from killick.cli.network_options import MODELS
 from killick.cli.parser import Parser, describe
+from killick.errors import OptionError
 from killick.studies import find_study, study_names
 from killick.studies.study import SIZES, Plan, Study, make_plan
 
@@ -31,11 +33,14 @@ examples:
   killick study alpha --help                     its own options
   killick study reference-size --recipe cifar10-resnet18 --data pack:cifar10.npz --seeds 0,1,2
   killick study label-noise --size paper --data cifar100 --data.root DATA --jobs 4
+  killick study generalization --models torchvision:swin_v2_t runs/mine --data imagenet:/imagenet \\
+      --shift R=imagefolder:/imagenet-r --shift Sketch=imagefolder:/sketch
 
 A study trains what the paper trained for a table or figure, evaluates it, and writes report.html
 with the paper's values beside ours. Sizes: small (default: embedded images, minutes on two cores),
 smoke (seconds, to see that it runs), paper (the paper's settings; bring the data). The same command
-resumes an interrupted study. Settings of the recipe are options too, as in killick train.
+resumes an interrupted study. Settings of the recipe are options too, as in killick train. With
+--models (generalization, safety) nothing is trained: these models are evaluated for the table.
 """
 
 
@@ -61,9 +66,13 @@ def _add_options(name: str, parser: Parser) -> None:
     parser.description = textwrap.fill(f"{study.title} {item}: {study.about}.", 80)
     parser.epilog = _describe_sizes(study)
     add = parser.add_argument
-    add("--size", choices=SIZES, default="small", help="of the experiment (small)")
+    usual_size = "small; with --models paper" if study.models else "small"
+    add("--size", choices=SIZES, help=f"of the experiment ({usual_size})")
     add("--recipe", metavar="NAME_OR_FILE", help="shipped, or a YAML file (by size)")
     add("--seeds", **SEEDS, help="of each arm")
+    if study.models:
+        text = f"evaluate these and train nothing: {MODELS}"
+        add("--models", metavar="MODEL", nargs="+", default=[], help=text)
     add("--output", **FOLDER, help="default: studies/, by name, size and data")
     add_evaluation(parser, suites=",".join(study.suites), limit="by size", references="1")
     group = parser.add_argument_group("options of this study")
@@ -105,20 +114,30 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
     study = find_study(options.study)
     given = read_shared_settings(rest)
+    models = getattr(options, "models", [])
+    if models and (options.recipe or options.seeds):
+        idle = "--recipe" if options.recipe else "--seeds"
+        raise OptionError(
+            f"{idle} has no effect: --models evaluates without training. Leave it out."
+        )
     plan = make_plan(
         study,
-        options.size,
+        options.size or ("paper" if models else "small"),
         recipe=options.recipe,
         settings=given,
         options=_read_options(study, options),
         seeds=options.seeds,
         evaluation=read_evaluation(options),
+        models=models,
     )
     from killick.studies.study_runner import plan_jobs, run_study
 
     output = options.output or Path("studies") / _folder_name(plan, options.recipe)
     jobs = plan_jobs(plan, output)
-    check_settings_used(given, plan.arms, jobs)
+    if not models:
+        check_settings_used(given, plan.arms, jobs)
+    if plan.missing_sets and not options.quiet:
+        warn(plan.missing_sets)
     if options.dry_run:
         show_jobs(jobs, output, options)
         return 0
@@ -151,10 +170,17 @@ def _list_studies() -> str:
 
 def _folder_name(plan: Plan, recipe: str | None) -> str:
     """By study, size or recipe, and data; with a digest of what else was changed."""
+    if plan.models:
+        name = name_folder(str(plan.settings.get("data.name", "")), plan.study.name, "models")
+        return f"{name}-{_digest([plan.models, plan.settings, plan.evaluation])}"
     usual = make_plan(plan.study, plan.size, recipe=recipe)
     size = plan.size if recipe is None else Path(recipe).stem
     name = name_folder(str(plan.settings.get("data.name", "")), plan.study.name, size)
     changed = [(each.settings, each.options, each.evaluation) for each in (plan, usual)]
     if repr(changed[0]) == repr(changed[1]):
         return name
-    return f"{name}-{hashlib.sha256(repr(changed[0]).encode()).hexdigest()[:6]}"
+    return f"{name}-{_digest(changed[0])}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:6]

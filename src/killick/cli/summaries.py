@@ -19,7 +19,7 @@ Rows = list[Row]
 Cell = tuple[str, str, Row]  # the line and column it stands in
 
 # Columns of a comparison, by their keys in the report's summary.
-_COMPARED = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "ood_auroc")
+_COMPARED = ("clean_top1", "corrupted_top1", "shift_top1", "corrupted_smooth_ece", "ood_auroc")
 _WIDE = 1000  # columns, where there is no terminal
 
 
@@ -60,6 +60,11 @@ def show_summary(rows: Rows) -> None:
         if row["metric"] == "mce" and row["inference"] != "marginal":
             text = METRICS.find("mce").format(row["value"], unit=True)
             console.print(f"mCE {text} ({row['estimator']})", soft_wrap=True)
+    constants = dict.fromkeys(str(row["table"]) for row in top1 if row["source"] == "generated")
+    if any(constants):
+        console.print(
+            f"corruptions with constants of {', '.join(filter(None, constants))}", style="dim"
+        )
     if any(row["std"] != "" for row in rows):
         console.print("±: standard deviation over references", style="dim")
 

@@ -18,7 +18,9 @@ _NEGLIGIBLE = 1e-8
 _TABLE = 1 << 21
 
 
-@corruption(cifar=(0.4, 0.6, 0.7, 0.8, 1), imagenet=(1, 2, 3, 4, 6), chunk=2)
+@corruption(
+    cifar=(0.4, 0.6, 0.7, 0.8, 1), tiny=(0.5, 0.75, 1, 1.25, 1.5), imagenet=(1, 2, 3, 4, 6), chunk=2
+)
 def gaussian_blur(images: Tensor, sigma: float, *, generator: Generator) -> Tensor:
     """The images convolved with a Gaussian that ends at 4 sigma, the edges repeated outwards.
 
@@ -29,6 +31,7 @@ def gaussian_blur(images: Tensor, sigma: float, *, generator: Generator) -> Tens
 
 @corruption(
     cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+    tiny=((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
     imagenet=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     chunk=0.5,
 )
@@ -111,6 +114,7 @@ def good_size(size: int) -> int:
 
 @corruption(
     cifar=((0.01, 7), (0.01, 12), (0.01, 16), (0.01, 21), (0.01, 26)),
+    tiny=((0.01, 7), (0.01, 12), (0.01, 16), (0.01, 21), (0.01, 26)),
     imagenet=((0.01, 12), (0.01, 16), (0.02, 11), (0.02, 13), (0.03, 11)),
     chunk=4,
 )

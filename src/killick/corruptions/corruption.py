@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from killick.registry import Registry
 
 Arguments = tuple[float, ...]
 Generator = torch.Generator | None  # None: torch's own of the images' device
-SMALL = 64  # images up to this side have CIFAR's constants by default
+# Images up to this side have these constants by default; larger ones have ImageNet's.
+LARGEST = {"cifar": 48, "tiny": 96}
 # Float32 may leave an exact 128 as 127.99999, which truncation would turn into 127.
 GUARD = 1e-3
 # Pixels to work on at once: on a CPU what stays near the caches, on a GPU what fills it.
@@ -36,20 +37,26 @@ class Corruption:
     cifar: tuple[Arguments, ...] | None = None
     # the same for 224 px. Without either, `apply` gets the severity itself
     imagenet: tuple[Arguments, ...] | None = None
+    # the same for 64 px; without them CIFAR's are taken
+    tiny: tuple[Arguments, ...] | None = None
     # images at once, in multiples of the usual number. Part of the definition: it decides
     # which random numbers an image gets
     chunk: float = 1
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables that have constants for it; both if it needs none."""
-        if self.cifar is None and self.imagenet is None:
-            return TABLES
-        return tuple(table for table in TABLES if getattr(self, table) is not None)
+        """The tables that have constants for it; all if it needs none."""
+        found = tuple(table for table in TABLES if getattr(self, table) is not None)
+        return found or TABLES
+
+    def choose_table(self, table: str) -> str:
+        """The table its constants are taken from: C-bar has none for 64 px, and takes CIFAR's."""
+        return "cifar" if table == "tiny" and table not in self.tables else table
 
     def arguments(self, severity: int, table: str) -> Arguments:
         """What the function is called with."""
         check_severity(severity)
+        table = self.choose_table(table)
         if table not in self.tables:
             raise OptionError(
                 f"{self.name} has no constants for table={table!r}. Choose"
@@ -65,29 +72,30 @@ CORRUPTIONS: Registry[Corruption] = Registry("corruptions", "corruption", "killi
 def corruption(
     *,
     cifar: Sequence[float | Arguments] | None = None,
+    tiny: Sequence[float | Arguments] | None = None,
     imagenet: Sequence[float | Arguments] | None = None,
     chunk: float = 1,
 ) -> Callable[[CorruptionFunction], CorruptionFunction]:
     """Register a function as the corruption of its name; see `Corruption` for the arguments."""
 
     def register(function: CorruptionFunction) -> CorruptionFunction:
-        entry = describe(function.__name__, function, _rows(cifar), _rows(imagenet), chunk)
+        entry = replace(
+            describe(function.__name__, function),
+            cifar=_rows(cifar),
+            tiny=_rows(tiny),
+            imagenet=_rows(imagenet),
+            chunk=chunk,
+        )
         CORRUPTIONS.register(entry.name, entry)
         return function
 
     return register
 
 
-def describe(
-    name: str,
-    function: CorruptionFunction,
-    cifar: tuple[Arguments, ...] | None = None,
-    imagenet: tuple[Arguments, ...] | None = None,
-    chunk: float = 1,
-) -> Corruption:
+def describe(name: str, function: CorruptionFunction) -> Corruption:
     """The corruption of a function, with the first line of its docstring as the description."""
     description = next(iter((function.__doc__ or "").strip().splitlines()), "")
-    return Corruption(name, function, description, cifar, imagenet, chunk)
+    return Corruption(name, function, description)
 
 
 def _rows(values: Sequence[float | Arguments] | None) -> tuple[Arguments, ...] | None:
@@ -115,8 +123,8 @@ def corrupt(
         images: uint8 `(n, 3, height, width)`, of any size, on any device; work is done there.
         name: Of the corruption; or one that need not be registered.
         severity: 1 to 5.
-        table: Whose constants: "cifar" (made for 32 px) or "imagenet" (for 224 px). They differ.
-            By default "cifar" up to 64 px, "imagenet" above.
+        table: Whose constants: "cifar" (made for 32 px), "tiny" (Tiny-ImageNet-C, 64 px) or
+            "imagenet" (224 px). By default "cifar" up to 48 px, "tiny" up to 96, then "imagenet".
         generator: On the images' device; torch's own of that device by default.
         frost: For "frost": the original photographs, instead of procedural ice: a folder, the name
             of an installed package that has one, or tensors. See `frost.load_photographs`.
@@ -179,7 +187,7 @@ def check_images(images: Tensor) -> None:
 def choose_table(size: Sequence[int], table: str | None = None) -> str:
     """The table given, or the one for images of this height and width."""
     if table is None:
-        return "cifar" if max(size) <= SMALL else "imagenet"
+        return next((t for t, side in LARGEST.items() if max(size) <= side), "imagenet")
     check_option("table", table, TABLES)
     return table
 

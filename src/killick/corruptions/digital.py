@@ -18,7 +18,11 @@ _BITS = 22
 _UNIT = 1 << _BITS
 
 
-@corruption(cifar=(0.75, 0.5, 0.4, 0.3, 0.15), imagenet=(0.4, 0.3, 0.2, 0.1, 0.05))
+@corruption(
+    cifar=(0.75, 0.5, 0.4, 0.3, 0.15),
+    tiny=(0.4, 0.3, 0.2, 0.1, 0.05),
+    imagenet=(0.4, 0.3, 0.2, 0.1, 0.05),
+)
 def contrast(images: Tensor, factor: float, *, generator: Generator) -> Tensor:
     """The images with every channel drawn towards its own mean over the image.
 
@@ -29,7 +33,11 @@ def contrast(images: Tensor, factor: float, *, generator: Generator) -> Tensor:
     return to_bytes(levels.mul_(factor).add_(mean.mul_(1 - factor)))
 
 
-@corruption(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
+@corruption(
+    cifar=(0.05, 0.1, 0.15, 0.2, 0.3),
+    tiny=(0.1, 0.2, 0.3, 0.4, 0.5),
+    imagenet=(0.1, 0.2, 0.3, 0.4, 0.5),
+)
 def brightness(images: Tensor, added: float, *, generator: Generator) -> Tensor:
     """The images with the value of HSV raised, hue and saturation kept.
 
@@ -45,6 +53,7 @@ def brightness(images: Tensor, added: float, *, generator: Generator) -> Tensor:
 
 @corruption(
     cifar=((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+    tiny=((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (30, 0.2)),
     imagenet=((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
 )
 def saturate(images: Tensor, factor: float, offset: float, *, generator: Generator) -> Tensor:
@@ -64,7 +73,11 @@ def saturate(images: Tensor, factor: float, offset: float, *, generator: Generat
     return to_bytes(levels)
 
 
-@corruption(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
+@corruption(
+    cifar=(0.95, 0.9, 0.85, 0.75, 0.65),
+    tiny=(0.9, 0.8, 0.7, 0.6, 0.5),
+    imagenet=(0.6, 0.5, 0.4, 0.3, 0.25),
+)
 def pixelate(images: Tensor, scale: float, *, generator: Generator) -> Tensor:
     """The images made smaller by the means of boxes, and large again by repetition.
 
@@ -79,7 +92,7 @@ def pixelate(images: Tensor, scale: float, *, generator: Generator) -> Tensor:
     return _resize(_turn(_resize(small, width)), height)
 
 
-@corruption(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
+@corruption(cifar=(80, 65, 58, 50, 40), tiny=(65, 58, 50, 40, 25), imagenet=(25, 18, 15, 10, 7))
 def jpeg_compression(images: Tensor, quality: float, *, generator: Generator) -> Tensor:
     """The images after they were written and read as JPEG, with the pixels that Pillow gives.
 

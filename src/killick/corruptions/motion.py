@@ -79,6 +79,7 @@ def _offsets(angles: Tensor, taps: int) -> tuple[Tensor, Tensor]:
 
 @corruption(
     cifar=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+    tiny=((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
     imagenet=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     chunk=0.5,
 )

@@ -18,21 +18,33 @@ _UNITS = 2**23
 _SIGN = -(2**31)
 
 
-@corruption(cifar=(0.04, 0.06, 0.08, 0.09, 0.1), imagenet=(0.08, 0.12, 0.18, 0.26, 0.38))
+@corruption(
+    cifar=(0.04, 0.06, 0.08, 0.09, 0.1),
+    tiny=(0.04, 0.08, 0.12, 0.15, 0.18),
+    imagenet=(0.08, 0.12, 0.18, 0.26, 0.38),
+)
 def gaussian_noise(images: Tensor, std: float, *, generator: Generator) -> Tensor:
     """The images with independent normal noise added to every value; `std` is of full scale."""
     noise = torch.randn(images.shape, device=images.device, generator=generator)
     return to_bytes(to_floats(images).add_(noise, alpha=255 * std))
 
 
-@corruption(cifar=(0.06, 0.1, 0.12, 0.16, 0.2), imagenet=(0.15, 0.2, 0.35, 0.45, 0.6))
+@corruption(
+    cifar=(0.06, 0.1, 0.12, 0.16, 0.2),
+    tiny=(0.15, 0.2, 0.25, 0.3, 0.35),
+    imagenet=(0.15, 0.2, 0.35, 0.45, 0.6),
+)
 def speckle_noise(images: Tensor, std: float, *, generator: Generator) -> Tensor:
     """The images with normal noise added that is proportional to the value: bright is noisier."""
     noise = torch.randn(images.shape, device=images.device, generator=generator)
     return to_bytes(noise.mul_(std).add_(1).mul_(images))
 
 
-@corruption(cifar=(0.01, 0.02, 0.03, 0.05, 0.07), imagenet=(0.03, 0.06, 0.09, 0.17, 0.27))
+@corruption(
+    cifar=(0.01, 0.02, 0.03, 0.05, 0.07),
+    tiny=(0.01, 0.02, 0.05, 0.08, 0.14),
+    imagenet=(0.03, 0.06, 0.09, 0.17, 0.27),
+)
 def impulse_noise(images: Tensor, share: float, *, generator: Generator) -> Tensor:
     """The images with some values replaced by 0 or 255, equally often: salt and pepper.
 
@@ -46,7 +58,7 @@ def impulse_noise(images: Tensor, share: float, *, generator: Generator) -> Tens
     return noise.add_(images).clamp_(0, 255).to(torch.uint8)
 
 
-@corruption(cifar=(500, 250, 100, 75, 50), imagenet=(60, 25, 12, 5, 3))
+@corruption(cifar=(500, 250, 100, 75, 50), tiny=(250, 100, 50, 30, 15), imagenet=(60, 25, 12, 5, 3))
 def shot_noise(images: Tensor, photons: float, *, generator: Generator) -> Tensor:
     """The images as if counted in photons: every value is a Poisson count, brought back to scale.
 

@@ -50,7 +50,7 @@ def read_baseline(
     if first is None:
         raise OptionError("--baseline requires --suite corruptions.")
     if where == "alexnet":
-        if classifier.classes != 1000 or first.table == "cifar":
+        if classifier.classes != 1000 or first.table in ("cifar", "tiny"):
             raise OptionError(
                 f"--baseline alexnet is for ImageNet-C, 1000 classes; {classifier.name} has"
                 f" {classifier.classes}. Name an evaluated run."

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from killick.corruptions.corruption import CORRUPTIONS, Corruption, Photographs, describe
-from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES
+from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES, list_corruptions
 from killick.data.given_data import as_sets
 from killick.data.image_set import ImageSet
 from killick.data.synthetic_ood import SYNTHETIC
@@ -59,7 +59,7 @@ class EvaluationSettings:
 
     def choose_corruptions(self, suite: str, table: str) -> tuple[str, ...]:
         """The corruptions of a suite that are evaluated."""
-        known = SUITES["c" if suite == "corruptions" else f"cbar-{table}"]
+        known = list_corruptions("c" if suite == "corruptions" else "cbar", table)
         if self.corruptions is None:
             return known
         # In the order of the suite; those of no suite come last.

@@ -121,7 +121,7 @@ def evaluate(
             `(n, 3, height, width)`.
         severities: Only these.
         synthetic: Which built-in sets of "ood": noise, blobs, scrambled.
-        table: Constants of the corruptions, "cifar" or "imagenet"; by default by image size.
+        table: Constants of the corruptions, "cifar", "tiny" or "imagenet"; by default by size.
         frost: Photographs for "frost"; see `killick.corrupt`.
         references: How many stored references of an anchored model are evaluated, 5 by default; with
             "transductive" the candidates, 50 by default.

@@ -113,6 +113,7 @@ class TestSetPlanner:
                 sets += self._read_corrupted(files, chosen, suite, test.name, clean, notes)
                 continue
             for name, severity in product(chosen, settings.severities):
+                own = name in settings.own_corruptions
                 corrupted = same(
                     suite,
                     test.name,
@@ -128,7 +129,7 @@ class TestSetPlanner:
                     severity=severity,
                     source="generated",
                     frost=_describe_frost(settings.frost) if name == "frost" else "",
-                    table="" if name in settings.own_corruptions else table,
+                    table="" if own else settings.find_corruption(name).choose_table(table),
                 )
                 sets.append(corrupted)
         if "shift" in settings.suites:

@@ -26,7 +26,8 @@ class Arm:
         after: Another arm, whose trained network of the same seed it starts from. That one keeps
             its own settings and budget, and is trained once for all that start from it.
         run: A finished run, which is evaluated beside the others and not trained. `{seed}` in it
-            stands for each of the seeds.
+            stands for each of the seeds. Or a saved model, or a network by name with the weights of
+            its library.
     """
 
     name: str

@@ -146,6 +146,7 @@ def check_jobs(jobs: Sequence[Job]) -> None:
     make_settings(evaluation)
     used = {phase.recipe.data.name for job in jobs for phase in job.phases}
     used |= {*dict(evaluation.get("ood", {})).values(), *dict(evaluation.get("shift", {})).values()}
+    used |= {job.evaluation["data"] for job in jobs if "data" in job.evaluation}
     check_places(sorted(used))
 
 

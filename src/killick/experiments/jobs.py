@@ -12,9 +12,11 @@ from killick.errors import OptionError, RecipeError
 from killick.experiments.arms import Arm
 from killick.protocols.base import PROTOCOLS
 from killick.results.run_folder import read_job
+from killick.runtime.hub import read_hub_name
 from killick.training.recipe import Recipe
 from killick.training.recipe_files import find_unused, load_recipe, make_recipe, recipe_of
 
+_CONFIGS = ("model/config.json", "config.json", "model.json")  # of runs, models and exports
 # Settings that change what is logged and saved, not the trained weights.
 _NOT_IN_DIGEST = ("about", "log_every", "loggers", "checkpoint_minutes", "execution")
 
@@ -140,14 +142,34 @@ def _make_run_jobs(
 ) -> Iterator[Job]:
     """The jobs of an arm that is trained already: its runs are evaluated into folders of their own."""
     assert arm.run is not None
+    if (named := _evaluation_of_name(arm.run, evaluation)) is not None:
+        place = output / f"{arm.name}-seed{seeds[0]}-{_digest(arm.run)[:6]}"
+        yield Job(arm.name, seeds[0], (), named, run=arm.run, place=str(place))
+        return
     for seed in seeds if "{seed}" in arm.run else seeds[:1]:
         run = Path(arm.run.replace("{seed}", str(seed))).absolute()
-        if not (run / "model" / "config.json").is_file():
-            raise OptionError(f"no finished run at {run} for the arm {arm.name}.")
+        if not any((run / file).is_file() for file in (*_CONFIGS, "")):
+            raise OptionError(f"no finished run or model at {run} for the arm {arm.name}.")
         with suppress(RecipeError):
             seed = recipe_of(run).seed
         place = output / f"{arm.name}-seed{seed}-{_digest(_fingerprint(str(run)))[:6]}"
         yield Job(arm.name, seed, (), evaluation, run=str(run), place=str(place))
+
+
+def _evaluation_of_name(model: str, evaluation: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How a network by name or a model on the hub is evaluated; None if it is neither."""
+    if Path(model).exists():
+        return None
+    if ":" not in model:
+        on_hub = read_hub_name(model) is not None and not Path(model).parent.is_dir()
+        return dict(evaluation) if on_hub else None
+    from killick.nets.custom import is_network_name  # imports torch
+
+    if not is_network_name(model):
+        raise OptionError(f"no model at {model}, nor a network by that name.")
+    if "data" not in evaluation:
+        raise OptionError(f"{model} needs --data.")
+    return {**evaluation, "pretrained": True}
 
 
 def check_settings_used(settings: Iterable[str], arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
@@ -224,7 +246,7 @@ def _fingerprint(start: str | None) -> str:
     if start is None:
         return ""
     place = Path(start)
-    for file in (place / "model" / "config.json", place / "config.json", place):
+    for file in (*(place / name for name in _CONFIGS), place):
         if file.is_file():
             with open(file, "rb") as opened:
                 return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from killick.metrics import cosine_series as cosines
-from killick.report.conditions import LABELED, MARGINAL, OOD, SINGLE, Condition
+from killick.report.conditions import LABELED, MARGINAL, OOD, SHIFT, SINGLE, Condition
 from killick.results.predictions import Array, Predictions
 
 RESAMPLES = 1000
@@ -82,7 +82,8 @@ def resample(
     found: dict[Condition, Resampled] = {}
     groups: dict[tuple[str, int], list[Predictions]] = defaultdict(list)
     for each in predictions:
-        if each.about.get("suite") in LABELED and "correct" in each.single and each.count:
+        labeled = each.about.get("suite") in (*LABELED, SHIFT) and "correct" in each.single
+        if labeled and each.count:
             groups[_label_digest(each), each.count].append(each)
     for (name, _), sets in groups.items():
         found |= _resample_labeled(sets, draws, name, errors)
@@ -110,7 +111,7 @@ def _condition(predictions: Predictions, inference: str, metric: str) -> Conditi
     about = predictions.about
     suite, corruption = str(about["suite"]), str(about.get("corruption") or "")
     severity = int(about.get("severity") or 0)
-    name = str(about["set"]) if suite == OOD else ""
+    name = str(about["set"]) if suite in (SHIFT, OOD) else ""
     return Condition(inference, metric, suite, name, corruption, severity)
 
 

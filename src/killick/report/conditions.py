@@ -9,6 +9,7 @@ SINGLE, MARGINAL = "single", "marginal"
 FROM_ONE = (SINGLE, "transductive")
 CORRUPTED = ("corruptions", "cbar")  # suites
 LABELED = ("clean", *CORRUPTED)
+SHIFT = "shift"
 OOD = "ood"
 OOD_SCORE = "energy"
 TEMPERATURE = "temperature"
@@ -19,8 +20,8 @@ class Condition(NamedTuple):
 
     inference: str  # "single", from the first reference, or "marginal", the mean over references
     metric: str  # its key
-    suite: str  # "clean", "corruptions", "cbar" or "ood"
-    set: str = ""  # the OOD set; else empty
+    suite: str  # "clean", "corruptions", "cbar", "shift" or "ood"
+    set: str = ""  # the shifted or OOD set; else empty
     corruption: str = ""  # empty if there is none
     severity: int = 0  # from 1 to 5; 0 if there is none
     scaling: str = ""  # "temperature" if logits were divided by a fitted temperature; else empty
@@ -30,7 +31,7 @@ def condition_of(row: Row) -> Condition | None:
     """The condition of a row; None if reports do not use it, as for means over corruptions."""
     suite, scaling = str(row["suite"]), str(row["scaling"])
     corrupted, ood = suite in CORRUPTED, suite == OOD
-    if suite not in (*LABELED, OOD) or row["inference"] not in (*FROM_ONE, MARGINAL):
+    if suite not in (*LABELED, SHIFT, OOD) or row["inference"] not in (*FROM_ONE, MARGINAL):
         return None
     if row["mean_of"] or scaling not in ("", TEMPERATURE):
         return None
@@ -40,7 +41,7 @@ def condition_of(row: Row) -> Condition | None:
         SINGLE if row["inference"] in FROM_ONE else MARGINAL,
         str(row["metric"]),
         suite,
-        str(row["set"]) if ood else "",
+        str(row["set"]) if suite in (SHIFT, OOD) else "",
         str(row["corruption"]) if corrupted else "",
         int(row["severity"]) if corrupted else 0,
         scaling,

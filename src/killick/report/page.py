@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from killick import __version__
-from killick.report.conditions import CORRUPTED, SINGLE
+from killick.report.conditions import CORRUPTED, SHIFT, SINGLE
 from killick.report.figures import COLORS, dark_rules, to_page, variables
 from killick.report.formatting import count_words
 from killick.report.report_data import ReportData
@@ -17,8 +17,8 @@ from killick.report.statistics import mean_title
 from killick.report.summary_metrics import SummaryMetric, summary_metrics
 
 _FIRST = (
-    *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "clean_smooth_ece"),
-    *("corrupted_smooth_ece", "ood_auroc"),
+    *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "shift_top1"),
+    *("clean_smooth_ece", "corrupted_smooth_ece", "shift_smooth_ece", "ood_auroc"),
 )
 _HERE = Path(__file__).parent
 
@@ -28,7 +28,8 @@ def choose_columns(data: ReportData) -> dict[str, list[SummaryMetric]]:
     metrics = []
     for metric in summary_metrics():
         if any(metric.key in line for line in data.table.values()):
-            mean = mean_title(data.comparison, metric.suite) if metric.suite in CORRUPTED else ""
+            several = metric.suite in (*CORRUPTED, SHIFT)
+            mean = mean_title(data.comparison, metric.suite) if several else ""
             metrics.append(
                 replace(metric, title=f"{metric.title}, {mean}" if mean else metric.title)
             )

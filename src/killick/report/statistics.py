@@ -12,7 +12,7 @@ import torch
 
 from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES
 from killick.report.comparison import Comparison
-from killick.report.conditions import CORRUPTED, OOD, SINGLE, Condition
+from killick.report.conditions import CORRUPTED, OOD, SHIFT, SINGLE, Condition
 from killick.report.intervals import (
     ENOUGH_SEEDS,
     Interval,
@@ -61,7 +61,10 @@ Table = dict[str, dict[str, Estimate]]  # arm, key of the metric; absent where i
 
 
 def mean_title(comparison: Comparison, suite: str = "corruptions") -> str:
-    """Which mean over corruptions is taken: "mean of 19", or empty if nothing was corrupted."""
+    """Which mean is taken, over corruptions or shifted sets: "mean of 19"; empty without one."""
+    if suite == SHIFT:
+        names = [condition.set for condition in _common(comparison, SHIFT, "top1")]
+        return names[0] if len(names) == 1 else f"mean of {len(names)} sets" if names else ""
     title, _, severities = _corrupted(comparison, suite)
     if not title or severities == list(SEVERITIES):
         return title
@@ -109,6 +112,17 @@ def by_corruption(comparison: Comparison) -> dict[str, dict[str, Estimate]]:
 def ood_by_set(comparison: Comparison) -> dict[str, dict[str, Estimate]]:
     """The AUROC of each arm's energy, for each OOD set."""
     conditions = _common(comparison, OOD, "auroc")
+    return {condition.set: _by_arm(comparison, [condition]) for condition in conditions}
+
+
+def shift_by_set(comparison: Comparison, metric: str) -> dict[str, dict[str, Estimate]]:
+    """A metric of each arm, for each shifted set that some run was evaluated on."""
+    conditions = dict.fromkeys(
+        each
+        for values in comparison.values.values()
+        for each in values
+        if (each.suite, each.metric, each.inference, each.scaling) == (SHIFT, metric, SINGLE, "")
+    )
     return {condition.set: _by_arm(comparison, [condition]) for condition in conditions}
 
 

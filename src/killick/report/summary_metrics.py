@@ -1,10 +1,10 @@
-"""The columns of summary tables: registered metrics over clean, corrupted and OOD test sets."""
+"""The columns of summary tables: registered metrics over clean, corrupted, shifted and OOD sets."""
 
 from dataclasses import dataclass, replace
 
 from killick.errors import check_option
 from killick.metrics import METRICS, Metric
-from killick.report.conditions import MARGINAL, OOD, SINGLE, TEMPERATURE
+from killick.report.conditions import MARGINAL, OOD, SHIFT, SINGLE, TEMPERATURE
 from killick.report.formatting import signed, signless
 from killick.report.intervals import Interval
 
@@ -50,6 +50,7 @@ def summary_metrics() -> tuple[SummaryMetric, ...]:
         sets = [
             SummaryMetric(f"clean_{key}", f"clean {title}", metric),
             SummaryMetric(f"corrupted_{key}", f"corrupted {title}", metric, "corruptions"),
+            SummaryMetric(f"shift_{key}", f"shifted {title}", metric, SHIFT),
         ]
         if key == "top1":
             hardest = f"{title} at severity 5"

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from killick.errors import OptionError
+from killick.report.conditions import SHIFT
 from killick.report.figures import Figure, drawing, to_file
 from killick.report.formatting import count_words
 from killick.report.page import render_page
 from killick.report.report_data import ReportData, make_report_data
-from killick.report.sections import SECTIONS, Section
+from killick.report.sections import SECTIONS, Content, Section
 from killick.report.statistics import Estimate, mean_title, write_summary
 from killick.report.summary_metrics import SummaryMetric, find_summary_metric
 from killick.report.tables import TextTable
@@ -19,8 +20,11 @@ from killick.runtime.atomic_files import write_atomic
 
 _MOST_NAMED = 4  # arms in a title
 # The first of these that both arms have is compared.
-_COMPARED = ("corrupted_top1", "cbar_top1", "clean_top1", "ood_auroc")
-_DESCRIBED = ("clean_top1", "corrupted_top1", "cbar_top1", "ood_auroc", "corrupted_smooth_ece")
+_COMPARED = ("corrupted_top1", "cbar_top1", "shift_top1", "clean_top1", "ood_auroc")
+_DESCRIBED = (
+    *("clean_top1", "corrupted_top1", "cbar_top1", "shift_top1", "ood_auroc"),
+    "corrupted_smooth_ece",
+)
 PAGE, FIGURES, SUMMARY = "report.html", "figures", "summary.csv"
 
 
@@ -58,6 +62,7 @@ def write_report(
     own = sorted((section for _, section in SECTIONS.items()), key=lambda each: each.order)
     with drawing():
         first, after = ([(each, each.make(data)) for each in part] for part in (before, own))
+    after = [(section, content) for section, content in after if content != Content()]
     text = render_page(
         data,
         title=title or _default_title(data),
@@ -130,7 +135,8 @@ def headline(data: ReportData) -> str:
 def _spell(data: ReportData, key: str, estimate: Estimate) -> str:
     """A value with its metric: "83.1 ± 0.4 % corrupted accuracy (mean of 19)"."""
     metric = find_summary_metric(key)
-    mean = mean_title(data.comparison) if metric.suite == "corruptions" else ""
+    named = metric.suite in ("corruptions", SHIFT)
+    mean = mean_title(data.comparison, metric.suite) if named else ""
     return f"{_value(metric, estimate)} {metric.title}" + (f" ({mean})" if mean else "")
 
 

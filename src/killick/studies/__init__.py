@@ -10,7 +10,7 @@ import pkgutil
 
 from killick.studies.study import STUDIES, Study
 
-_SHARED = ("findings", "plots", "study", "study_runner", "trained_job")
+_SHARED = ("findings", "paper_tables", "plots", "set_names", "study", "study_runner", "trained_job")
 
 
 def study_names() -> tuple[str, ...]:

@@ -97,6 +97,16 @@ class Results:
             for arm in self.factors
         }
 
+    def by_shifted_set(self, metric: str = "top1") -> dict[str, dict[str, Values]]:
+        """A metric of each arm for each shifted set."""
+        from killick.report.statistics import shift_by_set
+
+        found = shift_by_set(self.report.comparison, metric)
+        return {
+            arm: {name: line[arm].values for name, line in found.items() if arm in line}
+            for arm in self.factors
+        }
+
     def records(self, **known: Any) -> list[Record]:
         """The records with these values."""
         return [record for record in self.measured if known.items() <= record.items()]
@@ -131,6 +141,8 @@ def make_results(plan: Plan, runs: Sequence[Run]) -> Results:
     from killick.report.report_data import make_report_data
 
     planned = {each.arm.name: dict(each.factors) for each in plan.study_arms}
+    if plan.models:
+        planned = {str(run.job["arm"]): _factors_of_model(run) for run in runs}
     extra = {str(run.job["arm"]): dict(run.job["factors"]) for run in runs if "factors" in run.job}
     names = {str(run.job["arm"]) for run in runs}
     factors = {name: own for name, own in {**planned, **extra}.items() if name in names}
@@ -143,6 +155,12 @@ def make_results(plan: Plan, runs: Sequence[Run]) -> Results:
             for record in read_measured(run.folder, measuring)
         ]
     return Results(plan, make_report_data(runs), factors, tuple(measured))
+
+
+def _factors_of_model(run: Run) -> dict[str, Any]:
+    """The factors of a model that was trained elsewhere, as its rows have them."""
+    protocol, target = (str(run.rows[0][name]) for name in ("protocol", "target"))
+    return {"protocol": f"{protocol}-{target}" if target else protocol, "network": run.job["arm"]}
 
 
 def find_metric(key: str) -> "SummaryMetric":

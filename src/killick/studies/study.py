@@ -3,14 +3,17 @@
 Importing a study needs no torch, so that the command line's help stays fast.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError, check_option
 from killick.experiments.arms import ARMS, Arm
 from killick.registry import Registry
 from killick.settings import read_options
+from killick.studies.set_names import describe_missing
 
 if TYPE_CHECKING:
     from killick.experiments.jobs import Job
@@ -88,6 +91,8 @@ class Study:
         finish: `module:function` that works on all finished jobs and returns the run folders it made.
         check: Raises an error for options that do not fit the jobs, before these are run.
         notes: Choices that the paper does not state.
+        sets: The paper's sets beside ImageNet itself, by the option that takes them.
+        models: Whether it also takes models that are trained already.
     """
 
     name: str
@@ -104,6 +109,8 @@ class Study:
     finish: str | None = None
     check: "Callable[[Any, Sequence[Job]], None] | None" = None
     notes: tuple[str, ...] = ()
+    sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    models: bool = False
 
     def at_size(self, name: str) -> Size:
         """A size of this study, complete."""
@@ -137,6 +144,15 @@ class Plan:
     study_arms: tuple[StudyArm, ...]
     seeds: tuple[int, ...]  # of each arm
     evaluation: Mapping[str, Any]  # options of `killick.evaluate`
+    models: tuple[str, ...] = ()  # evaluated in the place of training
+
+    @property
+    def missing_sets(self) -> str:
+        """A line about the paper's sets that are not evaluated; empty if there are none."""
+        data = str(self.settings.get("data.name", ""))
+        if self.size != "paper" or not (data or Path(self.recipe).stem).startswith("imagenet"):
+            return ""
+        return describe_missing(self.study.sets, self.evaluation)
 
     @property
     def measure_options(self) -> dict[str, Any]:
@@ -160,6 +176,7 @@ def make_plan(
     options: Mapping[str, Any] | None = None,
     seeds: Sequence[int] | None = None,
     evaluation: Mapping[str, Any] | None = None,
+    models: Sequence[str] = (),
 ) -> Plan:
     """A study at one of its sizes, with some things changed.
 
@@ -171,7 +188,11 @@ def make_plan(
         options: Of the study, by name.
         seeds: Of each arm.
         evaluation: Options of `killick.evaluate`.
+        models: Evaluated in the place of training: folders, or networks by name with the weights of
+            their library. Settings are then those of the data alone.
     """
+    if models:
+        return _plan_models(study, size, models, settings or {}, options or {}, evaluation or {})
     base = study.at_size(size)
     shared = {} if recipe is not None else dict(base.settings)
     given = dict(settings or {})
@@ -201,6 +222,44 @@ def make_plan(
         tuple(seeds or base.seeds),
         {**base.evaluation, **(evaluation or {})},
     )
+
+
+def _plan_models(
+    study: Study,
+    size: str,
+    models: Sequence[str],
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
+) -> Plan:
+    """A plan that trains nothing."""
+    idle = [*(k for k in settings if k not in ("data.name", "data.root")), *options]
+    if not study.models or idle:
+        what = f"--{idle[0]} has no effect" if study.models else f"{study.name} takes no models"
+        raise OptionError(f"{what}: --models evaluates without training. Leave it out.")
+    arms = tuple(StudyArm(Arm(name_model(model), run=model), {}) for model in models)
+    names = [each.arm.name for each in arms]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise OptionError(f"two of the models are named {twice}.")
+    base = study.at_size(size)
+    shown = {**base.evaluation, **evaluation}
+    return Plan(
+        study, size, base.recipe, settings, study.options(), arms, (0,), shown, tuple(models)
+    )
+
+
+def name_model(model: str) -> str:
+    """The name of an arm for a model: its folder's, or the network's.
+
+    Example:
+        >>> name_model("runs/mine/model"), name_model("torchvision:swin_v2_t#IMAGENET1K_V1")
+        ('mine', 'swin_v2_t-IMAGENET1K_V1')
+    """
+    path = Path(model).absolute()
+    name = path.parent.name if path.stem == "model" else path.name
+    if not path.exists() and ":" in model:
+        name = model.rpartition(":")[2]
+    return re.sub(r"[^\w.-]+", "-", name)
 
 
 def cross_arms(

@@ -21,10 +21,10 @@ from killick.results.run_folder import Run, read_run
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.progress import choose_display
 from killick.studies.findings import Findings, Results, make_results
-from killick.studies.study import Plan, Study
+from killick.studies.study import Plan
 
 ROWS, ABOUT = "study.csv", "study.json"
-_ABOUT = ("size", "recipe", "settings", "seeds", "evaluation")
+_ABOUT = ("size", "recipe", "settings", "seeds", "evaluation", "models")
 _PROPOSED = (
     "The paper's “proposed” is masked-label here: its text masks towards the uniform distribution,"
     " its released code towards the label."
@@ -61,6 +61,8 @@ def plan_jobs(plan: Plan, output: Path) -> list[Job]:
         measure=study.measure,
         options=plan.measure_options,
     )
+    if plan.models:  # compared image by image, whatever seeds they were trained with
+        jobs = [replace(job, seed=0) for job in jobs]
     check_jobs(jobs)
     if study.check is not None:
         study.check(plan.options, jobs)
@@ -101,7 +103,7 @@ def run_study(plan: Plan, output: Path, **execution: Any) -> StudyRun:
         title=f"{plan.study.title} ({plan.study.item})" if plan.study.item else plan.study.title,
         command=shlex.join(how.command) or None,
         failed=replace(outcome, failed=failed).missing,
-        before=[_section(plan.study, findings)],
+        before=[_section(plan, findings)],
         lead=findings.headline,
         data=results.report,
     )
@@ -132,9 +134,11 @@ def _planned_rows(run: Run, evaluation: Mapping[str, Any]) -> Run:
     return replace(run, rows=rows)
 
 
-def _section(study: Study, findings: Findings) -> Section:
+def _section(plan: Plan, findings: Findings) -> Section:
     """The study's own part of the report."""
+    study, missing = plan.study, plan.missing_sets
     notes = (*study.notes, *([_PROPOSED] if study.item else []))
+    notes += (f"{missing[0].upper()}{missing[1:]}.",) if missing else ()
     title = f"{study.item}, here and in the paper" if study.item else "Beyond the paper"
     return Section("study", title, 0, lambda _: Content(findings.figures, findings.tables, notes))
 

@@ -57,6 +57,8 @@ def shipped() -> dict[str, Path]:
 def load_recipe(source: str | Path | Recipe, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe of a shipped name or a YAML file, with some settings replaced.
 
+    The settings under `standard:` in the file replace others where the protocol is standard.
+
     Args:
         source: Such as "cifar10-resnet18", or "my.yaml"; or a recipe.
         overrides: By dotted name: `{"optimizer.lr": 0.05}`.
@@ -68,8 +70,12 @@ def load_recipe(source: str | Path | Recipe, overrides: Mapping[str, Any] | None
         values, source = dataclasses.asdict(source), "the recipe"
     else:
         values = read_yaml(find_recipe(source))
-    for dotted, value in (overrides or {}).items():
-        _replace(values, dotted, value)
+    own = values.pop("standard", {})
+    if not isinstance(own, dict):
+        raise RecipeError(f"{source} has under standard no settings such as {{epochs: 300}}.")
+    values = _replaced(values, overrides or {})
+    if own and _protocol_of(values) == "standard":
+        values = _replaced(_merged(values, own), overrides or {})
     recipe = make_recipe(values, str(source))
     data = dataclasses.replace(recipe.data, name=full_name(recipe.data.name))
     return dataclasses.replace(recipe, data=data)
@@ -110,7 +116,10 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         under = find_recipe(beside if beside.is_file() else base)
         if under.resolve() in above:
             raise RecipeError("it is its own base.")
-        return _merged(read_yaml(under, above), values)
+        below = read_yaml(under, above)
+        if isinstance(below.get("standard"), dict):  # a setting given here holds for all protocols
+            below["standard"] = _without(below["standard"], values)
+        return _merged(below, values)
     except (OSError, TypeError, ValueError) as problem:  # among them those of Killick
         reason = str(problem)[:300]
         raise RecipeError(f"the recipe {path} has no base {show(base)}: {reason}") from None
@@ -160,6 +169,28 @@ def _merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         whole = key in ("arguments", "policy_arguments", "transform", "init_args")
         result[key] = _merged(result[key], value) if both and not whole else value
     return result
+
+
+def _without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings without those that are given."""
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in given:
+            kept[key] = value
+        elif isinstance(value, dict) and isinstance(given[key], dict):
+            kept[key] = _without(value, given[key])
+    return kept
+
+
+def _protocol_of(values: Mapping[str, Any]) -> Any:
+    protocol = values.get("protocol")
+    return protocol.get("name") if isinstance(protocol, dict) else protocol
+
+
+def _replaced(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    for dotted, value in overrides.items():
+        _replace(values, dotted, value)
+    return values
 
 
 def _replace(values: dict[str, Any], dotted: str, value: Any) -> None:

@@ -25,7 +25,7 @@ from killick.core.anchored import Anchored
 from killick.core.batchnorm import estimate, tracked_norms
 from killick.core.references import random_cycle, take
 from killick.core.standard import Standard
-from killick.corruptions.corruption import SMALL, choose_table
+from killick.corruptions.corruption import choose_table
 from killick.corruptions.suites import list_corruptions
 from killick.data.keyed_random import key
 from killick.data.splits import limit_images
@@ -183,7 +183,7 @@ def gather_inputs(job: TrainedJob, count: int) -> list[tuple[Tensor, ...]]:
 @torch.no_grad()
 def compute_accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     """Top-1 accuracy; waits for the device once."""
-    small = max(images.shape[-2:]) <= SMALL
+    small = max(images.shape[-2:]) <= 64
     batch = (100 if small else 25) if images.device.type == "cpu" else (1000 if small else 250)
     right = torch.zeros((), dtype=torch.long, device=images.device)
     for shown, wanted in zip(images.split(batch), labels.split(batch), strict=True):
