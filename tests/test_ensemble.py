@@ -1,0 +1,93 @@
+"""Ensembles: the mean of the members' probabilities, as an ordinary model."""
+
+import pytest
+import torch
+
+import killick
+from killick.cli import main
+from killick.deploy.ensemble_builder import make_ensemble
+from killick.errors import OptionError, StorageError
+from killick.results.rows import read_rows
+
+IMAGES = torch.randint(256, (6, 3, 32, 32), generator=torch.Generator().manual_seed(0)).byte()
+NAMES = ("a", "b", "c", "d")
+
+
+def member(seed, name="killick:resnet_small", anchored=False, classes=4, mean=0.5):
+    torch.manual_seed(seed)
+    net = killick.nets.create(name, num_classes=classes)
+    model = killick.standard(net, ((mean,) * 3, (0.25,) * 3), image_shape=(3, 32, 32))
+    model.class_names = NAMES[:classes]
+    if anchored:
+        model = killick.anchor(model, init="random")
+        model.set_references(IMAGES[:2].flip(3))
+    for norm in model.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+def members():
+    return [
+        member(0),
+        member(1, anchored=True, mean=0.3),
+        member(2, "timm:test_resnet"),
+        member(3, "killick:wrn40_2", anchored=True),
+    ]
+
+
+def test_its_probabilities_are_the_mean_of_those_of_its_members(tmp_path):
+    models = members()
+    expected = torch.stack([model(IMAGES).double().softmax(1) for model in models]).mean(0)
+    found = make_ensemble(models, tmp_path / "all")
+    assert torch.allclose(found(IMAGES).softmax(1).double(), expected, atol=1e-5)
+    loaded = killick.load(tmp_path / "all").eval()
+    assert torch.equal(loaded(IMAGES), found(IMAGES))
+    assert loaded.class_names == NAMES
+
+
+def test_the_command_makes_a_model_that_is_evaluated_and_exported(tmp_path, image_folder, capsys):
+    for number, model in enumerate(members()[:2]):
+        killick.save(model, tmp_path / f"m{number}")
+    folders = [str(tmp_path / f"m{number}") for number in range(2)]
+    assert main(["ensemble", *folders, "--output", str(tmp_path / "both")]) == 0
+    assert "2 members" in capsys.readouterr().out
+    assert main(["ensemble", *folders, "--output", str(tmp_path / "both")]) == 2
+    data = ["--data", str(image_folder), "--suite", "clean", "--quiet"]
+    words = ["evaluate", str(tmp_path / "both"), *data, "--output", str(tmp_path / "rows")]
+    assert main(words) == 2  # other classes
+    capsys.readouterr()
+    model = killick.load(tmp_path / "both").eval()
+    labels = torch.arange(6) % 4
+    rows = killick.evaluate(model, (IMAGES, labels), ("clean",), folder=tmp_path / "rows")
+    top1 = next(row["value"] for row in rows if row["metric"] == "top1")
+    assert top1 == (model(IMAGES).argmax(1) == labels).double().mean().item()
+    assert read_rows(tmp_path / "rows")
+    export = ["export", str(tmp_path / "both"), "--output", str(tmp_path / "file"), "--quiet"]
+    assert main(export) == 0, capsys.readouterr().err
+    exported = killick.evaluate(str(tmp_path / "file"), (IMAGES, labels), ("clean",))
+    assert next(row["value"] for row in exported if row["metric"] == "top1") == top1
+
+
+def test_what_does_not_fit_is_one_line(tmp_path):
+    first = member(0)
+    plain = killick.standard(torch.nn.Flatten(), ((0,) * 3, (1,) * 3), image_shape=(3, 32, 32))
+    plain.class_names = NAMES
+    small = killick.standard(
+        killick.nets.create("killick:resnet_small", num_classes=4),
+        ((0,) * 3, (1,) * 3),
+        image_shape=(3, 16, 16),
+    )
+    small.class_names = NAMES
+    for others, says in (
+        ([], "at least two"),
+        ([member(1, classes=3)], "another classes"),
+        ([small], "another image shape"),
+        ([plain], "not made by name"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            make_ensemble([first, *others])
+    (tmp_path / "there").mkdir()
+    with pytest.raises(StorageError, match="it exists"):
+        make_ensemble([first, first], tmp_path / "there")
