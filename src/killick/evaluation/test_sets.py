@@ -12,7 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+from killick.core.image_model import image_model_in
 from killick.corruptions.corruption import Photographs, choose_table, corrupt
+from killick.corruptions.occlusion import COVERED, occlude
 from killick.data.corrupted_files import CorruptedFiles
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
@@ -20,6 +22,7 @@ from killick.data.sources import load_whole
 from killick.data.splits import limit_images
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, OptionError
+from killick.evaluation.attacks import ATTACKS, RADII, Attack, why_not_attacked
 from killick.evaluation.class_mapping import Alignment, ClassMap
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.evaluation_settings import EvaluationSettings
@@ -40,6 +43,7 @@ class TestSet:
     count: int
     alignment: Alignment | None = None  # from the model's classes to the set's; None for OOD images
     transform: Callable[..., Tensor] | None = None  # of each block, with a generator: a corruption
+    attack: Attack | None = None  # on the classifier, within `severity` gray levels
     corruption: str = ""
     severity: int | str = ""
     source: str = ""
@@ -56,13 +60,21 @@ class TestSet:
         return f"{self.corruption} {self.severity}" if self.corruption else self.set
 
     @property
+    def draw(self) -> int:
+        """What the random numbers depend on beside the corruption: the severity.
+
+        Those of occlusion are the same at all severities, so that more squares are added to fewer.
+        """
+        return 0 if self.suite == "occlusion" else int(self.severity or 0)
+
+    @property
     def samples(self) -> Sequence[int]:
         """The numbers of images that are kept as examples."""
         return sample(self.count, 24) if self.severity in ("", 3, 5) else ()
 
     def columns(self) -> dict[str, Any]:
         """The columns of its rows."""
-        others = ("open", "count", "alignment", "transform")
+        others = ("open", "count", "alignment", "transform", "attack")
         return {name: value for name, value in vars(self).items() if name not in others}
 
 
@@ -131,13 +143,47 @@ class TestSetPlanner:
                     table="" if name in settings.own_corruptions else table,
                 )
                 sets.append(corrupted)
+        same = partial(same, set=test.name, alignment=alignment, source="generated")
+        if "occlusion" in settings.suites:
+            sets += self._occluded(same)
+        if "adversarial" in settings.suites and self._can_be_attacked(notes):
+            for (name, attack), radius in product(ATTACKS.items(), RADII):
+                attacked = {"attack": attack, "corruption": name, "severity": radius}
+                sets.append(same("adversarial", **attacked))
         if "shift" in settings.suites:
             sets += [self._other("shift", name, given) for name, given in settings.shift.items()]
         if "ood" in settings.suites:
             sets += [self._other("ood", name, given) for name, given in settings.ood.items()]
             for name in settings.synthetic:
-                sets.append(same("ood", name, transform=SYNTHETIC[name], source="generated"))
+                made = {"set": name, "alignment": None, "transform": SYNTHETIC[name]}
+                sets.append(same("ood", **made))
         return sets
+
+    def _occluded(self, same: Callable[..., TestSet]) -> Iterable[TestSet]:
+        """The test set behind squares of the mean color that the model is normalized by.
+
+        They are gray where it has none. The column `table` has the color.
+        """
+        inner = image_model_in(self._classifier.model) or self._classifier.model
+        normalize = self._classifier.normalizer or getattr(inner, "normalize", None)
+        mean = (0.0,) if normalize is None else normalize.mean
+        red, green, blue = (round(255 * m) for m in (mean if any(mean) else (0.5,) * 3))
+        for percent in COVERED:
+            yield same(
+                "occlusion",
+                transform=partial(occlude, percent=percent, color=(red, green, blue)),
+                corruption="occlusion",
+                severity=percent,
+                table=f"#{red:02x}{green:02x}{blue:02x}",
+            )
+
+    def _can_be_attacked(self, notes: list[str]) -> bool:
+        reason = why_not_attacked(self._classifier)
+        if reason and self._settings.suites == ("adversarial",):
+            raise OptionError(f"--suite adversarial requires gradients: {reason}.")
+        if reason:
+            notes.append(f"{reason}: the suite adversarial is left out")
+        return not reason
 
     def plan_validation(self, images: ImageSet) -> TestSet:
         """The set that temperature and threshold are fitted on."""
