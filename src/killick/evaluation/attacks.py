@@ -98,11 +98,11 @@ def first_logits(classifier: Classifier, images: Tensor) -> Tensor:
 def why_not_attacked(classifier: Classifier) -> str:
     """Why a classifier cannot be attacked; empty if it can."""
     if classifier.exported is not None:
-        return "an exported file has no gradients"
+        return "an exported file has none"
     if classifier.candidates:
-        return "the choice of a reference by transduction has no gradient"
+        return "transduction has none"
     size = classifier.view.size
     image = torch.zeros(1, 3, size, size, device=classifier.device).requires_grad_()
     with evaluating(classifier.model), torch.enable_grad():
         logits = first_logits(classifier, image)
-    return "" if logits.requires_grad else f"the logits of {classifier.name} have no gradient"
+    return "" if logits.requires_grad else f"the logits of {classifier.name} have none"

@@ -10,11 +10,12 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from killick.core.image_model import image_model_in
 from killick.corruptions.corruption import Photographs, choose_table, corrupt
 from killick.corruptions.occlusion import COVERED, occlude
+from killick.data.batches import read_all
 from killick.data.corrupted_files import CorruptedFiles
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
@@ -29,6 +30,8 @@ from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.image_blocks import ImageBlocks
 from killick.results.predictions import sample
 from killick.runtime.processes import Processes
+
+_COLOR_IMAGES = 500  # of which the mean color is taken, evenly over the set
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class TestSetPlanner:
                 sets.append(corrupted)
         same = partial(same, set=test.name, alignment=alignment, source="generated")
         if "occlusion" in settings.suites:
-            sets += self._occluded(same)
+            sets += self._occluded(clean, same)
         if "adversarial" in settings.suites and self._can_be_attacked(notes):
             for (name, attack), radius in product(ATTACKS.items(), RADII):
                 attacked = {"attack": attack, "corruption": name, "severity": radius}
@@ -159,30 +162,29 @@ class TestSetPlanner:
                 sets.append(same("ood", **made))
         return sets
 
-    def _occluded(self, same: Callable[..., TestSet]) -> Iterable[TestSet]:
-        """The test set behind squares of the mean color that the model is normalized by.
+    def _occluded(self, clean: ImageSet, same: Callable[..., TestSet]) -> Iterable[TestSet]:
+        """The clean images behind squares of their mean color, the same for every model."""
 
-        They are gray where it has none. The column `table` has the color.
-        """
-        inner = image_model_in(self._classifier.model) or self._classifier.model
-        normalize = self._classifier.normalizer or getattr(inner, "normalize", None)
-        mean = (0.0,) if normalize is None else normalize.mean
-        red, green, blue = (round(255 * m) for m in (mean if any(mean) else (0.5,) * 3))
+        @cache
+        def find_color() -> tuple[int, int, int]:
+            some = clean.part(torch.tensor(sample(len(clean), _COLOR_IMAGES)))
+            images = torch.cat(list(read_all(some, self._choose_view(clean))))
+            red, green, blue = images.double().mean((0, 2, 3)).round().int().tolist()
+            return red, green, blue
+
+        def cover(images: Tensor, percent: int, generator: torch.Generator) -> Tensor:
+            return occlude(images, percent, find_color(), generator=generator)
+
         for percent in COVERED:
-            yield same(
-                "occlusion",
-                transform=partial(occlude, percent=percent, color=(red, green, blue)),
-                corruption="occlusion",
-                severity=percent,
-                table=f"#{red:02x}{green:02x}{blue:02x}",
-            )
+            transform = partial(cover, percent=percent)
+            yield same("occlusion", transform=transform, corruption="occlusion", severity=percent)
 
     def _can_be_attacked(self, notes: list[str]) -> bool:
         reason = why_not_attacked(self._classifier)
         if reason and self._settings.suites == ("adversarial",):
             raise OptionError(f"--suite adversarial requires gradients: {reason}.")
         if reason:
-            notes.append(f"{reason}: the suite adversarial is left out")
+            notes.append(f"the suite adversarial is left out: it requires gradients, and {reason}")
         return not reason
 
     def plan_validation(self, images: ImageSet) -> TestSet:

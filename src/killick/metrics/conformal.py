@@ -62,8 +62,9 @@ def conformal_quantile(scores: Tensor, alpha: float = ALPHA) -> float:
 
 
 for _key in METHODS:
-    _how = f"alpha {ALPHA:g}" + (f", lambda {_PENALTY:g}, k {_FREE}" if _key == "raps" else "")
     _name, _share = _key.upper(), f"{1 - ALPHA:.0%}".replace("%", " %")
+    _how = f"{_name} at alpha {ALPHA:g}"
+    _how += f" (lambda {_PENALTY:g}, k {_FREE})" if _key == "raps" else ""
     for _metric in (
         Metric(
             f"conformal_{_key}_coverage",

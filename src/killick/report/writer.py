@@ -10,7 +10,7 @@ from killick.report.figures import Figure, drawing, to_file
 from killick.report.formatting import count_words
 from killick.report.page import render_page
 from killick.report.report_data import ReportData, make_report_data
-from killick.report.sections import SECTIONS, Section
+from killick.report.sections import SECTIONS, Content, Section
 from killick.report.statistics import Estimate, mean_title, write_summary
 from killick.report.summary_metrics import SummaryMetric, find_summary_metric
 from killick.report.tables import TextTable
@@ -57,7 +57,10 @@ def write_report(
     data = replace(data or make_report_data(runs, baseline), command=command or "")
     own = sorted((section for _, section in SECTIONS.items()), key=lambda each: each.order)
     with drawing():
-        first, after = ([(each, each.make(data)) for each in part] for part in (before, own))
+        first, after = (
+            [(each, content) for each in part if (content := each.make(data)) != Content()]
+            for part in (before, own)
+        )
     text = render_page(
         data,
         title=title or _default_title(data),
