@@ -14,6 +14,7 @@ from killick.core.anchored import Anchored, evaluating, pair
 from killick.core.folding import Folded
 from killick.core.image_model import image_model_in
 from killick.core.inspection import logits_of
+from killick.errors import one_line
 from killick.evaluation.classifier import Classifier
 
 RADII = (1, 2, 8)  # gray levels of 255
@@ -104,5 +105,8 @@ def why_not_attacked(classifier: Classifier) -> str:
     size = classifier.view.size
     image = torch.zeros(1, 3, size, size, device=classifier.device).requires_grad_()
     with evaluating(classifier.model), torch.enable_grad():
-        logits = first_logits(classifier, image)
+        try:
+            logits = first_logits(classifier, image)
+        except Exception as problem:  # whatever a function raises, such as one that uses NumPy
+            return f"{classifier.name} has none ({one_line(problem)})"
     return "" if logits.requires_grad else f"the logits of {classifier.name} have none"

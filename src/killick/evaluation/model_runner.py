@@ -152,9 +152,9 @@ class ModelRunner:
         generator = self._generator(test, block)
         # All at once: the numbers must not depend on the batch size.
         uniform = torch.rand(block.images.shape, device=generator.device, generator=generator)
+        few = max(1, self._batch // 4)  # activations are kept for the gradient
         for images, labels, numbers in zip(
-            *(each.split(self._batch) for each in (block.images, block.labels, uniform)),
-            strict=True,
+            *(each.split(few) for each in (block.images, block.labels, uniform)), strict=True
         ):
             found = attack.perturb(
                 lambda x: alignment.apply(first_logits(self.classifier, x)),
