@@ -168,8 +168,11 @@ class TestSetPlanner:
         @cache
         def find_color() -> tuple[int, int, int]:
             some = clean.part(torch.tensor(sample(len(clean), _COLOR_IMAGES)))
-            images = torch.cat(list(read_all(some, self._choose_view(clean))))
-            red, green, blue = images.double().mean((0, 2, 3)).round().int().tolist()
+            means = [
+                part.sum((2, 3), dtype=torch.int64).double() / part[0, 0].numel()
+                for part in read_all(some, self._choose_view(clean))
+            ]
+            red, green, blue = torch.cat(means).mean(0).round().int().tolist()
             return red, green, blue
 
         def cover(images: Tensor, percent: int, generator: torch.Generator) -> Tensor:
