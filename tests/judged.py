@@ -84,7 +84,7 @@ def find(rows: list[dict], metric: str, **columns) -> dict:
 def evaluate_all(folder: str | Path) -> None:
     """All suites, with rows in a folder."""
     torch.manual_seed(0)
-    suites = ("clean", "corruptions", "calibration", "ood")
+    suites = ("clean", "corruptions", "calibration", "ood", "occlusion", "adversarial", "conformal")
     options = {"corruptions": ["gaussian_noise"], "validation": make_set(260, seed=9)}
     killick.evaluate(
         make_anchored(), make_set(), suites, folder=folder, quiet=True, device="cpu", **options

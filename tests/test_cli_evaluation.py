@@ -108,10 +108,11 @@ def test_all_suites_run(run, image_folder, capsys):
     assert main(["evaluate", str(run), *words]) == 0
     rows = read_rows(run)
     assert {r["suite"] for r in rows} == {
-        *("clean", "corruptions", "cbar", "ood", "shift", "references")
+        *("clean", "corruptions", "cbar", "ood", "shift", "references", "occlusion"),
+        "adversarial",
     }
     assert {r["mean_of"] for r in rows if r["suite"] == "cbar"} == {"", "cbar-cifar"}
-    assert [r for r in rows if r["metric"] == "disagreement"]
+    assert {"disagreement", "conformal_raps_size"} <= {r["metric"] for r in rows}
     frost = next(r for r in rows if r["corruption"] == "frost")
     assert (frost["source"], frost["frost"]) == ("generated", "procedural")
 

@@ -251,6 +251,22 @@ def test_the_references_suite_tells_what_the_choice_decides():
     assert row["value"] == pytest.approx(float(p.mutual_information.mean()), abs=1e-6)
 
 
+def test_multiplicity_is_counted_against_the_first_reference():
+    model, data = make_anchored(), make_set()
+    rows = evaluate(model, data, ("references",))
+    chosen = [
+        model(data.images(), each.expand(300, -1, -1, -1)).argmax(1).tolist()
+        for each in model.references
+    ]
+    counts, any_of_them = [0, 0], 0
+    for base, *others in zip(*chosen, strict=True):
+        any_of_them += any(other != base for other in others)
+        counts = [count + (other != base) for count, other in zip(counts, others, strict=True)]
+    assert 0 < max(counts) < any_of_them
+    assert find(rows, "ambiguity")["value"] == pytest.approx(any_of_them / 300)
+    assert find(rows, "discrepancy")["value"] == pytest.approx(max(counts) / 300)
+
+
 def test_means_are_over_named_suites():
     rows = evaluate(make_anchored(), suites=("corruptions",), limit=20, references=2)
     accuracy = [r for r in rows if r["metric"] == "top1" and r["inference"] == "single"]

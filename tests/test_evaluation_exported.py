@@ -78,6 +78,16 @@ def test_an_exported_file_has_the_rows_of_its_model(run, exports, kind, k, one_r
     assert {row["k"] for row in rows if row["suite"] == "clean"} <= {"", 1}
 
 
+def test_an_exported_file_is_occluded_like_its_model_and_cannot_be_attacked(run, exports, capsys):
+    file, suites = exports(format="onnx", k=1), ("occlusion", "adversarial")
+    found = killick.evaluate(file, "shapes", suites, limit=60, quiet=False)
+    assert "adversarial is left out: it requires gradients" in "".join(capsys.readouterr())
+    own = killick.evaluate(run, None, ("occlusion",), references=1, limit=60)
+    assert told(found) == pytest.approx(told(own), abs=2e-3)
+    with pytest.raises(OptionError, match="requires gradients: an exported file has none"):
+        killick.evaluate(file, "shapes", ("adversarial",), limit=60)
+
+
 def test_precisions_are_told_apart(exports, tmp_path, one_registry):
     weights = set()
     for precision in ("float32", "int8"):

@@ -48,9 +48,12 @@ def show_summary(rows: Rows) -> None:
     single = [row for row in top1 if row["inference"] != "marginal" and not row["mean_of"]]
     tables = (
         ("set, images", _sets(rows)),
-        ("top-1 %", [(row["corruption"], str(row["severity"]), row) for row in single]),
+        ("top-1 %", _by_corruption(single, "corruptions", "cbar")),
+        ("top-1 %, % covered", _by_corruption(single, "occlusion")),
+        ("top-1 %, eps / 255", _by_corruption(single, "adversarial")),
         ("top-1 %, severity", [(_title(row), str(row["severity"]), row) for row in means]),
         (METRICS.find("auroc").column, aurocs),
+        ("conformal sets", _conformal(rows)),
     )
     for first, cells in tables:
         if cells:
@@ -67,6 +70,20 @@ def show_summary(rows: Rows) -> None:
         )
     if any(row["std"] != "" for row in rows):
         console.print("±: standard deviation over references", style="dim")
+
+
+def _by_corruption(rows: Rows, *suites: str) -> list[Cell]:
+    return [(r["corruption"], str(r["severity"]), r) for r in rows if r["suite"] in suites]
+
+
+def _conformal(rows: Rows) -> list[Cell]:
+    """Coverage and size of each set, corrupted ones in the mean."""
+    found = [row for row in rows if METRICS.find(row["metric"]).suite == "conformal"]
+    return [
+        (_title(row), METRICS.find(row["metric"]).column, row)
+        for row in found
+        if row["severity"] in ("", "all")
+    ]
 
 
 def _sets(rows: Rows) -> list[Cell]:

@@ -16,7 +16,10 @@ EVALUATION_SUITES = {
     "calibration": "calibration errors of every set, also after temperature scaling",
     "ood": "detection of OOD images: AUROC, AUPR, FPR at 95 % TPR, by several scores",
     "shift": "shifted sets with the model's classes (ImageNet-R, -A, -V2, Sketch, ...)",
-    "references": "dependence on the choice of reference (anchored models)",
+    "occlusion": "squares of the mean color over 10, 30, 50 and 70 % of the image",
+    "adversarial": "FGSM and PGD-20 within 1, 2 and 8 gray levels of 255 (any network with gradients)",
+    "conformal": "coverage and size of prediction sets of every set, by THR, APS and RAPS",
+    "references": "dependence on the choice of reference, ambiguity and discrepancy (anchored models)",
 }
 DEFAULT_SUITES = ("clean", "corruptions", "calibration", "ood")
 # Options that add their suite to those that were chosen.

@@ -95,8 +95,9 @@ def evaluate(
 
     Suites: "clean"; "corruptions", the 19 of ImageNet-C made on the device, at five severities;
     "cbar", C-bar's ten; "calibration", calibration errors of all these sets, also after temperature
-    scaling; "ood", OOD detection; "shift", other sets with the same classes; "references", how much
-    the choice of the reference matters.
+    scaling; "ood", OOD detection; "shift", other sets with the same classes; "occlusion", squares
+    over part of the image; "adversarial", FGSM and PGD; "conformal", prediction sets for all these
+    sets; "references", how much the choice of the reference matters.
 
     Every number of an anchored model is that of its first reference, with the standard deviation
     over the first `references` ones; a second row (inference "marginal") is for the mean of the
@@ -131,7 +132,8 @@ def evaluate(
             kept in the run folder; a model in memory must have one (`set_residuals`).
         limit: At most so many images of each set, of every class in proportion.
         seed: Of the subsets and of the corruptions.
-        validation: To fit temperature and threshold; by default that of the model's own training.
+        validation: To fit temperature, threshold and conformal sets; by default that of the model's
+            own training.
         baseline: For mCE: "alexnet", or a folder or file with rows of another model.
         acceptance: Share of validation images that the threshold accepts.
         class_map: For "shift": from each of a set's classes to one or several of the model's.
@@ -313,6 +315,8 @@ def _run(
         notes = [*notes, f"only {fitting.count} validation images. Give more: --validation DATA"]
     if fitting is None and "calibration" in settings.suites:
         notes = [*notes, "no temperature scaling, which requires --validation DATA"]
+    if fitting is None and "conformal" in settings.suites:
+        notes = [*notes, "the suite conformal is left out: it requires --validation DATA"]
     total = sum(each.count for each in todo) + (0 if fitting is None else fitting.count)
     with show(f"evaluating {runner.classifier.name}", total, 0, "image") as display:
         runner.tick = lambda done: display.advance(done * runner.processes.count)

@@ -49,6 +49,8 @@ def plan_measures(
     `fitted_on` is the validation set; empty if there is none.
     """
     suite, single = test.suite, inference == "single"
+    if test.attack is not None and not single:
+        return  # only the first reference is attacked
     calibrates = "calibration" in settings.suites
     if test.alignment is None:
         kinds = ("logits", "images") if single else ("logits", "members")
@@ -64,6 +66,10 @@ def plan_measures(
                 if metric.scaled and calibrates and fitted_on:
                     about = (metric.estimator, "temperature", fitted_on)
                     yield Measure(suite, inference, key, *about)
+        if "conformal" in settings.suites and fitted_on:
+            for key, metric in METRICS.items():
+                if metric.suite == "conformal":
+                    yield Measure(suite, inference, key, metric.estimator, fitted_on=fitted_on)
     if single and suite in ("clean", "ood"):
         about = (f"threshold at {100 * settings.acceptance:g} %", "", fitted_on or "the test set")
         yield Measure(suite, inference, "accepted", *about, "energy")
@@ -75,8 +81,8 @@ def plan_measures(
         for number in range(classifier.outputs):
             for key in ("top1", "nll", "brier"):
                 yield Measure("references", inference, key, reference=number)
-        yield Measure("references", inference, "disagreement")
-        yield Measure("references", inference, "mutual_information")
+        for key in ("disagreement", "ambiguity", "discrepancy", "mutual_information"):
+            yield Measure("references", inference, key)
         for score, entry in SCORES.items():
             if entry.input == "members":
                 yield Measure("references", inference, "error_auroc", score=score)
@@ -103,6 +109,8 @@ def compute_measure(
         found = accepted if metric.key == "accepted" else [fitted.threshold]
     elif metric.key == "temperature":
         found = [fitted.temperatures[measure.inference]]
+    elif metric.suite == "conformal":
+        found = values[metric.key].double().mean(1).tolist()
     elif metric.input == "logits":
         suffix = "@temperature" if measure.scaling else ""
         found = values[f"{metric.key}{suffix}"].double().mean(1).tolist()
@@ -157,6 +165,10 @@ def _compare_references(measure: Measure, outputs: Outputs) -> list[float]:
     if measure.metric == "disagreement":
         differs = (single["prediction"] != marginal["prediction"]).double().mean(0)
         return [differs.mean().item()]
+    if measure.metric in ("ambiguity", "discrepancy"):
+        differs = (single["prediction"][1:] != single["prediction"][:1]).double()
+        by_reference = differs if measure.metric == "discrepancy" else differs.amax(0, keepdim=True)
+        return [by_reference.mean(1).max().item()]
     if measure.metric == "mutual_information":
         return [marginal["mutual_information"][0].double().mean().item()]
     wrong, score = marginal["top1"][0] == 0, marginal[measure.score][0]

@@ -7,9 +7,11 @@ from torch import Tensor
 
 from killick.core.anchored import evaluating
 from killick.errors import OutputError
+from killick.evaluation.attacks import first_logits
 from killick.evaluation.classifier import Classifier
+from killick.evaluation.conformal_sets import conformal_values, fit_conformal
 from killick.evaluation.evaluation_settings import EvaluationSettings
-from killick.evaluation.image_blocks import ImageBlocks, block_generator
+from killick.evaluation.image_blocks import Block, ImageBlocks, block_generator
 from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outputs, Part, collect_outputs, summarize_logits
 from killick.evaluation.test_sets import TestSet
@@ -27,26 +29,35 @@ class ModelRunner:
     ) -> None:
         self.classifier, self.processes = classifier, processes
         self.temperatures: dict[str, float] = {}  # set by `fit`, for each inference
+        # Likewise, by method: the highest score in a conformal set.
+        self.quantiles: dict[str, dict[str, float]] = {}
         self.done = 0  # images that this process has classified so far
         self.tick: Callable[[int], None] = lambda done: None  # called after every batch
         self._seed, self._batch = settings.seed, settings.batch or classifier.usual_batch
         self._half = settings.precision == "bfloat16"
+        self._conformal = "conformal" in settings.suites
         self.watch = Stopwatch(processes.device)
 
     def run(self, test: TestSet) -> Outputs:
         """The outputs for a test set, the same in every process."""
         blocks = test.open()
+        uniform = self._uniform(test, blocks)
         parts: list[Part] = []
         wanted, kept, begin = set(test.samples), dict[int, Tensor](), 0
         for images, labels, logits in self._batches(blocks, test):
             numbers = blocks.numbers[begin : begin + len(images)].tolist()
             kept |= {n: images[i].cpu() for i, n in enumerate(numbers) if n in wanted}
+            drawn = uniform[begin : begin + len(images)].to(logits.device)
             begin += len(images)
             if test.alignment is None:
                 part = summarize_logits(logits)
             else:
                 aligned = test.alignment.apply(logits)
                 part = summarize_logits(logits, labels, self.temperatures, aligned)
+                for inference, quantiles in self.quantiles.items():
+                    if inference in part:
+                        own = aligned if inference == "single" else aligned.mean(0, keepdim=True)
+                        part[inference] |= conformal_values(own, labels, quantiles, drawn)
             if test.suite in ("clean", "ood"):
                 distance = self.classifier.residual_distances(images)
                 part["single"] |= {} if distance is None else {RESIDUAL: distance}
@@ -70,7 +81,17 @@ class ModelRunner:
         _check_finite(members, test)
         for inference, logits in (("single", members[0]), ("marginal", members.mean(0))):
             self.temperatures[inference] = fit_temperature(logits, labels)
+            if self._conformal:
+                uniform = self._uniform(test, blocks, whole=True)
+                self.quantiles[inference] = fit_conformal(logits, labels, uniform)
         return -found["logits"][0].logsumexp(-1)
+
+    def _uniform(self, test: TestSet, blocks: ImageBlocks, *, whole: bool = False) -> Tensor:
+        """A random number for each image of this process, or of the whole set."""
+        what = f"conformal {test.suite} {test.title}"
+        generator = block_generator(self._seed, what, 0, 0, torch.device("cpu"))
+        every = torch.rand(blocks.count, dtype=torch.float64, generator=generator)
+        return every if whole else every[blocks.numbers]
 
     def _batches(
         self, blocks: ImageBlocks, test: TestSet
@@ -85,7 +106,10 @@ class ModelRunner:
                     torch.autocast(device.type, torch.bfloat16, enabled=self._half),
                     self.watch.device("network"),
                 ):
-                    logits = self.classifier.logits(images)
+                    if test.attack is None:
+                        logits = self.classifier.logits(images)
+                    else:
+                        logits = first_logits(self.classifier, images)[None]
                 yield images, labels.to(where), logits.to(where)
                 self.done += len(images)
                 self.tick(self.done)
@@ -101,18 +125,46 @@ class ModelRunner:
                 break
             images = block.images
             if test.transform is not None:
-                which, severity = test.corruption or test.set, int(test.severity or 0)
-                where = precise_device(self.processes.device)
-                generator = block_generator(self._seed, which, severity, block.number, where)
+                generator = self._generator(test, block)
                 with self.watch.device("corruptions"):
-                    images = test.transform(images.to(where), generator=generator)
+                    images = test.transform(images.to(generator.device), generator=generator)
                 images = images.to(self.processes.device)
+            elif test.attack is not None:
+                with self.watch.device("attacks"):
+                    images = self._attack(test, block)
             waiting.append((images, block.labels))
             if sum(len(images) for images, _ in waiting) >= self._batch:
                 yield from _joined(waiting, self._batch)
                 waiting = []
         if waiting:
             yield from _joined(waiting, self._batch)
+
+    def _generator(self, test: TestSet, block: Block) -> torch.Generator:
+        where = precise_device(self.processes.device)
+        which = test.corruption or test.set
+        return block_generator(self._seed, which, test.draw, block.number, where)
+
+    def _attack(self, test: TestSet, block: Block) -> Tensor:
+        """The attacked images of a block, as floats; in float32 whatever the precision is."""
+        attack, alignment, parts = test.attack, test.alignment, []
+        assert attack is not None
+        assert alignment is not None
+        generator = self._generator(test, block)
+        # All at once: the numbers must not depend on the batch size.
+        uniform = torch.rand(block.images.shape, device=generator.device, generator=generator)
+        few = max(1, self._batch // 4)  # activations are kept for the gradient
+        for images, labels, numbers in zip(
+            *(each.split(few) for each in (block.images, block.labels, uniform)), strict=True
+        ):
+            found = attack.perturb(
+                lambda x: alignment.apply(first_logits(self.classifier, x)),
+                images.float(),
+                labels,
+                float(test.severity),
+                numbers.to(images.device),
+            )
+            parts.append(found)
+        return torch.cat(parts)
 
 
 def _joined(blocks: list[tuple[Tensor, Tensor]], batch: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,9 +10,12 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from killick.corruptions.corruption import Photographs, choose_table, corrupt
+from killick.corruptions.occlusion import COVERED, occlude
+from killick.data.batches import read_all
 from killick.data.corrupted_files import CorruptedFiles
 from killick.data.image_set import ImageSet, digest
 from killick.data.preprocessing import PlainView
@@ -20,12 +23,15 @@ from killick.data.sources import load_whole
 from killick.data.splits import limit_images
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, OptionError
+from killick.evaluation.attacks import ATTACKS, RADII, Attack, why_not_attacked
 from killick.evaluation.class_mapping import Alignment, ClassMap
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.image_blocks import ImageBlocks
 from killick.results.predictions import sample
 from killick.runtime.processes import Processes
+
+_COLOR_IMAGES = 500  # of which the mean color is taken, evenly over the set
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class TestSet:
     count: int
     alignment: Alignment | None = None  # from the model's classes to the set's; None for OOD images
     transform: Callable[..., Tensor] | None = None  # of each block, with a generator: a corruption
+    attack: Attack | None = None  # on the classifier, within `severity` gray levels
     corruption: str = ""
     severity: int | str = ""
     source: str = ""
@@ -56,13 +63,21 @@ class TestSet:
         return f"{self.corruption} {self.severity}" if self.corruption else self.set
 
     @property
+    def draw(self) -> int:
+        """What the random numbers depend on beside the corruption: the severity.
+
+        Those of occlusion are the same at all severities, so that more squares are added to fewer.
+        """
+        return 0 if self.suite == "occlusion" else int(self.severity or 0)
+
+    @property
     def samples(self) -> Sequence[int]:
         """The numbers of images that are kept as examples."""
         return sample(self.count, 24) if self.severity in ("", 3, 5) else ()
 
     def columns(self) -> dict[str, Any]:
         """The columns of its rows."""
-        others = ("open", "count", "alignment", "transform")
+        others = ("open", "count", "alignment", "transform", "attack")
         return {name: value for name, value in vars(self).items() if name not in others}
 
 
@@ -132,13 +147,49 @@ class TestSetPlanner:
                     table="" if own else settings.find_corruption(name).choose_table(table),
                 )
                 sets.append(corrupted)
+        same = partial(same, set=test.name, alignment=alignment, source="generated")
+        if "occlusion" in settings.suites:
+            sets += self._occluded(clean, same)
+        if "adversarial" in settings.suites and self._can_be_attacked(notes):
+            for (name, attack), radius in product(ATTACKS.items(), RADII):
+                attacked = {"attack": attack, "corruption": name, "severity": radius}
+                sets.append(same("adversarial", **attacked))
         if "shift" in settings.suites:
             sets += [self._other("shift", name, given) for name, given in settings.shift.items()]
         if "ood" in settings.suites:
             sets += [self._other("ood", name, given) for name, given in settings.ood.items()]
             for name in settings.synthetic:
-                sets.append(same("ood", name, transform=SYNTHETIC[name], source="generated"))
+                made = {"set": name, "alignment": None, "transform": SYNTHETIC[name]}
+                sets.append(same("ood", **made))
         return sets
+
+    def _occluded(self, clean: ImageSet, same: Callable[..., TestSet]) -> Iterable[TestSet]:
+        """The clean images behind squares of their mean color, the same for every model."""
+
+        @cache
+        def find_color() -> tuple[int, int, int]:
+            some = clean.part(torch.tensor(sample(len(clean), _COLOR_IMAGES)))
+            means = [
+                part.sum((2, 3), dtype=torch.int64).double() / part[0, 0].numel()
+                for part in read_all(some, self._choose_view(clean))
+            ]
+            red, green, blue = torch.cat(means).mean(0).round().int().tolist()
+            return red, green, blue
+
+        def cover(images: Tensor, percent: int, generator: torch.Generator) -> Tensor:
+            return occlude(images, percent, find_color(), generator=generator)
+
+        for percent in COVERED:
+            transform = partial(cover, percent=percent)
+            yield same("occlusion", transform=transform, corruption="occlusion", severity=percent)
+
+    def _can_be_attacked(self, notes: list[str]) -> bool:
+        reason = why_not_attacked(self._classifier)
+        if reason and self._settings.suites == ("adversarial",):
+            raise OptionError(f"--suite adversarial requires gradients: {reason}.")
+        if reason:
+            notes.append(f"the suite adversarial is left out: it requires gradients, and {reason}")
+        return not reason
 
     def plan_validation(self, images: ImageSet) -> TestSet:
         """The set that temperature and threshold are fitted on."""

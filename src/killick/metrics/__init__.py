@@ -18,6 +18,8 @@ from killick.metrics.binned_calibration import Reliability as Reliability
 from killick.metrics.binned_calibration import ece as ece
 from killick.metrics.binned_calibration import reliability as reliability
 from killick.metrics.binned_calibration import rms_ece as rms_ece
+from killick.metrics.conformal import conformal_quantile as conformal_quantile
+from killick.metrics.conformal import conformal_scores as conformal_scores
 from killick.metrics.corruption_summary import mce as mce
 from killick.metrics.corruption_summary import relative_mce as relative_mce
 from killick.metrics.detection import Roc as Roc

@@ -107,6 +107,8 @@ for _score in (
 # What the suite `references` reports.
 for _key, _title, _about, _unit in (
     ("disagreement", "disagreement", "predictions of one reference that differ from all's", "%"),
+    ("ambiguity", "ambiguity", "images on which any reference differs from the first", "%"),
+    ("discrepancy", "discrepancy", "images on which the most different reference does so", "%"),
     ("mutual_information", "mutual information", "mean over images, of the score", ""),
     ("error_auroc", "error AUROC", "probability that a wrong prediction has a higher score", "%"),
 ):

@@ -61,8 +61,10 @@ def write_report(
     data = replace(data or make_report_data(runs, baseline), command=command or "")
     own = sorted((section for _, section in SECTIONS.items()), key=lambda each: each.order)
     with drawing():
-        first, after = ([(each, each.make(data)) for each in part] for part in (before, own))
-    after = [(section, content) for section, content in after if content != Content()]
+        first, after = (
+            [(each, content) for each in part if (content := each.make(data)) != Content()]
+            for part in (before, own)
+        )
     text = render_page(
         data,
         title=title or _default_title(data),

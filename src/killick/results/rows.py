@@ -28,15 +28,16 @@ MODEL = (
 )
 # The test set: its suite and name; whether its images were made here ("generated") or read
 # ("files"); textures of frost; digest of a class map; constants of the corruption; the corruption,
-# or the suite that a mean is over (`mean_of`).
+# or the suite that a mean is over (`mean_of`). Severity is 1 to 5, of occlusion the percentage that is
+# covered, of an attack the radius in gray levels of 255.
 SHOWN = (
     *("suite", "set", "source", "frost", "class_map", "table", "corruption", "mean_of"),
     *("severity", "view", "limit", "evaluation_seed"),
 )
 # How its images were read: "indexed", by number, or "stream", in an order of their own.
 ACCESS = ("access",)
-# Inference protocol, number of references, which one, temperature scaling, the set that temperature
-# or threshold was fitted on, OOD score.
+# Inference protocol, number of references, which one, temperature scaling, the set that temperature,
+# threshold or conformal sets were fitted on, OOD score.
 INFERENCE = ("inference", "k", "reference", "scaling", "fitted_on", "score", "precision")
 # The number: of the first reference; its spread over them; an interval where there is one.
 NUMBER = ("count", "metric", "estimator", "value", "std", "members", "low", "high")

@@ -19,7 +19,7 @@ from killick.report.tables import TextTable
 
 @dataclass(frozen=True)
 class Content:
-    """What a section shows, in this order."""
+    """What a section shows, in this order; a section without content is left out."""
 
     figures: tuple[Figure, ...] = ()  # their names and those of tables begin with the section's key
     tables: tuple[TextTable, ...] = ()
