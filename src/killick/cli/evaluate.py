@@ -57,8 +57,9 @@ def add(parser: Parser) -> None:
     group = parser.add_argument_group("model")
     add = group.add_argument
     add("--references", **NUMBER, help="of an anchored model, for mean and spread (5)")
-    inferences = ["marginal", "transductive"]
+    inferences = ["marginal", "transductive", "mc-dropout"]
     text = "transductive: the reference with the likeliest residual for each image (marginal)"
+    add("--draws", **NUMBER, default=30, help="of --inference mc-dropout (30)")
     add("--inference", choices=inferences, default="marginal", help=text)
     add_network(group)
     add("--batch", "--batch-size", **NUMBER, help="images of a forward pass")
@@ -187,7 +188,7 @@ def _read_options(options: argparse.Namespace) -> None:
         and sum(":" in model for model in options.models) != 1
     ):
         raise OptionError("--checkpoint is for one network by name, such as timm:resnet18.")
-    if options.store_threshold and options.inference == "transductive":
+    if options.store_threshold and options.inference != "marginal":
         raise OptionError("--store-threshold is for --inference marginal.")
     for model in options.models if options.store_threshold else ():
         if not os.path.isdir(model) or (Path(model) / "model.json").exists():

@@ -102,6 +102,8 @@ def why_not_attacked(classifier: Classifier) -> str:
         return "an exported file has none"
     if classifier.candidates:
         return "transduction has none"
+    if classifier.dropout is not None:
+        return "predictions with dropout on are random"
     size = classifier.view.size
     image = torch.zeros(1, 3, size, size, device=classifier.device).requires_grad_()
     with evaluating(classifier.model), torch.enable_grad():

@@ -29,6 +29,7 @@ from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView, view_for
 from killick.errors import InstallError, KillickError, OptionError, OutputError, one_line
+from killick.evaluation.mc_dropout import MCDropout, mean_logits
 from killick.evaluation.other_networks import (
     FunctionNet,
     Normalization,
@@ -64,6 +65,7 @@ class Classifier:
     class_ids: tuple[str, ...] | None = None  # other names of the classes
     exported: Exported | None = None  # the file that `model` runs, if it is one
     bank: Tensor | None = field(default=None, repr=False)  # residuals like those of training
+    dropout: MCDropout | None = None  # of predictions with dropout on
     candidates: int = 0  # references that transduction chooses from; 0: no transduction
 
     @property
@@ -74,7 +76,8 @@ class Classifier:
     @property
     def outputs(self) -> int:
         """How many outputs `logits` gives for each image: one for each reference."""
-        return 1 if self.exported is not None or self.candidates else self.references or 1
+        once = self.exported is not None or self.candidates or self.dropout is not None
+        return 1 if once else self.references or 1
 
     @property
     def anchored(self) -> Anchored | None:
@@ -108,6 +111,15 @@ class Classifier:
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """`(references, n, classes)`: the logits of uint8 images for each reference, as float32."""
+        if self.dropout is not None:
+            drawn = []
+            for _ in range(self.dropout.draws):
+                with self.dropout.drawing():
+                    drawn.append(self._logits(images)[0])
+            return mean_logits(torch.stack(drawn))
+        return self._logits(images)
+
+    def _logits(self, images: Tensor) -> Tensor:
         images = self._normalized(images).contiguous(memory_format=torch.channels_last)
         if image_model_in(self.model) is None:
             output: Tensor = self.model(images)

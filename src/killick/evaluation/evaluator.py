@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from killick.core.image_model import either_spelling
+from killick.core.image_model import either_spelling, image_model_in
 from killick.core.inference import CANDIDATES
 from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
@@ -31,6 +31,7 @@ from killick.evaluation.evaluation_data import (
 )
 from killick.evaluation.evaluation_settings import EvaluationSettings, make_settings
 from killick.evaluation.evaluation_suites import DEFAULT_SUITES
+from killick.evaluation.mc_dropout import MCDropout
 from killick.evaluation.metric_values import Fitted
 from killick.evaluation.model_runner import ModelRunner
 from killick.evaluation.other_networks import Normalization
@@ -45,6 +46,7 @@ from killick.runtime.processes import joined
 from killick.runtime.progress import DisplayFactory, choose_display
 
 USUAL_REFERENCES = 5
+INFERENCES = ("marginal", "transductive", "mc-dropout")
 FEW = 100  # validation images: fewer do not fit a temperature
 
 
@@ -65,6 +67,7 @@ def evaluate(
     frost: Photographs = None,
     references: int | None = None,
     inference: str = "marginal",
+    draws: int = 30,
     limit: int | None = None,
     seed: int = 0,
     validation: Given | None = None,
@@ -128,8 +131,11 @@ def evaluate(
             "transductive" the candidates, 50 by default.
         inference: "marginal": from the first reference, and the mean over all. "transductive": for
             each image from the reference whose residual looks most like those of training; rows
-            then have the name of the model with "-transductive". The bank of training residuals is
-            kept in the run folder; a model in memory must have one (`set_residuals`).
+            then have the name of the model with "-transductive". "mc-dropout": the mean of
+            predictions with dropout on, from the first reference; needs dropout in the network or
+            in its training. For "transductive", the bank of training residuals is kept in the run
+            folder; a model in memory must have one (`set_residuals`).
+        draws: For "mc-dropout".
         limit: At most so many images of each set, of every class in proportion.
         seed: Of the subsets and of the corruptions.
         validation: To fit temperature, threshold and conformal sets; by default that of the model's
@@ -167,7 +173,7 @@ def evaluate(
         iterable, whose order is their own: reports pair no differences over them.
     """
     settings = make_settings(locals())
-    check_option("inference", inference, ["marginal", "transductive"])
+    check_option("inference", inference, INFERENCES)
     own = not isinstance(data, str | os.PathLike | None)
     opened = open_given(data, normalize)
     held_out = open_given(validation, normalize, "validation")
@@ -217,6 +223,8 @@ def evaluate(
             raise OptionError(
                 f"--inference transductive requires an anchored model; {classifier.name} is not one."
             )
+        if inference == "mc-dropout":
+            _use_dropout(classifier, draws, seed)
         assert not isinstance(held_out, Sets)
         held = load_validation(held_out, classifier, test, root)
         if held is not None and validation is None and classifier.provenance.get("validation_seen"):
@@ -230,7 +238,7 @@ def evaluate(
         common = {
             "model": classifier.name,
             **classifier.facts,
-            "name": classifier.name if classifier.candidates else name,
+            "name": classifier.name if inference != "marginal" else name,
             "data": test.name,
             "limit": limit,
             "evaluation_seed": seed,
@@ -291,6 +299,19 @@ def _use_transduction(
     classifier.bank = anchored.residuals
     classifier.candidates = min(candidates or CANDIDATES, len(anchored.references))
     classifier.name += "-transductive"
+
+
+def _use_dropout(classifier: Classifier, draws: int, seed: int) -> None:
+    """Let a classifier predict with dropout on; its rows are those of another model."""
+    inner = image_model_in(classifier.model)
+    if inner is None or draws < 2:
+        raise OptionError(
+            f"--inference mc-dropout requires a network of torch and at least 2 draws, found {draws}"
+            f" for {classifier.name}."
+        )
+    classifier.dropout = MCDropout(inner, classifier.recipe, draws, seed)
+    classifier.references = None if classifier.references is None else 1
+    classifier.name += "-mc-dropout"
 
 
 def _run(

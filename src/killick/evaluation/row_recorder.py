@@ -151,6 +151,8 @@ class RowRecorder:
         """All that is measured on a test set, with the rows without their numbers."""
         about, fitted_on = {**self._common, **test.columns()}, self._fitted_on
         chosen = {"inference": "transductive"} if self._classifier.candidates else {}
+        if self._classifier.dropout is not None:
+            chosen = {"inference": "mc-dropout"}
         return [
             (measure, make_row(**{**about, "k": k, **asdict(measure), **chosen}))
             for inference, k in self._inferences()

@@ -1,0 +1,67 @@
+"""MC dropout (Gal and Ghahramani 2016): the mean of predictions with dropout on."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from killick.core.anchored import evaluating
+from killick.core.image_model import ImageModel
+from killick.core.residual_blocks import example_inputs, find_head
+from killick.core.stochastic_layers import drop_elements
+from killick.data.keyed_random import key
+from killick.errors import OptionError
+
+
+class MCDropout:
+    """Dropout of a network in evaluation: its own layers, or that of the recipe's component.
+
+    What is drawn depends on `seed` and the number of passes so far.
+    """
+
+    def __init__(self, model: ImageModel, recipe: Mapping[str, Any], draws: int, seed: int) -> None:
+        self.draws, self._seed, self._passes, self._on = draws, seed, 0, False
+        self._layers = [m for m in model.modules() if isinstance(m, _DropoutNd) and m.p > 0]
+        components = recipe.get("components") or []
+        found = [each for each in components if each.get("name") == "dropout"]
+        if not self._layers and not found:
+            raise OptionError(
+                "MC dropout requires dropout in the network, or training with --regularizer dropout;"
+                " found neither."
+            )
+        if found:
+            self._hook(model, float(found[0]["rate"]))
+
+    def _hook(self, model: ImageModel, rate: float) -> None:
+        with evaluating(model):
+            head = model.net.get_submodule(find_head(model.net, example_inputs(model)))
+
+        def drop(_: nn.Module, read: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            return (drop_elements(read[0], torch.tensor(rate)), *read[1:]) if self._on else None
+
+        head.register_forward_pre_hook(drop)
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Dropout is on within this block."""
+        with torch.random.fork_rng():
+            torch.manual_seed(key(self._seed, 0xD09, self._passes) % 2**63)
+            self._passes += 1
+            self._on = True
+            for layer in self._layers:
+                layer.training = True
+            try:
+                yield
+            finally:
+                self._on = False
+                for layer in self._layers:
+                    layer.training = False
+
+
+def mean_logits(logits: Tensor) -> Tensor:
+    """The logarithm of the mean probabilities of draws `(draws, n, classes)`, as `(1, n, classes)`."""
+    draws = torch.tensor(float(len(logits)))
+    return (logits.float().log_softmax(2).logsumexp(0) - draws.log())[None]
