@@ -245,7 +245,7 @@ def test_streamed_and_resident_runs_are_the_same(image_folder, tmp_path):
 def test_what_cannot_stream_or_stay_is_refused(image_folder, tmp_path):
     with pytest.raises(OptionError, match="streams, so protocol.reference_set"):
         train(small(image_folder, data__resident="never"), tmp_path / "a", quiet=True)
-    recipe = small(image_folder, data__resident="always", augment__policy="augmix")
+    recipe = small(image_folder, data__resident="always", augment__policy="pixmix")
     with pytest.raises(OptionError, match="data.resident: always is not possible"):
         train(recipe, tmp_path / "b", quiet=True)
     with pytest.raises(OptionError, match="reference_set: at most the 16"):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from killick.data.augment.policies import BatchPolicy
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import Stream, key, root, sample_keys
 from killick.data.preprocessing import PlainView
@@ -98,10 +99,18 @@ class Resident(Batches):
     """All images on the device as uint8 `(n, height, width, 3)`; batches are augmented there."""
 
     def __init__(
-        self, pixels: Tensor, labels: Tensor, shift: Shift, cut: Cut, *, seed: int, repeats: int = 1
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        shift: Shift,
+        cut: Cut,
+        *,
+        seed: int,
+        repeats: int = 1,
+        policy: BatchPolicy | None = None,
     ) -> None:
         super().__init__(len(pixels), cut, seed, repeats)
-        self.pixels, self.labels, self.shift = pixels, labels, shift
+        self.pixels, self.labels, self.shift, self.policy = pixels, labels, shift, policy
         self._root = root(seed, pixels.device)
         zero = torch.zeros((), dtype=torch.long, device=pixels.device)
         self._drawn = zero.repeat(self.samples)
@@ -120,6 +129,8 @@ class Resident(Batches):
         keys = sample_keys(self._root, self._epoch, drawn)
         numbers = drawn % self.samples
         images = gather(self.pixels, numbers, *self.shift.draw(keys))
+        if self.policy is not None:
+            images = self.policy(images, keys)
         return Batch(images, self.labels.index_select(0, numbers), keys)
 
     def advance(self) -> None:

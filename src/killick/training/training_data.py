@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from killick.data.augment.policies import batch_policy
 from killick.data.batches import Batches, Cut, Resident, Streamed
 from killick.data.fractals import make_mixing_images
 from killick.data.image_set import ImageSet
@@ -42,6 +43,7 @@ class TrainingData:
     class_names: tuple[str, ...]
     description: str
     fingerprint: str  # of the training set, to recognize it
+    resident: bool  # whether it is kept on the device, and augmented there
     resumes_anywhere: bool = True  # a stream resumes at the end of an epoch alone
 
 
@@ -51,9 +53,15 @@ def sets_of(recipe: Recipe) -> Parts:
 
 
 def load_training_data(
-    recipe: Recipe, processes: Processes, transform: Callable[..., Any] | None = None
+    recipe: Recipe,
+    processes: Processes,
+    transform: Callable[..., Any] | None = None,
+    resident: bool | None = None,
 ) -> TrainingData:
-    """All data of a run of `recipe`; `transform` is the one that it names, imported."""
+    """All data of a run of `recipe`; `transform` is the one that it names, imported.
+
+    `resident` is how a run began that is resumed: samples that workers augment are others.
+    """
     settings, augment = recipe.data, recipe.augment
     if augment.transform and transform is None:
         raise OptionError(
@@ -70,24 +78,33 @@ def load_training_data(
     samples = len(train) if stream is None else _stream_length(stream, recipe, processes)
     cut = _cut(recipe, samples, processes)
     view = PlainView.of(settings)
-    by_batch = augment.crop != "resized" and augment.policy == "none"
+    policy = None
+    if augment.policy != "none":
+        made = _train_view(recipe, transform).policy
+        policy = batch_policy(made, settings.size, device)
+    by_batch = augment.crop != "resized" and (augment.policy == "none" or policy is not None)
     by_batch = by_batch and transform is None and not train.augmented
     if settings.resident == "always" and not by_batch:
         raise OptionError(
-            "data.resident: always is not possible with crop: resized, an augmentation policy or"
-            " transforms, which work on single images. Use auto."
+            "data.resident: always is not possible with crop: resized, pixmix, transforms or such"
+            " arguments of a policy, which work on single images. Use auto."
         )
     shift = Shift(
         augment.padding if augment.crop == "pad" else 0, augment.flip, augment.flip_vertically
     )
     keeps_set = _fits(recipe, train)
     pixels = None
-    if keeps_set and by_batch and stream is None:
+    if stream is None and by_batch and (keeps_set if resident is None else resident):
         square = PlainView.of(replace(settings, resize=None))  # all of it, or the middle
         pixels = read_pixels(train, square, workers).to(device)
     batches: Batches
     if stream is not None:
-        as_it_is = by_batch and shift == Shift(0, False, False) and train.side == settings.size
+        as_it_is = (
+            by_batch
+            and policy is None
+            and shift == Shift(0, False, False)
+            and train.side == settings.size
+        )
         batches = StreamBatches(
             stream,
             None if as_it_is else _train_view(recipe, transform),
@@ -99,7 +116,15 @@ def load_training_data(
         )
     elif pixels is not None:
         labels = train.labels.to(device)
-        batches = Resident(pixels, labels, shift, cut, seed=recipe.seed, repeats=settings.repeats)
+        batches = Resident(
+            pixels,
+            labels,
+            shift,
+            cut,
+            seed=recipe.seed,
+            repeats=settings.repeats,
+            policy=policy,
+        )
     else:
         batches = Streamed(
             train,
@@ -144,6 +169,7 @@ def load_training_data(
         class_names=train.class_names,
         description=_describe(parts, samples, resident=pixels is not None),
         fingerprint=fingerprint(train),
+        resident=pixels is not None,
         resumes_anywhere=stream is None,
     )
 
