@@ -37,6 +37,12 @@ CHANGES = {
         "data__resident": "never",
     },
     "policy": {"augment__policy": "augmix"},
+    "resized": {
+        "data__name": "shapes",
+        "data__limit": 16,
+        "data__resident": "always",
+        "augment__crop": "resized",
+    },
     "moving": MOVING,
 }
 

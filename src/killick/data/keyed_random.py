@@ -46,6 +46,8 @@ class Stream(IntEnum):
     SIGN = 26
     CHAIN_DEPTH = 27
     CHAIN_SHARE = 28
+    CROP_SHAPE = 29
+    CROP_PLACE = 30
 
 
 def key(*numbers: int) -> int:

@@ -229,9 +229,8 @@ def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
 def _was_resident(recipe: Recipe, state: dict[str, Any]) -> bool | None:
     """Whether the run of a checkpoint kept its set on the device; None: as its recipe says."""
     resident: bool | None = state.get("resident")
-    if resident is None and recipe.augment.policy != "none":  # before policies worked on batches
-        return False
-    return resident
+    by_image = recipe.augment.policy != "none" or recipe.augment.crop == "resized"
+    return False if resident is None and by_image else resident  # of a version without batches
 
 
 def _check_given(folder: Path, names: list[str], transform: object, loss: object) -> None:

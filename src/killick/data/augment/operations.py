@@ -62,8 +62,9 @@ def apply(
         numbers = torch.tensor([number_of(name) for name in group])
         found = torch.isin(operations, numbers).nonzero()[:, 0]
         for rows in found.split(few) if len(found) else ():
-            part = pixels[rows], operations[rows], magnitudes[rows]
-            changed[rows] = _apply_all(*part, group, options)
+            part = pixels.index_select(0, rows)
+            done = _apply_all(part, operations[rows], magnitudes[rows], group, options)
+            changed.index_copy_(0, rows, done)
     return changed.permute(0, 3, 1, 2)
 
 

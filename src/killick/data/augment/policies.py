@@ -184,10 +184,13 @@ class BatchAugMix(BatchPolicy):
     def mix(self, images: Tensor, chosen: Chosen, shares: Tensor) -> Tensor:
         """The weighted sum of images and chains."""
         own, *others = shares[..., None, None, None].unbind(1)
+        repeated = images.repeat_interleave(self._chains, 0)
+        chains = self.apply(repeated, Chosen(*(part.view(-1, self.steps) for part in chosen)))
         mixed = own * images
-        chains = zip(*(part.split(self.steps, 1) for part in chosen), strict=True)
-        for share, (operations, magnitudes) in zip(others, chains, strict=True):
-            mixed = mixed + share * self.apply(images, Chosen(operations, magnitudes))
+        for share, chain in zip(
+            others, chains.unflatten(0, (-1, self._chains)).unbind(1), strict=True
+        ):
+            mixed = mixed + share * chain
         return mixed.to(torch.uint8)
 
 
