@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from killick.data.augment.operations import OPERATIONS, number_of
 from killick.data.augment.policies import BatchAugMix, BatchPolicy, Chosen, batch_policy
-from killick.data.batches import Cut, Resident
+from killick.data.batches import Batch, Cut, Resident
 from killick.data.keyed_random import sample_keys
 from killick.data.preprocessing import TrainView
 from killick.data.transforms import Shift
@@ -208,20 +208,23 @@ def test_a_policy_is_one_graph_without_breaks(name):
 def test_resident_samples_do_not_depend_on_how_a_step_is_cut(name):
     images = make_images(48, SIZE).permute(0, 2, 3, 1).contiguous()
 
-    def run(cut: Cut, first: int = 0) -> Tensor:
-        batches = Resident(images, torch.arange(48), Shift(4, True), cut, seed=0, policy=make(name))
+    def run(cut: Cut, first: int = 0, policy: BatchPolicy | None = None) -> Batch:
+        batches = Resident(images, torch.arange(48), Shift(4, True), cut, seed=0, policy=policy)
         batches.begin(1, first)
         parts = []
         for _ in range(first, 48 // cut.batch):
-            parts += [batches.batch(number).images for number in range(cut.passes)]
+            parts += [batches.batch(number) for number in range(cut.passes)]
             batches.advance()
-        return torch.stack(parts)
+        return Batch(*(torch.stack(each) for each in zip(*parts, strict=True)))
 
-    whole = run(Cut(24)).flatten(0, 1)
-    ranks = torch.stack([run(Cut(24, rank, 2, 3)) for rank in (0, 1)], 1)
-    assert torch.equal(ranks.flatten(0, 2), whole)
-    assert torch.equal(run(Cut(24), first=1).flatten(0, 1), whole[24:])  # resumed
-    assert len({tuple(image.flatten().tolist()) for image in whole}) > 30
+    policy, shifted = make(name), run(Cut(24))
+    whole = run(Cut(24), policy=policy).images.flatten(0, 1)
+    assert torch.equal(whole, policy(shifted.images.flatten(0, 1), shifted.keys.flatten()))
+    ranks = [run(Cut(24, rank, 2, 3), policy=policy).images for rank in (0, 1)]
+    assert torch.equal(torch.stack(ranks, 1).flatten(0, 2), whole)
+    resumed = run(Cut(24), first=1, policy=policy).images
+    assert torch.equal(resumed.flatten(0, 1), whole[24:])
+    assert not torch.equal(whole, shifted.images.flatten(0, 1))
 
 
 @pytest.mark.parametrize(
