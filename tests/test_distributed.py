@@ -41,6 +41,7 @@ def recipes(image_folder: Path) -> dict[str, Recipe]:
     }
     return {
         "streamed": small(image_folder, **vit, data__resident="never", augment__policy="augmix"),
+        "policy": small(image_folder, **vit, augment__policy="trivialaugment"),
         "mixed": small(image_folder, **vit, augment__mixup=0.3, accumulate=2, average__decay=0.9),
         "regularized": small(
             image_folder,
@@ -82,7 +83,7 @@ def two(image_folder, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["streamed", "mixed", "regularized"])
+@pytest.mark.parametrize("name", ["streamed", "policy", "mixed", "regularized"])
 def test_two_processes_train_as_one(image_folder, tmp_path, two, name):
     """A network without BatchNorm, references of a pool, a shared mask: the same loss curve."""
     train(recipes(image_folder)[name], tmp_path / name, quiet=True)

@@ -161,13 +161,20 @@ TOGETHER = {
     "protocol.target": "uniform",
     "protocol.references": "augmented",
 }
-STREAMED = {"augment.policy": "trivialaugment", "protocol.references": "batch"}
+STREAMED = {
+    "augment.policy": "trivialaugment",
+    "protocol.references": "batch",
+    "data.resident": "never",
+}
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, TOGETHER, STREAMED, {"optimizer.name": "adamw"}, {"protocol.name": "standard"}],
-    ids=["plain", "together", "streamed", "adamw", "standard"],
+    [
+        *({}, TOGETHER, STREAMED, {"optimizer.name": "adamw"}, {"protocol.name": "standard"}),
+        *({"augment.policy": "trivialaugment"}, {"augment.policy": "augmix"}),
+    ],
+    ids=["plain", "together", "streamed", "adamw", "standard", "trivialaugment", "augmix"],
 )
 def test_a_captured_run_trains_as_an_eager_one(tmp_path, changes):
     curves, scores = [], []

@@ -31,7 +31,18 @@ MOVING = {  # masked less and less often, and BatchNorm left alone
 CHANGES = {
     "plain": {},
     "everything": EVERYTHING,
-    "streamed": {"protocol__references": "batch", "augment__policy": "trivialaugment"},
+    "streamed": {
+        "protocol__references": "batch",
+        "augment__policy": "trivialaugment",
+        "data__resident": "never",
+    },
+    "policy": {"augment__policy": "augmix"},
+    "resized": {
+        "data__name": "shapes",
+        "data__limit": 16,
+        "data__resident": "always",
+        "augment__crop": "resized",
+    },
     "moving": MOVING,
 }
 
@@ -50,7 +61,14 @@ def whole(image_folder, tmp_path_factory):
     return get
 
 
-FEW = [("plain", 3), ("everything", 2), ("everything", 7), ("streamed", 7), ("moving", 9)]
+FEW = [
+    ("plain", 3),
+    ("everything", 2),
+    ("everything", 7),
+    ("streamed", 7),
+    ("policy", 7),
+    ("moving", 9),
+]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +91,29 @@ def test_a_run_that_was_cut_anywhere_ends_up_bit_identical(
     noted, again = (read_metrics(run / "metrics.jsonl") for run in (folder, tmp_path / "cut"))
     for a, b in zip(noted, again, strict=True):
         assert {**a, "images_per_second": 0} == {**b, "images_per_second": 0}
+
+
+@pytest.mark.parametrize("noted", [False, None])
+def test_a_run_that_workers_augmented_goes_on_with_workers(
+    image_folder, tmp_path, monkeypatch, noted
+):
+    """Also one of an older version, whose checkpoint does not say how it began."""
+    policy = {"augment__policy": "randaugment", "data__workers": 0, "protocol__reference_set": 8}
+    fixed = {"data__mean": [0.5] * 3, "data__std": [0.25] * 3}
+    recipe = small(image_folder, **policy, **fixed, data__resident="never")
+    train(recipe, tmp_path / "whole", quiet=True)
+    cut = tmp_path / "cut"
+    train_and_stop(recipe, cut, 5, monkeypatch)
+    state = torch.load(cut / LAST, weights_only=True)
+    assert state["resident"] is False
+    state["recipe"]["data"]["resident"] = "auto"  # which would be resident now
+    if noted is None:
+        del state["resident"]
+    torch.save(state, cut / LAST)
+    train(None, cut, resume=True, quiet=True)
+    assert_same(weights_of(tmp_path / "whole"), weights_of(cut))
+    train(small(image_folder, **policy, **fixed), tmp_path / "other", quiet=True)
+    assert losses_of(tmp_path / "other") != losses_of(cut)
 
 
 def started(words: list[str], log: Path) -> subprocess.Popen:

@@ -12,14 +12,16 @@ from torch import nn
 from torchvision.models import swin_transformer, vision_transformer
 
 import killick
+from killick.data.batches import Resident, Streamed
 from killick.data.keyed_random import Stream, sample_keys, uniform
 from killick.data.preprocessing import POLICIES
 from killick.errors import CheckpointError, DataError, OptionError
 from killick.protocols.references.reference_sampler import ReferenceSampler
 from killick.results.run_folder import read_metrics
+from killick.runtime.processes import Processes
 from killick.training import load_recipe, loop, recipe_of, shipped, train
 from killick.training.checkpoint import BEFORE, load_checkpoint
-from killick.training.training_data import sets_of
+from killick.training.training_data import load_training_data, sets_of
 
 
 @pytest.mark.parametrize(
@@ -242,12 +244,58 @@ def test_streamed_and_resident_runs_are_the_same(image_folder, tmp_path):
     assert_same(weights_of(tmp_path / "always"), weights_of(tmp_path / "never"))
 
 
+@pytest.mark.parametrize(
+    ("size", "how", "resident"),
+    [(16, "auto", True), (72, "auto", False), (72, "always", True), (16, "never", False)],
+)
+def test_policies_act_on_batches_where_that_is_faster(image_folder, size, how, resident):
+    recipe = small(
+        image_folder,
+        data__size=size,
+        data__resident=how,
+        data__workers=0,
+        augment__policy="randaugment",
+    )
+    data = load_training_data(recipe, Processes(0, 1, torch.device("cpu")))
+    assert data.resident == resident
+    assert isinstance(data.batches, Resident if resident else Streamed)
+    if resident:
+        assert data.batches.policy is not None
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "resident"),
+    [
+        (16, {}, False),  # slower on a CPU
+        (16, {"data__resident": "always"}, True),
+        (32, {"data__resident": "always", "augment__policy": "augmix"}, True),
+    ],
+)
+def test_resized_crops_of_a_set_in_memory_can_be_made_in_batches(tmp_path, size, changes, resident):
+    recipe = small(
+        tmp_path,
+        data__name="shapes",
+        data__limit=16,
+        data__size=size,
+        data__workers=0,
+        augment__crop="resized",
+        **changes,
+    )
+    data = load_training_data(recipe, Processes(0, 1, torch.device("cpu")))
+    assert data.resident == resident
+    assert (data.context.pixels is None) == (not resident or size != 32)
+    data.batches.begin(0, 0)
+    data.batches.load()
+    assert data.batches.batch(0).images.shape == (4, 3, size, size)
+
+
 def test_what_cannot_stream_or_stay_is_refused(image_folder, tmp_path):
     with pytest.raises(OptionError, match="streams, so protocol.reference_set"):
         train(small(image_folder, data__resident="never"), tmp_path / "a", quiet=True)
-    recipe = small(image_folder, data__resident="always", augment__policy="augmix")
-    with pytest.raises(OptionError, match="data.resident: always is not possible"):
-        train(recipe, tmp_path / "b", quiet=True)
+    for alone in ({"policy": "pixmix"}, {"crop": "resized"}):  # of image files
+        recipe = small(image_folder, data__resident="always", augment=alone)
+        with pytest.raises(OptionError, match="data.resident: always is not possible"):
+            train(recipe, tmp_path / "b", quiet=True)
     with pytest.raises(OptionError, match="reference_set: at most the 16"):
         train(small(image_folder, protocol__reference_set=99), tmp_path / "c", quiet=True)
     recipe = small(

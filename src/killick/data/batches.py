@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from killick.data.augment.policies import BatchPolicy
+from killick.data.augment.resized_crops import ResizedCrop
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import Stream, key, root, sample_keys
 from killick.data.preprocessing import PlainView
@@ -99,10 +101,20 @@ class Resident(Batches):
     """All images on the device as uint8 `(n, height, width, 3)`; batches are augmented there."""
 
     def __init__(
-        self, pixels: Tensor, labels: Tensor, shift: Shift, cut: Cut, *, seed: int, repeats: int = 1
+        self,
+        pixels: Tensor,
+        labels: Tensor,
+        shift: Shift,
+        cut: Cut,
+        *,
+        seed: int,
+        repeats: int = 1,
+        resized: ResizedCrop | None = None,
+        policy: BatchPolicy | None = None,
     ) -> None:
         super().__init__(len(pixels), cut, seed, repeats)
         self.pixels, self.labels, self.shift = pixels, labels, shift
+        self.resized, self.policy = resized, policy
         self._root = root(seed, pixels.device)
         zero = torch.zeros((), dtype=torch.long, device=pixels.device)
         self._drawn = zero.repeat(self.samples)
@@ -120,7 +132,13 @@ class Resident(Batches):
         drawn = self._drawn.index_select(0, self._cursor + place)
         keys = sample_keys(self._root, self._epoch, drawn)
         numbers = drawn % self.samples
-        images = gather(self.pixels, numbers, *self.shift.draw(keys))
+        top, left, *flips = self.shift.draw(keys)
+        if self.resized is None:
+            images = gather(self.pixels, numbers, top, left, *flips)
+        else:
+            images = self.resized(self.pixels.index_select(0, numbers), keys, *flips)
+        if self.policy is not None:
+            images = self.policy(images, keys)
         return Batch(images, self.labels.index_select(0, numbers), keys, numbers)
 
     def advance(self) -> None:

@@ -39,8 +39,17 @@ class Stream(IntEnum):
     VIEW = 19
     DROPOUT = 20
     TRANSFORM = 21
-    GRID = 40
-    GRID_CHANCE = 41
+    SUB_POLICY = 22
+    APPLIED = 23
+    OPERATION = 24
+    MAGNITUDE = 25
+    SIGN = 26
+    CHAIN_DEPTH = 27
+    CHAIN_SHARE = 28
+    CROP_SHAPE = 29
+    CROP_PLACE = 30
+    GRID = 31
+    GRID_CHANCE = 32
 
 
 def key(*numbers: int) -> int:
@@ -79,9 +88,9 @@ def uniform(keys: Tensor, stream: Stream, count: int | None = None) -> Tensor:
     return (_bits(keys, stream, count) & 0xFFFFFF).float() * 2.0**-24
 
 
-def whole(keys: Tensor, stream: Stream, below: int) -> Tensor:
-    """Whole numbers from 0 to `below` - 1."""
-    return _bits(keys, stream, None) % below
+def whole(keys: Tensor, stream: Stream, below: int, count: int | None = None) -> Tensor:
+    """Whole numbers from 0 to `below` - 1, one for each key, or `count` on a last axis."""
+    return _bits(keys, stream, count) % below
 
 
 def _bits(keys: Tensor, stream: Stream, count: int | None) -> Tensor:

@@ -77,10 +77,14 @@ def boxes(share: Tensor, place: Tensor, height: int, width: int) -> Tensor:
     return masks[0][:, :, None] & masks[1][:, None, :]
 
 
-def beta_quantiles(alpha: float) -> Tensor:
-    """The inverse distribution function of Beta(alpha, alpha) at evenly spaced knots in [0, 1]."""
+def beta_quantiles(alpha: float, beta: float | None = None) -> Tensor:
+    """The inverse distribution function of Beta(alpha, beta) at evenly spaced knots in [0, 1].
+
+    Without `beta` it is `alpha` too.
+    """
     knots = torch.linspace(0, 1, _KNOTS, dtype=torch.float64)
-    return torch.from_numpy(betaincinv(alpha, alpha, knots.numpy())).float()
+    beta = alpha if beta is None else beta
+    return torch.from_numpy(betaincinv(alpha, beta, knots.numpy())).float()
 
 
 def interpolate(quantiles: Tensor, draw: Tensor) -> Tensor:

@@ -170,9 +170,11 @@ class TrainView:
         if flip_vertically:
             steps.append(v2.RandomVerticalFlip())
         arguments = dict(policy_arguments or {})
+        self.policy: Any = None  # the transform of the policy
         try:
             if policy != "none":
-                steps.append(_policy(policy, arguments, interpolation, mixing_images))
+                self.policy = _policy(policy, arguments, interpolation, mixing_images)
+                steps.append(self.policy)
             self._steps = v2.Compose(steps)
             for trial in range(16):  # some operations do not look at what is wrong
                 self._show(torch.zeros(3, 8, 8, dtype=torch.uint8), trial)

@@ -35,6 +35,7 @@ _CHECKS: dict[str, Check] = {
     "step": partial(is_whole, least=0, most=2**62),
     "recipe": is_dictionary,
     "start": optional(is_text),
+    "resident": optional(lambda value: isinstance(value, bool)),
     "network": optional(
         lambda value: (
             isinstance(value, tuple)

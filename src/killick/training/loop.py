@@ -132,7 +132,8 @@ def train(
         kinds = find_loggers(recipe.loggers)  # an error before anything is written
         own = import_classes(recipe)
         own = replace(own, transform=transform or own.transform, loss=loss or own.loss)
-        data = load_training_data(recipe, processes, own.transform)
+        resident = None if state is None else _was_resident(recipe, state)
+        data = load_training_data(recipe, processes, own.transform, resident)
         with nullcontext() if state is None else limited_to(state["model"]):
             run = TrainingRun(recipe, data, processes, start, restoring=resume, own=own)
         run.given = [name for name, each in (("transform", transform), ("loss", loss)) if each]
@@ -237,6 +238,13 @@ def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
     name, arguments = state["network"]
     arguments = {key: value for key, value in arguments.items() if key != "num_classes"}
     return replace(recipe, network=replace(recipe.network, name=name, arguments=arguments))
+
+
+def _was_resident(recipe: Recipe, state: dict[str, Any]) -> bool | None:
+    """Whether the run of a checkpoint kept its set on the device; None: as its recipe says."""
+    resident: bool | None = state.get("resident")
+    by_image = recipe.augment.policy != "none" or recipe.augment.crop == "resized"
+    return False if resident is None and by_image else resident  # of a version without batches
 
 
 def _check_given(folder: Path, names: list[str], transform: object, loss: object) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from killick.data.augment.policies import BatchPolicy, batch_policy
+from killick.data.augment.resized_crops import FILTERS, ResizedCrop
 from killick.data.batches import Batches, Cut, Resident, Streamed
 from killick.data.fractals import make_mixing_images
 from killick.data.image_set import ImageSet
@@ -27,6 +29,7 @@ from killick.training.recipe import Recipe
 from killick.training.validation import ValidationSet
 
 RESIDENT_BYTES = 4 * 2**30  # what a set may take to be kept on the device
+CPU_POLICY_SIZE = 64  # px up to which a CPU applies policies faster to batches than to images
 MIXING_IMAGES = 300
 
 
@@ -42,7 +45,27 @@ class TrainingData:
     class_names: tuple[str, ...]
     description: str
     fingerprint: str  # of the training set, to recognize it
+    resident: bool  # whether it is kept on the device, and augmented there
     resumes_anywhere: bool = True  # a stream resumes at the end of an epoch alone
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How batches of a resident set are augmented, beside `Shift`."""
+
+    policy: BatchPolicy | None
+    resized: ResizedCrop | None
+    whole: Tensor | None  # images of which parts are resized
+
+    def suits(self, recipe: Recipe, train: ImageSet, device: torch.device) -> bool:
+        """Whether the set fits, and batches are not slower than single images."""
+        if recipe.data.resident == "always":
+            return True
+        if device.type == "cpu" and self.resized is not None:
+            return False
+        if device.type == "cpu" and self.policy is not None:
+            return recipe.data.size <= CPU_POLICY_SIZE
+        return self.whole is None or _fits(recipe, train, self.whole[0].numel())
 
 
 def sets_of(recipe: Recipe) -> Parts:
@@ -51,9 +74,15 @@ def sets_of(recipe: Recipe) -> Parts:
 
 
 def load_training_data(
-    recipe: Recipe, processes: Processes, transform: Callable[..., Any] | None = None
+    recipe: Recipe,
+    processes: Processes,
+    transform: Callable[..., Any] | None = None,
+    resident: bool | None = None,
 ) -> TrainingData:
-    """All data of a run of `recipe`; `transform` is the one that it names, imported."""
+    """All data of a run of `recipe`; `transform` is the one that it names, imported.
+
+    `resident` is how a run began that is resumed: samples that workers augment are others.
+    """
     settings, augment = recipe.data, recipe.augment
     if augment.transform and transform is None:
         raise OptionError(
@@ -70,24 +99,29 @@ def load_training_data(
     samples = len(train) if stream is None else _stream_length(stream, recipe, processes)
     cut = _cut(recipe, samples, processes)
     view = PlainView.of(settings)
-    by_batch = augment.crop != "resized" and augment.policy == "none"
-    by_batch = by_batch and transform is None and not train.augmented
-    if settings.resident == "always" and not by_batch:
+    plan = _plan_batches(recipe, train, transform, device)
+    if settings.resident == "always" and plan is None:
         raise OptionError(
-            "data.resident: always is not possible with crop: resized, an augmentation policy or"
-            " transforms, which work on single images. Use auto."
+            "data.resident: always is not possible with resized crops of image files, pixmix,"
+            " transforms or such arguments of a policy. Use auto."
         )
     shift = Shift(
         augment.padding if augment.crop == "pad" else 0, augment.flip, augment.flip_vertically
     )
     keeps_set = _fits(recipe, train)
-    pixels = None
-    if keeps_set and by_batch and stream is None:
-        square = PlainView.of(replace(settings, resize=None))  # all of it, or the middle
-        pixels = read_pixels(train, square, workers).to(device)
+    if resident is None:
+        resident = keeps_set and plan is not None and plan.suits(recipe, train, device)
+    square = PlainView.of(replace(settings, resize=None))  # all of an image, or the middle
+    kept = pixels = None
+    if stream is None and plan is not None and resident:
+        if plan.whole is None or square.keeps(plan.whole):
+            kept = pixels = read_pixels(train, square, workers).to(device)
+        else:
+            kept = train.images().permute(0, 2, 3, 1).contiguous().to(device)
     batches: Batches
     if stream is not None:
-        as_it_is = by_batch and shift == Shift(0, False, False) and train.side == settings.size
+        as_it_is = plan == BatchPlan(None, None, None) and shift == Shift(0, False, False)
+        as_it_is = as_it_is and train.side == settings.size
         batches = StreamBatches(
             stream,
             None if as_it_is else _train_view(recipe, transform),
@@ -97,9 +131,18 @@ def load_training_data(
             seed=recipe.seed,
             device=device,
         )
-    elif pixels is not None:
+    elif kept is not None and plan is not None:
         labels = train.labels.to(device)
-        batches = Resident(pixels, labels, shift, cut, seed=recipe.seed, repeats=settings.repeats)
+        batches = Resident(
+            kept,
+            labels,
+            shift,
+            cut,
+            seed=recipe.seed,
+            repeats=settings.repeats,
+            resized=plan.resized,
+            policy=plan.policy,
+        )
     else:
         batches = Streamed(
             train,
@@ -140,12 +183,35 @@ def load_training_data(
         context,
         held_out(parts.validation),
         held_out(parts.test),
-        normalize=_normalization(recipe, pixels),
+        normalize=_normalization(recipe, kept),
         class_names=train.class_names,
-        description=_describe(parts, samples, resident=pixels is not None),
+        description=_describe(parts, samples, resident=kept is not None),
         fingerprint=fingerprint(train),
+        resident=kept is not None,
         resumes_anywhere=stream is None,
     )
+
+
+def _plan_batches(
+    recipe: Recipe,
+    train: ImageSet,
+    transform: Callable[..., Any] | None,
+    device: torch.device,
+) -> BatchPlan | None:
+    """How batches are augmented; None if only single images can be."""
+    augment, settings = recipe.augment, recipe.data
+    policy, resized, whole = None, None, None
+    if transform is not None or train.augmented or augment.policy == "pixmix":
+        return None
+    if augment.policy != "none":
+        policy = batch_policy(_train_view(recipe, None).policy, settings.size, device)
+        if policy is None:
+            return None
+    if augment.crop == "resized":
+        if not isinstance(train.source, Tensor) or settings.interpolation not in FILTERS:
+            return None
+        whole, resized = train.source, ResizedCrop(settings.size, settings.interpolation)
+    return BatchPlan(policy, resized, whole)
 
 
 def _stream_length(images: StreamSet, recipe: Recipe, processes: Processes) -> int:
@@ -177,11 +243,11 @@ def _cut(recipe: Recipe, samples: int, processes: Processes) -> Cut:
     return Cut(batch, processes.rank, processes.count, recipe.accumulate)
 
 
-def _fits(recipe: Recipe, images: ImageSet) -> bool:
+def _fits(recipe: Recipe, images: ImageSet, image_bytes: int | None = None) -> bool:
     """Whether a set is kept on the device."""
     if recipe.data.resident != "auto":
         return recipe.data.resident == "always"
-    return len(images) * 3 * recipe.data.size**2 <= RESIDENT_BYTES
+    return len(images) * (image_bytes or 3 * recipe.data.size**2) <= RESIDENT_BYTES
 
 
 def _train_view(recipe: Recipe, transform: Callable[..., Any] | None) -> TrainView:
