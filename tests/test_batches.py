@@ -1,9 +1,11 @@
 """Batches: every sample once, the same however a step is cut, interrupted or read."""
 
+import multiprocessing
 from collections.abc import Iterator
 
 import pytest
 import torch
+from runs import small
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
@@ -19,6 +21,7 @@ from killick.data.batches import (
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import sample_keys
 from killick.data.transforms import Shift
+from killick.training import train
 
 CPU = torch.device("cpu")
 SIZE = 6
@@ -235,3 +238,10 @@ def test_a_cut_says_where_each_pass_begins():
     starts = [[Cut(24, rank, 2, 3).start(p) for rank in (0, 1)] for p in range(3)]
     assert starts == [[0, 4], [8, 12], [16, 20]]
     assert Cut(24, 1, 2, 3).size == 4
+
+
+def test_workers_end_with_the_run(image_folder, tmp_path):
+    before = set(multiprocessing.active_children())
+    streamed = {"data__resident": "never", "data__workers": 2, "protocol__reference_set": 4}
+    train(small(image_folder, epochs=1, **streamed), tmp_path / "a", quiet=True)
+    assert set(multiprocessing.active_children()) <= before

@@ -201,6 +201,14 @@ class Streamed(Batches):
         """The samples of a pass."""
         return self._buffers[number]
 
+    def close(self) -> None:
+        """End the workers, which would be waited for when they are collected as garbage."""
+        self._iterator = iter(())
+        running: Any = self._loader._iterator
+        if running is not None and hasattr(running, "_shutdown_workers"):
+            running._shutdown_workers()
+        self._loader._iterator = None
+
 
 def make_buffers(cut: Cut, size: int, device: torch.device) -> list[Batch]:
     """Where the samples of each pass are copied to, and a captured step reads them."""
