@@ -20,7 +20,7 @@ from killick.data.augment.policies import batch_policy
 from killick.data.augment.resized_crops import ResizedCrop
 from killick.data.batches import Cut, Resident
 from killick.data.keyed_random import sample_keys
-from killick.data.preprocessing import POLICIES, TrainView
+from killick.data.training_view import POLICIES, TrainView
 from killick.data.transforms import Shift
 
 RESIZED = "resized crop"

@@ -14,7 +14,7 @@ from killick.data.augment.operations import OPERATIONS, number_of
 from killick.data.augment.policies import BatchAugMix, BatchPolicy, Chosen, batch_policy
 from killick.data.batches import Batch, Cut, Resident
 from killick.data.keyed_random import sample_keys
-from killick.data.preprocessing import TrainView
+from killick.data.training_view import TrainView
 from killick.data.transforms import Shift
 
 CPU = torch.device("cpu")

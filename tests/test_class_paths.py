@@ -20,7 +20,8 @@ from torchvision.transforms import v2
 import killick
 from killick.cli import main
 from killick.data.own_transform import OwnTransform
-from killick.data.preprocessing import PlainView, TrainView
+from killick.data.preprocessing import PlainView
+from killick.data.training_view import TrainView
 from killick.errors import DataError, OptionError, RecipeError
 from killick.results.rows import read_rows
 from killick.training import load_recipe, make_recipe, to_yaml, train

@@ -787,3 +787,17 @@ def test_evaluate_prints_nothing_and_pandas_reads_its_rows(capfd):
     assert capfd.readouterr() == ("", "")
     table = pandas.DataFrame(rows).set_index("metric")
     assert table.loc["top1", "value"] == next(r["value"] for r in rows if r["metric"] == "top1")
+
+
+def test_images_in_memory_of_the_right_size_are_evaluated_without_torchvision():
+    """Its import takes longer than that of torch."""
+    code = """
+import sys, torch, killick
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+model = killick.standard(net, ((0, 0, 0), (1, 1, 1)), image_shape=(3, 8, 8))
+images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+assert killick.evaluate(model, (images, torch.arange(4) % 3), ("clean",))
+assert "torchvision" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]

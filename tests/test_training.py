@@ -14,7 +14,7 @@ from torchvision.models import swin_transformer, vision_transformer
 import killick
 from killick.data.batches import Resident, Streamed
 from killick.data.keyed_random import Stream, sample_keys, uniform
-from killick.data.preprocessing import POLICIES
+from killick.data.training_view import POLICIES
 from killick.errors import CheckpointError, DataError, OptionError
 from killick.protocols.references.reference_sampler import ReferenceSampler
 from killick.results.run_folder import read_metrics

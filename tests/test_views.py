@@ -10,7 +10,8 @@ from torchvision.transforms.v2 import functional
 
 from killick.core.standard import standard
 from killick.data.keyed_random import key
-from killick.data.preprocessing import POLICIES, PlainView, TrainView, view_for
+from killick.data.preprocessing import PlainView, view_for
+from killick.data.training_view import POLICIES, TrainView
 from killick.errors import DataError, OptionError, StorageError
 
 SIZE = 16

@@ -11,8 +11,7 @@ HELP = "make one model of several: the mean of their probabilities"
 USAGE = "killick ensemble RUN RUN [RUN ...] --output FOLDER"
 EXAMPLES = """\
 examples:
-  killick ensemble comparison/standard-seed*/ --output ensemble
-  killick evaluate ensemble
+  killick ensemble runs/a runs/b runs/c --output ensemble
 
 The ensemble is an ordinary model, which can be evaluated, exported and predicted with. It costs as
 much as all of its members. Anchored members see their first reference.

@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from killick.data.augment.policies import BatchPolicy
-from killick.data.augment.resized_crops import ResizedCrop
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import Stream, key, root, sample_keys
 from killick.data.preprocessing import PlainView
 from killick.data.transforms import Shift, gather
 from killick.data.worker_processes import begin_worker, iterate
 from killick.errors import DataError, KillickError
+
+if TYPE_CHECKING:  # torchvision takes seconds to import
+    from killick.data.augment.policies import BatchPolicy
+    from killick.data.augment.resized_crops import ResizedCrop
 
 View = Callable[[Tensor, int], Any]  # makes a sample of an image and its key
 
@@ -109,8 +111,8 @@ class Resident(Batches):
         *,
         seed: int,
         repeats: int = 1,
-        resized: ResizedCrop | None = None,
-        policy: BatchPolicy | None = None,
+        resized: "ResizedCrop | None" = None,
+        policy: "BatchPolicy | None" = None,
     ) -> None:
         super().__init__(len(pixels), cut, seed, repeats)
         self.pixels, self.labels, self.shift = pixels, labels, shift

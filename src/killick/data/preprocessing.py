@@ -1,34 +1,22 @@
-"""Views: an image of any size to what a network takes, one at a time, in worker processes.
+"""The view of evaluation: an image of any size to what a network takes.
 
-All transforms are torchvision's. They draw from torch's global state, so each image seeds that from
-its own key, and restores it.
+The transforms are torchvision's, whose import takes seconds: it is left to images that need them.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import InterpolationMode, v2
 
 from killick.core.image_model import ImageModel
 from killick.data.data_settings import Data
-from killick.data.keyed_random import Stream
-from killick.data.keyed_random import key as combine
-from killick.data.own_transform import OwnTransform
-from killick.data.pixmix import PixMix
 from killick.errors import DataError, OptionError, StorageError
 from killick.nets import NetworkPreprocessing, preprocessing_of
 from killick.settings import read_settings
 
-POLICIES = {
-    "randaugment": v2.RandAugment,
-    "trivialaugment": v2.TrivialAugmentWide,
-    "autoaugment": v2.AutoAugment,
-    "augmix": v2.AugMix,
-}
 VIEW = ("size", "resize", "interpolation", "squash")
 
 
@@ -48,14 +36,20 @@ class PlainView:
     ) -> None:
         self.size, self.resize, self.interpolation = size, resize, interpolation
         self.squash = squash
-        side, how = resize or size, InterpolationMode(interpolation)
+        side = resize or size
         self.described = f"{size} px" if side == size else f"{size} of {side} px"
         self.described += ", squashed" if squash else ""
         self.described += "" if interpolation == "bilinear" else f", {interpolation}"
-        target = [side, side] if squash else side
-        self._steps = v2.Compose(
-            [v2.Resize(target, interpolation=how, antialias=True), v2.CenterCrop(size)]
-        )
+
+    @cached_property
+    def _steps(self) -> Callable[[Tensor], Tensor]:
+        from torchvision.transforms import InterpolationMode, v2
+
+        side, how = self.resize or self.size, InterpolationMode(self.interpolation)
+        target = [side, side] if self.squash else side
+        resize = v2.Resize(target, interpolation=how, antialias=True)
+        steps: Callable[[Tensor], Tensor] = v2.Compose([resize, v2.CenterCrop(self.size)])
+        return steps
 
     @classmethod
     def of(cls, settings: Data) -> "PlainView":
@@ -131,80 +125,3 @@ def read_view(stored: Mapping[str, Any], size: int) -> PlainView:
             " again."
         )
     return PlainView.of(found if "size" in known else replace(found, size=size))
-
-
-class TrainView:
-    """A random view of an image, for training; options are those of `augment` in a recipe.
-
-    With crop "pad" the image is brought to `size`, padded and cropped at random; with "resized" a
-    random part of it is brought to `size`. `mixing_images` are for the policy "pixmix". A
-    `transform` of the user's own comes before all of this.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        *,
-        crop: str = "none",
-        padding: int = 4,
-        flip: bool = False,
-        flip_vertically: bool = False,
-        policy: str = "none",
-        policy_arguments: dict[str, Any] | None = None,
-        interpolation: str = "bilinear",
-        squash: bool = False,
-        mixing_images: Tensor | None = None,
-        transform: Callable[..., Any] | None = None,
-    ) -> None:
-        self._own = None if transform is None else OwnTransform(transform)
-        how = InterpolationMode(interpolation)
-        steps: list[Callable[..., Any]] = []
-        if crop == "resized":
-            steps.append(v2.RandomResizedCrop(size, interpolation=how, antialias=True))
-        else:
-            steps.append(PlainView(size, None, interpolation, squash))
-            if crop == "pad":
-                steps.append(v2.RandomCrop(size, padding=padding))
-        if flip:
-            steps.append(v2.RandomHorizontalFlip())
-        if flip_vertically:
-            steps.append(v2.RandomVerticalFlip())
-        arguments = dict(policy_arguments or {})
-        self.policy: Any = None  # the transform of the policy
-        try:
-            if policy != "none":
-                self.policy = _policy(policy, arguments, interpolation, mixing_images)
-                steps.append(self.policy)
-            self._steps = v2.Compose(steps)
-            for trial in range(16):  # some operations do not look at what is wrong
-                self._show(torch.zeros(3, 8, 8, dtype=torch.uint8), trial)
-        except (TypeError, ValueError, IndexError, RuntimeError) as problem:
-            if not arguments:
-                raise
-            reason = " ".join(str(problem).split()).rstrip(".")
-            raise OptionError(f"cannot make {policy!r} with {arguments}: {reason}.") from None
-
-    def __call__(self, image: Tensor, key: int) -> Tensor:
-        """The view that belongs to `key`, uint8 `(3, size, size)`."""
-        if self._own is not None:
-            image = self._own(image, key)
-        return self._show(image, key)
-
-    def _show(self, image: Tensor, key: int) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(combine(key, Stream.VIEW) % 2**63)
-            view: Tensor = self._steps(image)
-        return view.contiguous()
-
-
-def _policy(
-    policy: str, arguments: dict[str, Any], interpolation: str, mixing_images: Tensor | None
-) -> Any:
-    if policy == "pixmix":
-        assert mixing_images is not None
-        return PixMix(mixing_images, **arguments)
-    if policy == "autoaugment" and "policy" in arguments:
-        arguments = {**arguments, "policy": v2.AutoAugmentPolicy(arguments["policy"])}
-    # torchvision turns and shears tensors bilinearly at best.
-    turning = InterpolationMode("nearest" if interpolation.startswith("nearest") else "bilinear")
-    return POLICIES[policy](**{"interpolation": turning, **arguments})

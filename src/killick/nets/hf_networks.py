@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torchvision.transforms import InterpolationMode, v2
 
 from killick.errors import OptionError, StorageError, check_option, import_library, one_line, show
 from killick.nets.network_preprocessing import NetworkPreprocessing
@@ -134,6 +133,8 @@ def read_processor(folder: Path) -> NetworkPreprocessing:
 
 def _compare(processor: Any, read: NetworkPreprocessing, folder: Path) -> None:
     """Refuse a processor that shows a network other images than what was read of it."""
+    from torchvision.transforms import InterpolationMode, v2
+
     rows, columns = torch.meshgrid(
         torch.linspace(0, 1, 300), torch.linspace(0, 1, 400), indexing="ij"
     )

@@ -3,17 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from killick.data.augment.policies import BatchPolicy, batch_policy
-from killick.data.augment.resized_crops import FILTERS, ResizedCrop
 from killick.data.batches import Batches, Cut, Resident, Streamed
 from killick.data.fractals import make_mixing_images
 from killick.data.image_set import ImageSet
-from killick.data.preprocessing import PlainView, TrainView
+from killick.data.preprocessing import PlainView
 from killick.data.sources.imagefolder import FileReader, list_images
 from killick.data.streams import StreamBatches, StreamSet
 from killick.data.training_sets import Parts, cut_sets, fingerprint
@@ -27,6 +25,11 @@ from killick.runtime.processes import Processes, usual_workers
 from killick.training.initial_weights import Normalization
 from killick.training.recipe import Recipe
 from killick.training.validation import ValidationSet
+
+if TYPE_CHECKING:  # torchvision takes seconds to import
+    from killick.data.augment.policies import BatchPolicy
+    from killick.data.augment.resized_crops import ResizedCrop
+    from killick.data.training_view import TrainView
 
 RESIDENT_BYTES = 4 * 2**30  # what a set may take to be kept on the device
 CPU_POLICY_SIZE = 64  # px up to which a CPU applies policies faster to batches than to images
@@ -53,8 +56,8 @@ class TrainingData:
 class BatchPlan:
     """How batches of a resident set are augmented, beside `Shift`."""
 
-    policy: BatchPolicy | None
-    resized: ResizedCrop | None
+    policy: "BatchPolicy | None"
+    resized: "ResizedCrop | None"
     whole: Tensor | None  # images of which parts are resized
 
     def suits(self, recipe: Recipe, train: ImageSet, device: torch.device) -> bool:
@@ -204,10 +207,14 @@ def _plan_batches(
     if transform is not None or train.augmented or augment.policy == "pixmix":
         return None
     if augment.policy != "none":
+        from killick.data.augment.policies import batch_policy
+
         policy = batch_policy(_train_view(recipe, None).policy, settings.size, device)
         if policy is None:
             return None
     if augment.crop == "resized":
+        from killick.data.augment.resized_crops import FILTERS, ResizedCrop
+
         if not isinstance(train.source, Tensor) or settings.interpolation not in FILTERS:
             return None
         whole, resized = train.source, ResizedCrop(settings.size, settings.interpolation)
@@ -250,7 +257,9 @@ def _fits(recipe: Recipe, images: ImageSet, image_bytes: int | None = None) -> b
     return len(images) * (image_bytes or 3 * recipe.data.size**2) <= RESIDENT_BYTES
 
 
-def _train_view(recipe: Recipe, transform: Callable[..., Any] | None) -> TrainView:
+def _train_view(recipe: Recipe, transform: Callable[..., Any] | None) -> "TrainView":
+    from killick.data.training_view import TrainView
+
     augment, mixed_in = recipe.augment, None
     if augment.policy == "pixmix":
         mixed_in = _mixing_images(augment.mixing_set, recipe.data.size, recipe.seed)
