@@ -47,6 +47,12 @@ def find_head(net: nn.Module, x: Tensor) -> str:
     return found[-1]
 
 
+def head_of(model: ImageModel) -> str:
+    """The name of the layer in a model's network that computes the logits."""
+    with evaluating(model):
+        return find_head(model.net, example_inputs(model))
+
+
 def find_residual_blocks(model: ImageModel) -> dict[str, Tensor]:
     """The innermost blocks that add something to their input, in order, with what they compute.
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from killick.core.anchored import evaluating
 from killick.core.image_model import ImageModel
-from killick.core.residual_blocks import example_inputs, find_head
+from killick.core.residual_blocks import head_of
 from killick.core.stochastic_layers import drop_elements
 from killick.data.keyed_random import key
 from killick.errors import OptionError
@@ -36,13 +35,10 @@ class MCDropout:
             self._hook(model, float(found[0]["rate"]))
 
     def _hook(self, model: ImageModel, rate: float) -> None:
-        with evaluating(model):
-            head = model.net.get_submodule(find_head(model.net, example_inputs(model)))
-
         def drop(_: nn.Module, read: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
             return (drop_elements(read[0], torch.tensor(rate)), *read[1:]) if self._on else None
 
-        head.register_forward_pre_hook(drop)
+        model.net.get_submodule(head_of(model)).register_forward_pre_hook(drop)
 
     @contextmanager
     def drawing(self) -> Iterator[None]:

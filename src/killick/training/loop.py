@@ -220,13 +220,11 @@ def _warn_of_start(run: TrainingRun) -> str | None:
 def _warn_of_dropout(run: TrainingRun) -> str | None:
     """Whether dropout in the network biases BatchNorm."""
     found = find_early_dropout(run.model)
+    if not found:
+        return None
     return (
-        found
-        and (
-            f"dropout at {found[0]!r} ({len(found)} such) comes before a BatchNorm, whose variance it"
-            " shifts between training and test: move it behind the last one"
-        )
-        or None
+        f"dropout at {found[0]!r} ({len(found)} such) comes before a BatchNorm, whose variance it"
+        " shifts between training and test: move it behind the last one"
     )
 
 

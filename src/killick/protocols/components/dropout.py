@@ -26,11 +26,9 @@ class Dropout(ActivationNoise):
 
     def find_layers(self, model: "Model") -> dict[str, float]:
         """The last layer."""
-        from killick.core.anchored import evaluating
-        from killick.core.residual_blocks import example_inputs, find_head
+        from killick.core.residual_blocks import head_of
 
-        with evaluating(model):
-            return {find_head(model.net, example_inputs(model)): 1.0}
+        return {head_of(model): 1.0}
 
     def _hook(self, layer: "nn.Module", rate: float) -> None:
         from killick.core.stochastic_layers import drop_elements

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from killick.core.anchored import Anchored, evaluating, pair
 from killick.core.inspection import inputs_of
 from killick.core.references import ReferencePool, take
-from killick.core.residual_blocks import find_head
+from killick.core.residual_blocks import head_of
 from killick.core.standard import Standard
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
@@ -31,13 +31,7 @@ class FeatureReader:
         self.anchored = isinstance(model, Anchored)
         self.draws = draws if self.anchored else 1
         self.kinds = 2 if self.anchored else 1  # unmasked and masked
-        like = next(model.parameters())
-        noise = torch.rand(2, *model.image_shape, generator=torch.Generator().manual_seed(0))
-        images = noise.to(like.device)
-        if model.normalize is not None:
-            images = (images * 255).to(torch.uint8)
-        with evaluating(model):
-            self._head = find_head(model.net, self._inputs(images, images.flip(0), False))
+        self._head = head_of(model)
         self.width = cast(nn.Linear, model.net.get_submodule(self._head)).in_features
 
     def read(
