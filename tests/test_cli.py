@@ -371,7 +371,14 @@ def test_stored_lists_are_those_of_the_registries(kind, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["train", "--help"], ["list"], ["train", "--print-recipe"]]
+    "words",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["list"],
+        ["train", "--print-recipe"],
+        ["compare", "--dry-run"],
+    ],
 )
 def test_commands_that_need_no_torch_do_not_import_it(words):
     code = f"import sys; from killick.cli import main; main({words}); assert 'torch' not in sys.modules"

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from killick.data.data_settings import full_name
 from killick.errors import DataError, OptionError, check_option
-from killick.evaluation.evaluation_settings import make_settings
+from killick.evaluation.evaluation_suites import check_options
 from killick.experiments.arms import RECIPE, Arm, parse_arms
 from killick.experiments.execution import Execution
 from killick.experiments.jobs import Job, check_settings_used, make_jobs
-from killick.experiments.scheduler import Failure, run_jobs
 from killick.results.run_folder import read_run
 from killick.training.recipe_files import refuse_unused
 
@@ -21,6 +20,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from killick.data.given_data import Given, Normalization
+    from killick.experiments.scheduler import Failure
+
+# Options of an evaluation that are not names of corruptions or sets: they are checked without torch.
+_CHECKED_AT_ONCE = {"suites", "limit", "references"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class ComparisonResult:
 
     report: Path | None
     jobs: list[Job]
-    failed: list[Failure] = field(default_factory=list)
+    failed: "list[Failure]" = field(default_factory=list)
     interrupted: bool = False
 
 
@@ -79,7 +82,9 @@ def compare(
         execution: Where and how jobs run, as `jobs=4`: the fields of
             `killick.experiments.execution.Execution`.
     """
-    from killick.training.given_training import given  # imports torch
+    # What plans alone need imports no torch, which takes seconds.
+    from killick.experiments.scheduler import run_jobs
+    from killick.training.given_training import given
 
     with given(network, data, recipe, settings, normalize, class_names, True) as found:
         if found.in_python:
@@ -143,7 +148,12 @@ def plan_comparison(
 def check_jobs(jobs: Sequence[Job]) -> None:
     """Refuse what would only be found after training: bad evaluation options, missing data."""
     evaluation = jobs[0].evaluation
-    make_settings(evaluation)
+    if set(evaluation) <= _CHECKED_AT_ONCE:
+        check_options(evaluation)
+    else:
+        from killick.evaluation.evaluation_settings import make_settings  # imports torch
+
+        make_settings(evaluation)
     used = {phase.recipe.data.name for job in jobs for phase in job.phases}
     used |= {*dict(evaluation.get("ood", {})).values(), *dict(evaluation.get("shift", {})).values()}
     used |= {job.evaluation["data"] for job in jobs if "data" in job.evaluation}
