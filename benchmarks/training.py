@@ -189,7 +189,7 @@ def steps_on_a_gpu(data: str, device: torch.device) -> None:
     batch = 128
     contenders = {"limit": constant_step(6, batch)}
     for protocol in PROTOCOLS:
-        plan = {"data.name": data, "protocol.name": protocol}
+        plan = {"data.name": data, "protocol.name": protocol, "execution": "captured"}
         contenders[f"killick, {protocol}"] = killick_step(RECIPE, plan, device)
     setting = f"resnet18, batch {batch}, bf16, compiled, CUDA graph"
     rows = compare(

@@ -54,7 +54,8 @@ def test_an_apple_gpu_takes_one_process(monkeypatch):
     [
         (CPU, 1, {}, ("float32", "eager")),
         (CPU, 1, {"precision": "bfloat16", "execution": "captured"}, ("bfloat16", "compiled")),
-        (CUDA, 1, {}, ("bfloat16", "captured")),
+        (CUDA, 1, {}, ("bfloat16", "auto")),
+        (CUDA, 1, {"execution": "captured"}, ("bfloat16", "captured")),
         (CUDA, 2, {}, ("bfloat16", "compiled")),
         (MPS, 1, {}, ("float32", "eager")),
         (MPS, 1, {"precision": "bfloat16", "execution": "captured"}, ("float32", "eager")),

@@ -19,7 +19,7 @@ from killick.errors import CheckpointError, DataError, OptionError
 from killick.protocols.references.reference_sampler import ReferenceSampler
 from killick.results.run_folder import read_metrics
 from killick.runtime.processes import Processes
-from killick.training import load_recipe, loop, recipe_of, shipped, train
+from killick.training import load_recipe, loop, recipe_of, run_state, shipped, train
 from killick.training.checkpoint import BEFORE, load_checkpoint
 from killick.training.training_data import load_training_data, sets_of
 
@@ -411,6 +411,30 @@ def test_compiled_training_equals_eager(image_folder, tmp_path):
         train(recipe, tmp_path / execution, quiet=True)
     eager, compiled = (torch.tensor(losses_of(tmp_path / e)) for e in ("eager", "compiled"))
     assert torch.allclose(eager, compiled, atol=1e-4, rtol=1e-4)
+
+
+def test_a_run_is_compiled_only_where_the_rest_of_it_repays_that(
+    image_folder, tmp_path, monkeypatch
+):
+    compiled, torch_compile = [], torch.compile
+
+    def compile_quickly(what, **options):
+        compiled.append(what)
+        return torch_compile(what, **options, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", compile_quickly)
+    recipe = small(image_folder, epochs=3, log_every=2, augment__mixup=0.2)
+    train(recipe, tmp_path / "eager", quiet=True)
+    monkeypatch.setattr(run_state, "choose_arithmetic", lambda *_: ("float32", "auto", None))
+    train(recipe, tmp_path / "short", quiet=True)
+    assert not compiled
+    monkeypatch.setattr(run_state, "COMPILE_SECONDS", 0.0)
+    train_and_stop(recipe, tmp_path / "long", 7, monkeypatch)
+    assert len(compiled) == 3  # samples, network and statistics, once
+    train(None, tmp_path / "long", resume=True, quiet=True)
+    eager = torch.tensor(losses_of(tmp_path / "eager"))
+    for name in ("short", "long"):
+        assert torch.allclose(torch.tensor(losses_of(tmp_path / name)), eager, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -270,7 +270,7 @@ def _train(
         if run.done == 0 and run.source is not None:
             _report_day_zero(run, display, loggers)
         saved = since = time.monotonic()
-        logged = run.done
+        logged = began = run.done
         while run.done < run.steps:
             epoch, within = divmod(run.done, run.steps_per_epoch)
             run.data.batches.begin(run.first_epoch + epoch, within)
@@ -281,6 +281,10 @@ def _train(
                 if run.done % recipe.log_every == 0 or epoch_ends:
                     speed = (run.done - logged) / max(time.monotonic() - since, 1e-9)
                     _log_training(run, speed, display, loggers)
+                    # The first reading has the time of warming up in it.
+                    left = run.compile_if_repaid(speed) if logged > began else None
+                    if left is not None:
+                        display.message(f"compiling: about {left:.0f} s of training are left")
                     if epoch_ends:
                         _validate(run, display, loggers)
                     since, logged = time.monotonic(), run.done

@@ -168,8 +168,8 @@ class Recipe:
     )
     execution: str = setting(
         "auto",
-        "captured: compiled, in a CUDA graph; auto: captured on one GPU, compiled on several, eager"
-        " on a CPU",
+        "captured: compiled, in a CUDA graph; auto: in a CUDA graph on one GPU, compiled later in"
+        " long runs; compiled on several GPUs; eager on a CPU",
         among=("auto", "eager", "compiled", "captured"),
     )
     sync_batchnorm: bool = setting(False, "statistics over all GPUs")

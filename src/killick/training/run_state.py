@@ -23,6 +23,9 @@ from killick.training.recipe import Recipe
 from killick.training.step import TrainingStep
 from killick.training.training_data import TrainingData
 
+COMPILE_SECONDS = 60.0  # that compiling a step takes on a GPU, about
+COMPILE_GAIN = 0.15  # of the time of a captured step that compiling saves, at least
+
 
 def _resolve_weights(recipe: Recipe, source: Anchored | Standard) -> Recipe:
     """The recipe with the plain name of a pretrained network, which needs no files to be made."""
@@ -93,8 +96,9 @@ class TrainingRun:
         # A run that takes a later part of a schedule sees the samples in another order.
         self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
         self.precision, execution, self.fallback = choose_arithmetic(recipe, processes)
-        if execution == "captured" and (own.optimizer is not None or own.loss is not None):
+        if execution in ("captured", "auto") and (own.optimizer or own.loss) is not None:
             execution = "compiled"  # they may wait for the host
+        self._compiles_later = execution == "auto"
         self.loss = own.loss.to(device) if isinstance(own.loss, nn.Module) else own.loss
         if self.loss is not None:
             check_loss(self.loss, len(data.class_names), device)
@@ -162,6 +166,15 @@ class TrainingRun:
             each.step(self.done)
             if self.done % self.steps_per_epoch == 0:
                 each.epoch(self.done // self.steps_per_epoch)
+
+    def compile_if_repaid(self, steps_per_second: float) -> float | None:
+        """Compile the step if that saves more time than it takes; the seconds left if it does."""
+        seconds = (self.steps - self.done) / steps_per_second
+        if not self._compiles_later or seconds * COMPILE_GAIN < COMPILE_SECONDS:
+            return None
+        self._compiles_later = False
+        self._step.compile()
+        return seconds
 
     def gather_statistics(self) -> None:
         """Give the first process the losses and counts of all since the last reading."""
@@ -233,7 +246,9 @@ def choose_arithmetic(recipe: Recipe, processes: Processes) -> tuple[str, str, s
     cuda = kind == "cuda"
     if precision == "auto":
         precision = "bfloat16" if cuda else "float32"
-    if execution == "auto":
-        execution = "captured" if cuda else "eager"
+    if execution == "auto" and not cuda:
+        execution = "eager"
     alone = cuda and processes.count == 1  # a graph is captured on one GPU only
-    return precision, "compiled" if execution == "captured" and not alone else execution, None
+    if execution in ("captured", "auto") and not alone:
+        execution = "compiled"
+    return precision, execution, None

@@ -1,8 +1,9 @@
 """One training step: batch, references, forward, loss, backward, update.
 
 Everything a step needs is on the device: which samples come next, the learning rate, what is drawn.
-So on a GPU the whole step is compiled and captured in a CUDA graph once, and replayed from then on:
-the host makes one call for each step, and never waits. What it wants to know (losses, correct
+So on a GPU the whole step is captured in a CUDA graph once, and replayed from then on: the host makes
+one call for each step, and never waits. Compiling makes the graph faster and takes a minute, so by
+default it is done only where the rest of the run repays it. What it wants to know (losses, correct
 predictions, the first step with a bad loss) stays on the device until `read`.
 """
 
@@ -34,8 +35,9 @@ class TrainingStep:
     """The step of a run; call it once for each.
 
     `model` may be inside DDP; protocol and components are after their `setup`. `fill` is the color
-    of what is erased, 0 to 255; `execution` is "eager", "compiled" or "captured"; `loss` takes the
-    place of cross-entropy.
+    of what is erased, 0 to 255; `execution` is "eager", "compiled", "captured" (and compiled), or
+    "auto": captured at once, and compiled when `compile` is called; `loss` takes the place of
+    cross-entropy.
     """
 
     def __init__(
@@ -69,15 +71,9 @@ class TrainingStep:
         self._forward: Any = model
         self._prepare: Any = self._prepare_samples
         self._account: Any = self._keep_account
-        if execution != "eager":
-            from torch._dynamo import config  # takes seconds, which eager runs do not need
-
-            # One variant for each arm that a process runs: at its limit torch goes on uncompiled.
-            config.recompile_limit = max(config.recompile_limit, VARIANTS)
-            compiled = partial(torch.compile, dynamic=False)
-            self._forward, self._prepare = compiled(model), compiled(self._prepare_samples)
-            self._account = compiled(self._keep_account)
-        self._captures = execution == "captured"
+        if execution in ("compiled", "captured"):
+            self._compile()
+        self._captures = execution in ("captured", "auto") and device.type == "cuda"
         self._graph: torch.cuda.CUDAGraph | None = None
         self._run = self._first = 0
         room = min(recipe.log_every, max(1, batches.samples // batches.cut.batch))
@@ -87,6 +83,23 @@ class TrainingStep:
         self._correct = torch.zeros((), dtype=torch.long, device=device)
         self._bad = torch.full((), -1, dtype=torch.long, device=device)
         self._read = 0
+
+    def compile(self) -> None:
+        """Compile from the next step on; random numbers stay those of the steps before."""
+        from torch._inductor import config  # takes seconds to import
+
+        config.fallback_random = True
+        self._compile()
+        self._graph, self._first = None, self._run  # captured anew, after steps that compile
+
+    def _compile(self) -> None:
+        from torch._dynamo import config
+
+        # One variant for each arm that a process runs: at its limit torch goes on uncompiled.
+        config.recompile_limit = max(config.recompile_limit, VARIANTS)
+        compiled = partial(torch.compile, dynamic=False)
+        self._forward, self._prepare = compiled(self._model), compiled(self._prepare_samples)
+        self._account = compiled(self._keep_account)
 
     def begin(self, number: int, losses: Sequence[float] = (), correct: int = 0) -> None:
         """Go on from step `number` of the run, with what was not yet read of the steps before."""
