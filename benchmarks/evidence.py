@@ -1,6 +1,6 @@
 """The method on real images, all of it again: CIFAR-10 on a GPU, by Killick's own commands.
 
-    python benchmarks/evidence.py --data pack:cifar10.npz --foreign foreign.npz --work evidence
+    python benchmarks/evidence.py --data pack:cifar10.npz --ood-pack ood.npz --work evidence
 
 - The first grid: six arms, three seeds, ResNet-18, 60 epochs each, evaluated on corruptions C and
   C-bar, calibration, OOD images and a shifted test set; seed 0 from five references.
@@ -25,7 +25,7 @@ study's. A finished cell is not run again, so the grids may be spread over sever
 
 puts rows, tables and figures into `results/cifar10/` (`evidence_results.py`), and
 `docs/evidence_tables.py` renews the tables of the pages. A cell takes about three minutes on an
-H200, all of them over two hours, less with `--jobs 3` under NVIDIA's MPS. `--foreign` is a pack
+H200, all of them over two hours, less with `--jobs 3` under NVIDIA's MPS. `--ood-pack` is a pack
 with the splits textures, scenes, characters (other things) and shift (the same classes from
 elsewhere).
 """
@@ -154,11 +154,11 @@ def study_command(options: argparse.Namespace) -> list[str]:
 
 
 def test_words(options: argparse.Namespace, references: int) -> list[str]:
-    """What models are tested on, among it foreign and shifted images."""
+    """What models are tested on, among it OOD and shifted images."""
     words = ["--suite", SUITES + (",references" if references > 1 else "")]
     for name in FOREIGN:
-        words += ["--ood", f"{name}=pack:{options.foreign}#{name}"]
-    return [*words, "--shift", f"shift=pack:{options.foreign}#shift"]
+        words += ["--ood", f"{name}=pack:{options.ood_pack}#{name}"]
+    return [*words, "--shift", f"shift=pack:{options.ood_pack}#shift"]
 
 
 def run_words(options: argparse.Namespace, folder: str) -> list[str]:
@@ -265,7 +265,7 @@ def read_options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", help="CIFAR-10, as killick takes it")
-    parser.add_argument("--foreign", help="a pack: textures, scenes, characters, shift")
+    parser.add_argument("--ood-pack", help="a pack: textures, scenes, characters, shift")
     parser.add_argument("--work", type=Path, required=True, help="folder of the cells")
     names = [*(grid.name for grid in GRIDS), FINISHED]
     parser.add_argument("--grids", nargs="*", choices=names, help="which; default: all")
@@ -298,10 +298,10 @@ def check(options: argparse.Namespace) -> None:
             f" {options.data}. Or name others: --grids first-references first."
         )
     tested = studies(options) or any(not grid.held for grid in grids)
-    if tested and not Path(options.foreign or "").is_file():
+    if tested and not Path(options.ood_pack or "").is_file():
         sys.exit(
-            "evidence.py: expected a pack of OOD images, --foreign FILE.npz, found"
-            f" {options.foreign or 'none'}."
+            "evidence.py: expected a pack of OOD images, --ood-pack FILE.npz, found"
+            f" {options.ood_pack or 'none'}."
         )
 
 

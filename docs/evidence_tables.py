@@ -1,6 +1,6 @@
-"""Tables of `docs/evidence.md`, from the files in `benchmarks/results/cifar10/`.
+"""Tables of the evidence pages, from the files in `benchmarks/results/cifar10/`.
 
-    python docs/evidence_tables.py     # puts them into that page and into the README, where they stand
+    python docs/evidence_tables.py     # puts them into those pages and into the README, where they stand
 
 They stand there as text, so that they are seen wherever the page is read; a test holds them to the
 files.
@@ -47,7 +47,7 @@ CHOOSING = {
     "more-masked": "the same, alpha 0.5",
     "more-masked-running": "the same, alpha 0.5, BatchNorm left alone",
     "by-sample": "the same, masked by sample",
-    "augmented": "the same, references augmented like pictures",
+    "augmented": "the same, references augmented like images",
 }
 NETWORKS = {"vit_tiny_patch16_224": "small ViT", "convnext_pico": "ConvNeXt"}
 FINISHED = {
@@ -71,7 +71,17 @@ def describe_first_grid() -> str:
 
 
 def describe_most_important() -> str:
-    """For the README: from scratch, from the middle, and of a finished network, few columns."""
+    """From scratch, from the middle, and of a finished network; few columns."""
+    return _describe_few(("standard", "masked-label", RELEASED, "finetuned", CHOSEN))
+
+
+def describe_for_readme() -> str:
+    """From scratch, and of a finished network."""
+    return _describe_few(("standard", "masked-label"))
+
+
+def _describe_few(arms: Sequence[str]) -> str:
+    """Some arms of the grids, then finished networks tuned with and without masks."""
     shown = ("clean", "corrupted", "severity 5", "smooth ECE, corrupted", "OOD AUROC")
     lines = [_head("training", [SHOWN[measure][0] for measure in shown])]
     chosen = (row for row in _read("summary") if row["arm"] == CHOSEN)
@@ -81,11 +91,11 @@ def describe_most_important() -> str:
         | FINISHED
         | {CHOSEN: "the same, half of the batches masked, BatchNorm left alone"}
     )
-    for found, arms, before in (
-        (first, ("standard", "masked-label", RELEASED, "finetuned", CHOSEN), ""),
+    for found, some, before in (
+        (first, arms, ""),
         (_by_arm(_read("finetune")), tuple(FINISHED)[1:3], "a finished network, "),
     ):
-        for arm in arms:
+        for arm in some:
             cells = [_spread(found[arm][measure], *SHOWN[measure][1:]) for measure in shown]
             lines.append(_row(before + titles[arm], cells))
     return "\n".join(lines)
@@ -310,6 +320,7 @@ def describe_gate_of_shapes() -> str:
 
 PARTS = {
     "evidence-short": describe_most_important,
+    "evidence-readme": describe_for_readme,
     "evidence-first": describe_first_grid,
     "evidence-differences": describe_differences,
     "evidence-second": describe_second_grid,
@@ -395,6 +406,6 @@ def renew(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in ("docs/evidence.md", "README.md"):
+    for page in ("docs/evidence.md", "docs/evidence-details.md", "README.md"):
         file = Path(__file__).parent.parent / page
         file.write_text(renew(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 TOP = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/protocols/index.md")
+PAGES = ("docs/protocols/index.md",)
 ROW = re.compile(
     r"^\| (?P<what>[^|]+?) \| (?P<setting>[^|]+?) \| [\d.]+ \| \([^|]+? to [^|]+?\) \|"
     r" (?P<link>\[[^]]+\]\((?P<path>[^)]+)\)) \|$",

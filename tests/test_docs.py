@@ -78,7 +78,9 @@ def test_links_lead_to_files_and_make_targets_exist(page):
     assert {words[1] for words in commands(page) if words[0] == "make"} <= set(targets)
 
 
-@pytest.mark.parametrize("page", ["docs/evidence.md", *timing_tables.PAGES])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/evidence.md", "docs/evidence-details.md", *timing_tables.PAGES]
+)
 def test_generated_tables_are_up_to_date(page):
     text = (ROOT / page).read_text()
     assert evidence_tables.renew(text) == text, "run python docs/evidence_tables.py"
