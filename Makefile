@@ -5,7 +5,7 @@ RUN := .venv/bin
 READY := .venv/.ready
 READY_SLOW := .venv/.ready-slow
 
-.PHONY: help demo test test-slow check lint types docs format bench bench-gpu listing fuzz hold clean
+.PHONY: help demo test test-slow check lint types docs dist format bench bench-gpu listing fuzz hold clean
 
 help:                ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ types: $(READY)      ## mypy, strict
 
 docs: $(READY)       ## the documentation site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict --quiet
+
+dist: | $(UV)        ## wheel and source archive, in dist
+	@$(UV) build --quiet --out-dir dist
 
 format: $(READY)     ## ruff: format, and fix what can be fixed
 	$(RUN)/ruff format .

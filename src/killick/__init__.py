@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from killick.storage.saving import save as save
     from killick.training.given_training import train as train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # Where the names above are; a test compares the two lists.
 _HOMES = {
     "Anchored": "killick.core.anchored",
