@@ -5,7 +5,7 @@ RUN := .venv/bin
 READY := .venv/.ready
 READY_SLOW := .venv/.ready-slow
 
-.PHONY: help demo test test-slow check lint types docs dist format bench bench-gpu listing fuzz hold clean
+.PHONY: help demo test test-slow check lint types docs reference dist format bench bench-gpu listing fuzz hold clean
 
 help:                ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -49,6 +49,9 @@ bench: $(READY)      ## CPU benchmarks; results go to benchmarks/results
 
 bench-gpu: $(READY)  ## the GPU benchmarks, DATA=pack:cifar10.npz; results go to benchmarks/results
 	$(RUN)/python benchmarks/gpu.py --data $(DATA)
+
+reference: $(READY)  ## the parts of the pages that are made from the code and from results
+	COLUMNS=80 $(RUN)/python docs/reference_parts.py
 
 listing: $(READY)    ## src/killick/cli/listing.json, after something was registered or described anew
 	$(RUN)/python -c "from killick.cli.listing import write; write()"

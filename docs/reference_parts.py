@@ -1,26 +1,22 @@
-"""What is made when the site is built, from the code, so that it cannot go stale.
+"""Parts of the pages that are made from the code and from results.
 
-- A line `<!-- made: NAME -->` on a page becomes what the function of that name in `PARTS` returns.
-- `![text](images/NAME.svg)` alone on a line is drawn into the page, if its colours can follow it.
-- A link to a file of the repository outside `docs/` leads to a copy of it inside the site.
+    python docs/reference_parts.py        # brings the parts of all pages up to date
+
+A part stands between `<!-- made: NAME -->` and `<!-- end -->`, as text, so that it is seen wherever
+the page is read; a test holds it to the code.
 """
 
 import argparse
 import csv
 import dataclasses
 import inspect
-import os
 import re
 import statistics
-import types
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+from api_text import describe_api
 
 from killick import errors, metrics
 from killick.cli import make_parser
@@ -33,17 +29,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 # Of a comparison, what its table shows.
 SHOWN = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "ood_auroc")
-_MADE = re.compile(r"^<!-- made: ([\w-]+) -->$", re.MULTILINE)
-_PICTURE = re.compile(r"^!\[([^\]]*)\]\(((?:\.\./)*images/[\w-]+\.svg)\)$", re.MULTILINE)
-_LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
-
-
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The page with all that is made."""
-    where = Path(page.file.abs_src_path or "").parent
-    text = _MADE.sub(lambda found: PARTS[found[1]](), markdown)
-    text = _PICTURE.sub(lambda found: _draw(found, where), text)
-    return _LINK.sub(lambda found: _lead_into_site(found, where, page, config, files), text)
+_MADE = re.compile(r"^<!-- made: ([\w-]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
 def describe_commands() -> str:
@@ -87,12 +73,6 @@ def describe_settings() -> str:
     return "\n".join(lines)
 
 
-def list_metrics() -> str:
-    """Every public name of `killick.metrics`, for mkdocstrings."""
-    names = [name for name in vars(metrics) if is_public(metrics, name)]
-    return "\n\n".join(f"::: killick.metrics.{name}" for name in sorted(names, key=str.lower))
-
-
 def describe_errors() -> str:
     """A table of the errors that a user can cause."""
     lines = ["| error | is also a | when |", "| --- | --- | --- |"]
@@ -103,11 +83,6 @@ def describe_errors() -> str:
             )
             lines.append(f"| `{name}` | `{also}` | {inspect.cleandoc(kind.__doc__ or '')} |")
     return "\n".join(lines)
-
-
-def is_public(package: types.ModuleType, name: str) -> bool:
-    """Whether a name is something that a package offers, and neither a module nor a constant."""
-    return not name.startswith("_") and callable(vars(package)[name])
 
 
 def describe_comparisons() -> str:
@@ -231,7 +206,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "studies": describe_studies,
     "commands": describe_commands,
     "exit-codes": describe_exit_codes,
-    "metrics": list_metrics,
+    "api": describe_api,
     "errors": describe_errors,
     "comparisons": describe_comparisons,
     "recipes": describe_recipes,
@@ -315,32 +290,21 @@ def _option(action: argparse.Action) -> str:
     return f"| {names.replace('|', chr(92) + '|')} | {meaning.replace('|', chr(92) + '|')} |"
 
 
-def _draw(found: re.Match[str], where: Path) -> str:
-    """An SVG file as a part of the page, if it takes its colours from there."""
-    text = (where / found[2]).read_text(encoding="utf-8")
-    if "--picture-ink" not in text:
-        return found[0]  # has colours of its own
-    text = re.sub(r"<\?xml.*?\?>|<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r"\n\s*", "\n", text).strip()  # Markdown takes indented lines for code
-    return f'<figure class="picture" aria-label="{escape(found[1])}">\n{text}\n</figure>'
-
-
 def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)
 
 
-def _lead_into_site(
-    found: re.Match[str], where: Path, page: Page, config: MkDocsConfig, files: Files
-) -> str:
-    """A link, as it is or to the copy of a file that lies outside `docs/`."""
-    target = (where / found[1]).resolve()
-    outside = target.is_relative_to(ROOT) and not target.is_relative_to(config.docs_dir)
-    if not outside or not target.is_file():
-        return found[0]  # the site's own, or missing: which the build tells
-    inside = f"files/{target.relative_to(ROOT).as_posix()}"
-    if files.get_file_from_path(inside) is None:
-        files.append(File.generated(config, inside, abs_src_path=str(target)))
-    start = Path(page.file.src_uri).parent.as_posix()
-    return f"]({os.path.relpath(inside, start)}{found[2] or ''})"
+def renew(text: str) -> str:
+    """The text of a page with its parts made anew."""
+
+    def make(found: re.Match[str]) -> str:
+        return f"<!-- made: {found[1]} -->\n\n{PARTS[found[1]]()}\n\n<!-- end -->"
+
+    return _MADE.sub(make, text)
+
+
+if __name__ == "__main__":
+    for page in (ROOT / "docs").rglob("*.md"):
+        page.write_text(renew(page.read_text(encoding="utf-8")), encoding="utf-8")
