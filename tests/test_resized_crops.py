@@ -102,14 +102,18 @@ def test_pixels_are_torchvisions(height, width, size, interpolation):
 def test_all_of_an_image_at_its_own_size_is_the_image():
     pixels, zero, side = pixels_of(10, 32, 32), torch.zeros(10).long(), torch.full((10,), 32)
     for how in ("bilinear", "bicubic"):
-        found = resize_crops(planes(pixels), Boxes(zero, zero, side, side), 32, how, none(10), none(10))
+        found = resize_crops(
+            planes(pixels), Boxes(zero, zero, side, side), 32, how, none(10), none(10)
+        )
         assert torch.equal(found.permute(0, 2, 3, 1), pixels)
 
 
 def test_images_may_be_padded_to_a_common_size():
     pixels, boxes = pixels_of(20, 40, 50), draw_boxes(keys_of(20), 40, 50)
     padded = torch.nn.functional.pad(pixels, (0, 0, 0, 13, 0, 7), value=99)
-    found = [resize_crops(planes(p), boxes, 24, "bicubic", none(20), none(20)) for p in (pixels, padded)]
+    found = [
+        resize_crops(planes(p), boxes, 24, "bicubic", none(20), none(20)) for p in (pixels, padded)
+    ]
     assert torch.equal(*found)
 
 
