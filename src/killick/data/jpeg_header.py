@@ -31,7 +31,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader | None:
     """The header of a JPEG file; None of anything else, and of a damaged one."""
     if not data.startswith(START):
         return None
-    place, frame, facts = 2, None, dict[str, int]()
+    place, frame, orientation, adobe = 2, None, 1, None
     try:
         while True:
             if data[place] != 0xFF:
@@ -43,18 +43,18 @@ def read_jpeg_header(data: bytes) -> JpegHeader | None:
             (length,) = struct.unpack_from(">H", data, place + 2)
             content = data[place + 4 : place + 2 + length]
             if marker == _SCAN:
-                return None if frame is None else JpegHeader(*frame, **facts)
+                return None if frame is None else JpegHeader(*frame, orientation, adobe)
             if marker in _FRAMES:
                 bits, height, width, count = struct.unpack_from(">BHHB", content)
                 parts = [struct.unpack_from(">BB", content, 6 + 3 * n) for n in range(count)]
                 components = tuple((number, both >> 4, both & 15) for number, both in parts)
                 frame = (marker, bits, height, width, components)
             elif marker == _EXIF and content.startswith(b"Exif\0\0"):
-                facts["orientation"] = _read_orientation(content[6:])
+                orientation = _read_orientation(content[6:])
             elif marker == _EXIF and b"tiff:Orientation" in content:  # XMP
-                facts.setdefault("orientation", 0)
+                orientation = 0
             elif marker == _ADOBE and content.startswith(b"Adobe"):
-                facts["adobe"] = content[11]
+                adobe = content[11]
             place += 2 + length
     except (IndexError, struct.error):  # it ends too early
         return None

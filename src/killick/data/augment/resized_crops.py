@@ -123,8 +123,10 @@ def _weights(
     scale = length.to(precise) / target
     stretch = scale.clamp_min(1)
     reach = stretch * radius
-    along = torch.arange(size, device=start.device)[:, None]
-    center = (torch.where(flip, size - 1 - along, along) + skipped + 0.5) * scale
+    along = torch.arange(size + 1, device=start.device)[:, None]
+    wanted = torch.where(flip, size - 1 - along, along) + skipped
+    # Beside those that are taken, the first of all: weights at an edge are the largest.
+    center = (torch.where(along < size, wanted, 0) + 0.5) * scale
     first = (center - reach + 0.5).long().clamp_min(0)
     last = torch.minimum((center + reach + 0.5).long(), length)
     most = int(2 * radius * max(1, side / size)) + 2  # pixels that one of the result is made of
@@ -142,7 +144,8 @@ def _weights(
     unit = torch.where(largest > 1 - UNIT / 2, 2 * UNIT, UNIT)  # torchvision's weights have 16 bits
     weights = (weights.abs() / unit + 0.5).floor() * unit * weights.sign()
     matrices = torch.zeros(len(start), size, side, device=start.device)
-    return matrices.scatter_add_(2, (start + place).clamp_max(side - 1), weights.float())
+    place = (start + place[:, :size]).clamp_max(side - 1)
+    return matrices.scatter_add_(2, place, weights[:, :size].float())
 
 
 def _round(values: Tensor) -> Tensor:
