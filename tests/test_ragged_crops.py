@@ -102,7 +102,11 @@ def test_the_middle_of_an_image_is_that_of_the_plain_view(squash, interpolation)
 
 
 def test_a_sample_depends_on_its_key_and_image_alone(monkeypatch):
-    crop, images, keys = RaggedCrop(32, "bicubic", True, Shift(0, True, True)), ragged(), keys_of(24)
+    crop, images, keys = (
+        RaggedCrop(32, "bicubic", True, Shift(0, True, True)),
+        ragged(),
+        keys_of(24),
+    )
     numbers, state = torch.arange(24) % len(IMAGES), torch.get_rng_state()
     whole = crop(images, numbers, keys)
     assert torch.equal(state, torch.get_rng_state())

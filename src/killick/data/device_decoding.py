@@ -110,10 +110,18 @@ def decode_batch(batch: EncodedBatch, images: ImageSet, decoder: Decoder | None)
     try:
         decoded = decoder([found[place] for place in files])
     except RuntimeError:  # of any of them: Pillow reads it, or says what is wrong with it
-        decoded = [images.read(int(batch.numbers[place])) for place in files]
+        decoded = [_read(images, int(batch.numbers[place])) for place in files]
     for place, image in zip(files, decoded, strict=True):
         found[place] = image
     return found
+
+
+def _read(images: ImageSet, number: int) -> Tensor:
+    try:
+        return images.read(number)
+    except KillickError as problem:
+        found: Tensor = checked(problem)
+        return found
 
 
 def read_resident(
