@@ -19,8 +19,8 @@ class MemoryRoom:
         free, device = float(free_memory(processes.device)), processes.device
         if device.type == "cpu":
             free /= processes.count
-        where = {"dtype": torch.float64, "device": precise_device(device)}
-        least = -processes.highest(torch.tensor(-free, **where))
+        place = precise_device(device)
+        least = -processes.highest(torch.tensor(-free, dtype=torch.float64, device=place))
         self.total = self.left = SHARE * float(least)
         self.resident = resident
 

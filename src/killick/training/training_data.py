@@ -95,11 +95,13 @@ def load_training_data(
     if stream is not None:
         as_it_is = plan is not None and plan.policy is None and not plan.resized
         as_it_is = as_it_is and shift == Shift() and train.side == settings.size
-        view_of_stream = None if as_it_is else make_view()
-        options = {"seed": recipe.seed, "device": device}
-        batches = StreamBatches(stream, view_of_stream, settings.size, samples, cut, **options)
+        streamed = StreamBatches(
+            *(stream, None if as_it_is else make_view(), settings.size, samples, cut),
+            seed=recipe.seed,
+            device=device,
+        )
         how = f"a stream: resumes at epochs, references from its first {len(train)} images"
-        made = TrainingInput(batches, SINGLE, how)
+        made = TrainingInput(streamed, SINGLE, how)
     else:
         made = make_input(
             *(recipe, train, plan, make_view, room, cut),

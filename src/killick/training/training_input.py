@@ -117,9 +117,9 @@ def make_input(
             fits = room.take(size) if suits and plan.resized else suits and keeps_set
             way = RESIDENT if fits else BATCHED if decoder is not None and jpegs else SINGLE
             if suits and not fits:
-                note += f" ({_gigabytes(size)} of pixels, free for them {_gigabytes(room.left)})"
+                note += f" ({_gigabytes(size)}, and {_gigabytes(room.left)} free for images)"
         if way == RESIDENT:
-            note = f"kept on the device ({_gigabytes(size)} of {_gigabytes(room.total)} free)"
+            note = f"kept on the device ({_gigabytes(size)} of {_gigabytes(room.total)} for images)"
         if decoder is not None and (way == BATCHED or plan.resized):
             note += ", decoded on the GPU"
     if plan is None or way == SINGLE:
