@@ -28,6 +28,10 @@ def pixels_of(n: int, height: int, width: int) -> Tensor:
     return make_images(n, width, height).permute(0, 2, 3, 1).contiguous()
 
 
+def planes(pixels: Tensor) -> Tensor:
+    return pixels.permute(0, 3, 1, 2)
+
+
 def torchvision(pixels: Tensor, boxes: Boxes, size: int, interpolation: str) -> Tensor:
     """Each image alone."""
     how = InterpolationMode(interpolation)
@@ -88,7 +92,7 @@ def test_pixels_are_torchvisions(height, width, size, interpolation):
     """Equal; to one level where images shrink much, since torchvision's weights are finer then."""
     n = 8 if size == 224 else 40
     pixels, boxes = pixels_of(n, height, width), draw_boxes(keys_of(n), height, width)
-    ours = resize_crops(pixels, boxes, size, interpolation, none(n), none(n))
+    ours = resize_crops(planes(pixels), boxes, size, interpolation, none(n), none(n))
     difference = (ours.int() - torchvision(pixels, boxes, size, interpolation).int()).abs()
     shrinks = max(height, width) > 2 * size
     assert difference.max() <= (1 if shrinks else 0)
@@ -98,22 +102,26 @@ def test_pixels_are_torchvisions(height, width, size, interpolation):
 def test_all_of_an_image_at_its_own_size_is_the_image():
     pixels, zero, side = pixels_of(10, 32, 32), torch.zeros(10).long(), torch.full((10,), 32)
     for how in ("bilinear", "bicubic"):
-        found = resize_crops(pixels, Boxes(zero, zero, side, side), 32, how, none(10), none(10))
+        found = resize_crops(
+            planes(pixels), Boxes(zero, zero, side, side), 32, how, none(10), none(10)
+        )
         assert torch.equal(found.permute(0, 2, 3, 1), pixels)
 
 
 def test_images_may_be_padded_to_a_common_size():
     pixels, boxes = pixels_of(20, 40, 50), draw_boxes(keys_of(20), 40, 50)
     padded = torch.nn.functional.pad(pixels, (0, 0, 0, 13, 0, 7), value=99)
-    found = [resize_crops(p, boxes, 24, "bicubic", none(20), none(20)) for p in (pixels, padded)]
+    found = [
+        resize_crops(planes(p), boxes, 24, "bicubic", none(20), none(20)) for p in (pixels, padded)
+    ]
     assert torch.equal(*found)
 
 
 def test_flips_are_those_of_the_result():
     pixels, boxes, keys = pixels_of(20, 40, 50), draw_boxes(keys_of(20), 40, 50), torch.arange(20)
     across, down = keys % 2 == 1, keys % 3 == 1
-    found = resize_crops(pixels, boxes, 24, "bilinear", across, down)
-    plain = resize_crops(pixels, boxes, 24, "bilinear", none(20), none(20))
+    found = resize_crops(planes(pixels), boxes, 24, "bilinear", across, down)
+    plain = resize_crops(planes(pixels), boxes, 24, "bilinear", none(20), none(20))
     assert found.is_contiguous(memory_format=torch.channels_last)
     for row in range(20):
         expected = plain[row].flip(2) if across[row] else plain[row]

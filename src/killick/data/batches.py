@@ -1,25 +1,21 @@
 """Batches of images: of a training run, from the device or from workers; or a whole set in order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
 
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import Stream, key, root, sample_keys
 from killick.data.preprocessing import PlainView
+from killick.data.sample_loader import SampleLoader, View, checked, collate, read_in_order
 from killick.data.transforms import Shift, gather
-from killick.data.worker_processes import begin_worker, iterate
-from killick.errors import DataError, KillickError
 
 if TYPE_CHECKING:  # torchvision takes seconds to import
     from killick.data.augment.policies import BatchPolicy
     from killick.data.augment.resized_crops import ResizedCrop
-
-View = Callable[[Tensor, int], Any]  # makes a sample of an image and its key
 
 
 class Batch(NamedTuple):
@@ -80,6 +76,15 @@ class Batches:
 
     def _order(self, epoch: int) -> Tensor:
         return epoch_order(self.samples, self._seed, epoch, self._repeats)
+
+    def _passes(self, epoch: int, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The numbers and keys of the samples of each pass, from step `first` of an epoch on."""
+        order = self._order(epoch)
+        for step in range(first, self.samples // self.cut.batch):
+            for number in range(self.cut.passes):
+                start = step * self.cut.batch + self.cut.start(number)
+                drawn = order[start : start + self.cut.size]
+                yield drawn % self.samples, sample_keys(self._seed, epoch, drawn)
 
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
@@ -164,39 +169,25 @@ class Streamed(Batches):
         repeats: int = 1,
     ) -> None:
         super().__init__(len(images), cut, seed, repeats)
-        self._name, self._begun = images.name, (0, 0)
-        self._loader = _loader(
-            images,
-            view,
-            workers,
-            collate_fn=_collate,
-            batch_sampler=_Restarted(self._places),
-            pin_memory=device.type == "cuda",
-            persistent_workers=workers > 0,
-            prefetch_factor=4 if workers else None,
+        self._begun = (0, 0)
+        self._loader = SampleLoader(
+            images, view, self._places, collate, workers=workers, pinned=device.type == "cuda"
         )
         self._buffers = make_buffers(cut, size, device)
 
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
         self._begun = (epoch, step)
-        self._iterator = iterate(self._loader, self._name)
+        self._iterator = self._loader.begin()
 
     def _places(self) -> Iterator[list[tuple[int, int]]]:
-        """The numbers and keys of the samples of each pass, from the step on that was begun."""
-        epoch, first = self._begun
-        order = self._order(epoch)
-        for step in range(first, self.samples // self.cut.batch):
-            for number in range(self.cut.passes):
-                start = step * self.cut.batch + self.cut.start(number)
-                drawn = order[start : start + self.cut.size]
-                keys = sample_keys(self._seed, epoch, drawn)
-                yield list(zip((drawn % self.samples).tolist(), keys.tolist(), strict=True))
+        for numbers, keys in self._passes(*self._begun):
+            yield list(zip(numbers.tolist(), keys.tolist(), strict=True))
 
     def load(self) -> None:
         """Copy what the workers made to where the step reads it."""
         for buffers in self._buffers:
-            for buffer, values in zip(buffers, _checked(next(self._iterator)), strict=True):
+            for buffer, values in zip(buffers, checked(next(self._iterator)), strict=True):
                 buffer.copy_(values, non_blocking=True)
 
     def batch(self, number: int) -> Batch:
@@ -204,12 +195,9 @@ class Streamed(Batches):
         return self._buffers[number]
 
     def close(self) -> None:
-        """End the workers, which would be waited for when they are collected as garbage."""
+        """End the workers."""
         self._iterator = iter(())
-        running: Any = self._loader._iterator
-        if running is not None and hasattr(running, "_shutdown_workers"):
-            running._shutdown_workers()
-        self._loader._iterator = None
+        self._loader.close()
 
 
 def make_buffers(cut: Cut, size: int, device: torch.device) -> list[Batch]:
@@ -230,64 +218,5 @@ def read_all(images: ImageSet, view: View, workers: int = 0, batch: int = 256) -
     if isinstance(source, Tensor) and isinstance(view, PlainView) and view.keeps(source):
         yield from (source[rows] for rows in images.rows.split(batch))
     else:
-        for values in read_in_order(images, view, workers, batch, _collate):
-            yield _checked(values)[0]
-
-
-def read_in_order(
-    images: ImageSet, view: View, workers: int, batch: int, collate: Callable[[list[Any]], Any]
-) -> Iterator[Any]:
-    """What `collate` makes of the samples (view, label, key and number; or an error) of each batch."""
-    places = [(number, 0) for number in range(len(images))]
-    options = {"sampler": places, "batch_size": batch, "collate_fn": collate}
-    yield from iterate(_loader(images, view, workers, **options), images.name)
-
-
-def _loader(images: ImageSet, view: View, workers: int, **options: Any) -> DataLoader[Any]:
-    # Without a generator of its own it would draw from the global one.
-    options |= {"num_workers": workers, "generator": torch.Generator()}
-    return DataLoader(_Samples(images, view), worker_init_fn=begin_worker, **options)
-
-
-class _Restarted:
-    """Calls a generator function anew each time it is iterated over."""
-
-    def __init__(self, generate: Callable[[], Iterator[Any]]) -> None:
-        self._generate = generate
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._generate()
-
-
-class _Samples(Dataset[tuple[Any, int, int, int] | KillickError]):
-    """Samples by (number, key).
-
-    What is wrong with an image is returned: raised in a worker, it would arrive as pages of traceback.
-    """
-
-    def __init__(self, images: ImageSet, view: View) -> None:
-        self._images, self._view = images, view
-
-    def __getitem__(self, place: tuple[int, int]) -> tuple[Any, int, int, int] | KillickError:
-        number, sample_key = place
-        try:
-            image = self._view(self._images.read(number, sample_key), sample_key)
-        except KillickError as problem:
-            return problem
-        return image, int(self._images.labels[number]), sample_key, number
-
-
-def _collate(samples: list[Any]) -> Any:
-    """A batch; or the first problem in it."""
-    problems = [sample for sample in samples if isinstance(sample, KillickError)]
-    return problems[0] if problems else default_collate(samples)
-
-
-def _checked(batch: Any) -> list[Tensor]:
-    """What a worker made; a problem is raised here, in the process that trains."""
-    if isinstance(batch, DataError):
-        raise DataError(f"{batch} To find all broken images: killick check DATA.") from batch
-    if isinstance(batch, KillickError):
-        raise batch
-    tensors: list[Tensor] = batch
-    return tensors
+        for values in read_in_order(images, view, workers, batch, collate):
+            yield checked(values)[0]

@@ -28,7 +28,9 @@ class Data:
     interpolation: str = setting("bilinear", "where images are resized", among=INTERPOLATIONS)
     squash: bool = setting(False, "resize both sides of an image alike, whatever its shape")
     mean: list[float] | None = setting(
-        None, "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams)"
+        None,
+        "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams, or crops of"
+        " files are resized)",
     )
     std: list[float] | None = setting(None, "of each channel, 0 to 1; none: likewise")
     limit: int | None = setting(
@@ -57,7 +59,7 @@ class Data:
     )
     resident: str = setting(
         "auto",
-        "whether the set is kept on the device; auto: if it is small",
+        "whether the set is kept on the device; auto: if it fits into 40 % of the free memory",
         among=("auto", "always", "never"),
     )
 

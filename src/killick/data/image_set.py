@@ -17,8 +17,8 @@ _LOOKED_AT = 16
 class Reader(Protocol):
     """Images that are read one by one; sent to worker processes as it is.
 
-    A reader of files also has `path(number)`, the file of an image; one of encoded images
-    `encoded(number)`, the bytes of an image; one whose images are augmented `sample(number, key)`,
+    A reader of encoded images also has `encoded(number)`, the bytes of an image, and if they are files
+    `path(number)`; one whose images are augmented `sample(number, key)`,
     which draws all that is random from the key.
     """
 

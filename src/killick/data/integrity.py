@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from killick.data.batches import read_in_order
 from killick.data.image_set import ImageSet
+from killick.data.sample_loader import read_in_order
 from killick.errors import KillickError
 
 BATCH = 64

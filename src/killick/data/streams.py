@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from killick.core.image_model import Normalize
-from killick.data.batches import Batch, Batches, Cut, View, make_buffers
+from killick.data.batches import Batch, Batches, Cut, make_buffers
 from killick.data.dataset_reader import find_side, name_classes
 from killick.data.given_samples import PixelConverter, seeded, split_sample, to_label, to_labels
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import sample_keys
+from killick.data.sample_loader import View
 from killick.data.worker_processes import iterate
 from killick.errors import DataError
 

@@ -11,7 +11,7 @@ from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
 from killick.data.preprocessing import PlainView
-from killick.runtime.devices import free_memory
+from killick.runtime.devices import free_memory, precise_device
 from killick.runtime.processes import Processes, usual_workers
 
 # Random numbers are drawn for each block alone, so neither the batch size nor the number of
@@ -87,6 +87,5 @@ def block_generator(
 
 def find_room(device: torch.device, size: int) -> torch.device | None:
     """Where `size` bytes can be kept: on the device, else in the host's memory, else nowhere."""
-    if device.type == "cuda" and size <= 0.4 * torch.cuda.mem_get_info(device)[0]:
-        return device
-    return torch.device("cpu") if size <= 0.4 * free_memory() else None
+    places = dict.fromkeys((precise_device(device), torch.device("cpu")))
+    return next((place for place in places if size <= 0.4 * free_memory(place)), None)

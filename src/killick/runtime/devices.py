@@ -106,8 +106,10 @@ def set_threads(given: int | None = None) -> None:
         torch.set_num_threads(min(torch.get_num_threads(), count_free_cores()))
 
 
-def free_memory() -> int:
-    """Bytes of the host's memory that nobody needs; 4 GiB where it is not known."""
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU's memory, or of the host's, that nobody needs; 4 GiB where it is not known."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     try:
         lines = _MEMORY.read_text().splitlines()
         kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))

@@ -28,6 +28,7 @@ from killick.storage.json_checks import (
 )
 from killick.storage.weights import CHECKPOINT_FORMAT as FORMAT
 from killick.storage.weights import load_plain, refuse_bomb
+from killick.training.training_input import BATCHED, RESIDENT, SINGLE
 
 VERSION = 2
 LAST, BEFORE = "checkpoint.pt", "checkpoint-before.pt"
@@ -35,7 +36,8 @@ _CHECKS: dict[str, Check] = {
     "step": partial(is_whole, least=0, most=2**62),
     "recipe": is_dictionary,
     "start": optional(is_text),
-    "resident": optional(lambda value: isinstance(value, bool)),
+    "way": optional(lambda value: value in (RESIDENT, BATCHED, SINGLE)),
+    "resident": optional(lambda value: isinstance(value, bool)),  # of older versions
     "network": optional(
         lambda value: (
             isinstance(value, tuple)

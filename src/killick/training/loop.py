@@ -49,6 +49,7 @@ from killick.training.recipe import Recipe, named_classes
 from killick.training.recipe_files import make_recipe
 from killick.training.run_state import TrainingRun
 from killick.training.training_data import load_training_data
+from killick.training.training_input import RESIDENT, SINGLE
 from killick.training.validation import validate
 
 
@@ -132,8 +133,8 @@ def train(
         kinds = find_loggers(recipe.loggers)  # an error before anything is written
         own = import_classes(recipe)
         own = replace(own, transform=transform or own.transform, loss=loss or own.loss)
-        resident = None if state is None else _was_resident(recipe, state)
-        data = load_training_data(recipe, processes, own.transform, resident)
+        way = None if state is None else _find_way(recipe, state)
+        data = load_training_data(recipe, processes, own.transform, way, resumed=resume)
         with nullcontext() if state is None else limited_to(state["model"]):
             run = TrainingRun(recipe, data, processes, start, restoring=resume, own=own)
         run.given = [name for name, each in (("transform", transform), ("loss", loss)) if each]
@@ -238,11 +239,14 @@ def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
     return replace(recipe, network=replace(recipe.network, name=name, arguments=arguments))
 
 
-def _was_resident(recipe: Recipe, state: dict[str, Any]) -> bool | None:
-    """Whether the run of a checkpoint kept its set on the device; None: as its recipe says."""
-    resident: bool | None = state.get("resident")
-    by_image = recipe.augment.policy != "none" or recipe.augment.crop == "resized"
-    return False if resident is None and by_image else resident  # of a version without batches
+def _find_way(recipe: Recipe, state: dict[str, Any]) -> str | None:
+    """How the run of a checkpoint made its batches; None: as its recipe says."""
+    if "way" in state:
+        return str(state["way"])
+    resident = state.get("resident")  # of older versions, the first of which knew no batches
+    if resident is None and recipe.augment.policy == "none" and recipe.augment.crop != "resized":
+        return None
+    return RESIDENT if resident else SINGLE
 
 
 def _check_given(folder: Path, names: list[str], transform: object, loss: object) -> None:

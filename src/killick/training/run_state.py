@@ -195,7 +195,7 @@ class TrainingRun:
             "start": None if self.start is None else str(self.start),
             "network": None if made is None else (made.name, made.arguments),
             "data": self.data.fingerprint,
-            "resident": self.data.resident,
+            "way": self.data.way,
             "given": self.given,
             "step": self.done,
             "unread": self._step.unread(),

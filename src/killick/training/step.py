@@ -123,7 +123,8 @@ class TrainingStep:
         else:
             self._optimizer.zero_grad(set_to_none=True)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):  # recorded: nothing is run meanwhile
+            # Recorded: nothing is run meanwhile, but other threads may go on decoding images.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._work()
             self._graph.replay()
 

@@ -1,14 +1,14 @@
 """What a run trains, validates and tests on, made from its recipe."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from killick.data.batches import Batches, Cut, Resident, Streamed
+from killick.data.batches import Batches, Cut
 from killick.data.fractals import make_mixing_images
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView
@@ -19,20 +19,17 @@ from killick.data.transforms import Shift
 from killick.errors import DataError, OptionError
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.protocols.base import RunContext
-from killick.protocols.references.reference_sampler import read_pixels
 from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes, usual_workers
 from killick.training.initial_weights import Normalization
+from killick.training.memory_room import MemoryRoom
 from killick.training.recipe import Recipe
+from killick.training.training_input import SINGLE, BatchPlan, TrainingInput, make_input, shift_of
 from killick.training.validation import ValidationSet
 
 if TYPE_CHECKING:  # torchvision takes seconds to import
-    from killick.data.augment.policies import BatchPolicy
-    from killick.data.augment.resized_crops import ResizedCrop
     from killick.data.training_view import TrainView
 
-RESIDENT_BYTES = 4 * 2**30  # what a set may take to be kept on the device
-CPU_POLICY_SIZE = 64  # px up to which a CPU applies policies faster to batches than to images
 MIXING_IMAGES = 300
 
 
@@ -48,27 +45,8 @@ class TrainingData:
     class_names: tuple[str, ...]
     description: str
     fingerprint: str  # of the training set, to recognize it
-    resident: bool  # whether it is kept on the device, and augmented there
+    way: str  # how batches are made, see `training_input`
     resumes_anywhere: bool = True  # a stream resumes at the end of an epoch alone
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """How batches of a resident set are augmented, beside `Shift`."""
-
-    policy: "BatchPolicy | None"
-    resized: "ResizedCrop | None"
-    whole: Tensor | None  # images of which parts are resized
-
-    def suits(self, recipe: Recipe, train: ImageSet, device: torch.device) -> bool:
-        """Whether the set fits, and batches are not slower than single images."""
-        if recipe.data.resident == "always":
-            return True
-        if device.type == "cpu" and self.resized is not None:
-            return False
-        if device.type == "cpu" and self.policy is not None:
-            return recipe.data.size <= CPU_POLICY_SIZE
-        return self.whole is None or _fits(recipe, train, self.whole[0].numel())
 
 
 def sets_of(recipe: Recipe) -> Parts:
@@ -80,11 +58,13 @@ def load_training_data(
     recipe: Recipe,
     processes: Processes,
     transform: Callable[..., Any] | None = None,
-    resident: bool | None = None,
+    way: str | None = None,
+    *,
+    resumed: bool = False,
 ) -> TrainingData:
     """All data of a run of `recipe`; `transform` is the one that it names, imported.
 
-    `resident` is how a run began that is resumed: samples that workers augment are others.
+    `way` is how a run that is `resumed` made its batches: samples that workers augment are others.
     """
     settings, augment = recipe.data, recipe.augment
     if augment.transform and transform is None:
@@ -102,61 +82,38 @@ def load_training_data(
     samples = len(train) if stream is None else _stream_length(stream, recipe, processes)
     cut = _cut(recipe, samples, processes)
     view = PlainView.of(settings)
-    plan = _plan_batches(recipe, train, transform, device)
-    if settings.resident == "always" and plan is None:
-        raise OptionError(
-            "data.resident: always is not possible with resized crops of image files, pixmix,"
-            " transforms or such arguments of a policy. Use auto."
-        )
-    shift = Shift(
-        augment.padding if augment.crop == "pad" else 0, augment.flip, augment.flip_vertically
-    )
-    keeps_set = _fits(recipe, train)
-    if resident is None:
-        resident = keeps_set and plan is not None and plan.suits(recipe, train, device)
-    square = PlainView.of(replace(settings, resize=None))  # all of an image, or the middle
-    kept = pixels = None
-    if stream is None and plan is not None and resident:
-        if plan.whole is None or square.keeps(plan.whole):
-            kept = pixels = read_pixels(train, square, workers).to(device)
-        else:
-            kept = train.images().permute(0, 2, 3, 1).contiguous().to(device)
-    batches: Batches
+    shift = shift_of(recipe)
+    room = MemoryRoom(processes, settings.resident)
+    pixel_bytes = 3 * settings.size**2
+    # References of a run that is resumed were kept before: there is no other way to go on.
+    keeps_set = room.take(len(train) * pixel_bytes) or (resumed and settings.resident == "auto")
+
+    def make_view() -> "TrainView":
+        return _train_view(recipe, transform)
+
+    plan = None if transform is not None else BatchPlan.of(recipe, train, make_view, device)
     if stream is not None:
-        as_it_is = plan == BatchPlan(None, None, None) and shift == Shift(0, False, False)
-        as_it_is = as_it_is and train.side == settings.size
-        batches = StreamBatches(
-            stream,
-            None if as_it_is else _train_view(recipe, transform),
-            settings.size,
-            samples,
-            cut,
+        as_it_is = plan is not None and plan.policy is None and not plan.resized
+        as_it_is = as_it_is and shift == Shift() and train.side == settings.size
+        streamed = StreamBatches(
+            *(stream, None if as_it_is else make_view(), settings.size, samples, cut),
             seed=recipe.seed,
             device=device,
         )
-    elif kept is not None and plan is not None:
-        labels = train.labels.to(device)
-        batches = Resident(
-            kept,
-            labels,
-            shift,
-            cut,
-            seed=recipe.seed,
-            repeats=settings.repeats,
-            resized=plan.resized,
-            policy=plan.policy,
-        )
+        how = f"a stream: resumes at epochs, references from its first {len(train)} images"
+        made = TrainingInput(streamed, SINGLE, how)
     else:
-        batches = Streamed(
-            train,
-            _train_view(recipe, transform),
-            settings.size,
-            cut,
-            seed=recipe.seed,
+        made = make_input(
+            *(recipe, train, plan, make_view, room, cut),
             device=device,
             workers=workers,
-            repeats=settings.repeats,
+            keeps_set=keeps_set,
+            way=way,
         )
+    pixels = made.kept
+    if pixels is not None and pixels.shape[1:3] != (settings.size, settings.size):
+        pixels = None
+    batches = made.batches
     steps_per_epoch = batches.samples // cut.batch
     context = RunContext(
         device=device,
@@ -178,7 +135,7 @@ def load_training_data(
     def held_out(images: ImageSet | None) -> ValidationSet | None:
         if images is None:
             return None
-        fits = _fits(recipe, images)
+        fits = room.take(len(images) * pixel_bytes)
         return ValidationSet(images, view, processes, resident=fits, workers=workers)
 
     return TrainingData(
@@ -186,39 +143,13 @@ def load_training_data(
         context,
         held_out(parts.validation),
         held_out(parts.test),
-        normalize=_normalization(recipe, kept),
+        normalize=_normalization(recipe, made.kept),
         class_names=train.class_names,
-        description=_describe(parts, samples, resident=kept is not None),
+        description=_describe(parts, samples, made.description),
         fingerprint=fingerprint(train),
-        resident=kept is not None,
+        way=made.way,
         resumes_anywhere=stream is None,
     )
-
-
-def _plan_batches(
-    recipe: Recipe,
-    train: ImageSet,
-    transform: Callable[..., Any] | None,
-    device: torch.device,
-) -> BatchPlan | None:
-    """How batches are augmented; None if only single images can be."""
-    augment, settings = recipe.augment, recipe.data
-    policy, resized, whole = None, None, None
-    if transform is not None or train.augmented or augment.policy == "pixmix":
-        return None
-    if augment.policy != "none":
-        from killick.data.augment.policies import batch_policy
-
-        policy = batch_policy(_train_view(recipe, None).policy, settings.size, device)
-        if policy is None:
-            return None
-    if augment.crop == "resized":
-        from killick.data.augment.resized_crops import FILTERS, ResizedCrop
-
-        if not isinstance(train.source, Tensor) or settings.interpolation not in FILTERS:
-            return None
-        whole, resized = train.source, ResizedCrop(settings.size, settings.interpolation)
-    return BatchPlan(policy, resized, whole)
 
 
 def _stream_length(images: StreamSet, recipe: Recipe, processes: Processes) -> int:
@@ -248,13 +179,6 @@ def _cut(recipe: Recipe, samples: int, processes: Processes) -> Cut:
             " accumulate."
         )
     return Cut(batch, processes.rank, processes.count, recipe.accumulate)
-
-
-def _fits(recipe: Recipe, images: ImageSet, image_bytes: int | None = None) -> bool:
-    """Whether a set is kept on the device."""
-    if recipe.data.resident != "auto":
-        return recipe.data.resident == "always"
-    return len(images) * (image_bytes or 3 * recipe.data.size**2) <= RESIDENT_BYTES
 
 
 def _train_view(recipe: Recipe, transform: Callable[..., Any] | None) -> "TrainView":
@@ -309,11 +233,8 @@ def _normalization(recipe: Recipe, pixels: Tensor | None) -> Normalization:
     return tuple(round(v, 4) for v in mean.tolist()), tuple(round(v, 4) for v in std.tolist())
 
 
-def _describe(parts: Parts, samples: int, resident: bool) -> str:
+def _describe(parts: Parts, samples: int, how: str) -> str:
     train = parts.train
-    how = "kept on the device" if resident else "streamed"
-    if isinstance(train, StreamSet):
-        how = f"a stream: resumes at epochs, references from its first {len(train)} images"
     validation, test = (len(part or ()) for part in (parts.validation, parts.test))
     noise = "" if parts.flipped is None else f" ({int(parts.flipped.sum())} labels flipped)"
     return (

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from killick.core.anchored import evaluating
-from killick.data.batches import View, read_all
+from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
+from killick.data.sample_loader import View
 from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes
 

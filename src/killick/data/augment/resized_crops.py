@@ -33,8 +33,8 @@ class ResizedCrop:
         self, pixels: Tensor, keys: Tensor, flip: Tensor, flip_vertically: Tensor
     ) -> Tensor:
         """Samples of images `(n, height, width, 3)`; see `resize_crops`."""
-        boxes = draw_boxes(keys, *pixels.shape[1:3])
-        return resize_crops(pixels, boxes, self.size, self.interpolation, flip, flip_vertically)
+        boxes, images = draw_boxes(keys, *pixels.shape[1:3]), pixels.permute(0, 3, 1, 2)
+        return resize_crops(images, boxes, self.size, self.interpolation, flip, flip_vertically)
 
 
 class Boxes(NamedTuple):
@@ -68,42 +68,69 @@ def draw_boxes(keys: Tensor, heights: Tensor | int, widths: Tensor | int) -> Box
 
 
 def resize_crops(
-    pixels: Tensor,
+    images: Tensor,
     boxes: Boxes,
     size: int,
     interpolation: str,
     flip: Tensor,
     flip_vertically: Tensor,
+    middle: Boxes | None = None,
 ) -> Tensor:
-    """Parts of images `(n, height, width, 3)`, uint8, as `(n, 3, size, size)` in channels_last layout.
+    """Parts of images `(n, 3, height, width)`, uint8, as `(n, 3, size, size)` in channels_last layout.
 
     Images of several sizes may be padded at the right and bottom; what is outside a box is not used.
-    `interpolation` is "bilinear" or "bicubic".
+    `interpolation` is "bilinear" or "bicubic". With `middle` a box is brought to its height and
+    width, at least `size`, and `size` pixels from its top and left on are taken.
     """
-    count, height, width, channels = pixels.shape
-    columns = _weights(boxes.left, boxes.width, width, size, interpolation, flip)
-    rows = _weights(boxes.top, boxes.height, height, size, interpolation, flip_vertically)
-    with torch.autocast(pixels.device.type, enabled=False):
-        by_column = pixels.transpose(1, 2).reshape(count, width, height * channels).float()
-        narrow = _round(columns @ by_column).view(count, size, height, channels)
-        by_row = narrow.transpose(1, 2).reshape(count, height, size * channels)
-        found = _round(rows @ by_row).view(count, size, size, channels)
-    return found.to(torch.uint8).permute(0, 3, 1, 2)
+    count, channels, height, width = images.shape
+    if middle is None:
+        zero = torch.zeros_like(boxes.top)
+        middle = Boxes(zero, zero, zero + size, zero + size)
+    columns = _weights(
+        *(boxes.left, boxes.width, width, size, interpolation), flip, middle.left, middle.width
+    )
+    rows = _weights(
+        *(boxes.top, boxes.height, height, size, interpolation),
+        *(flip_vertically, middle.top, middle.height),
+    )
+    with torch.autocast(images.device.type, enabled=False):
+        by_row = images.reshape(count, channels * height, width).float()
+        narrow = _round(by_row @ columns.mT).view(count, channels, height, size)
+        by_column = narrow.transpose(1, 2).reshape(count, height, channels * size)
+        found = _round(rows @ by_column).view(count, size, channels, size).transpose(1, 2)
+    return found.to(torch.uint8, memory_format=torch.channels_last)
 
 
 def _weights(
-    start: Tensor, length: Tensor, side: int, size: int, interpolation: str, flip: Tensor
+    start: Tensor,
+    length: Tensor,
+    side: int,
+    size: int,
+    interpolation: str,
+    flip: Tensor,
+    skipped: Tensor,
+    target: Tensor,
 ) -> Tensor:
-    """Matrices `(n, size, side)` that resize the part from `start` on, of `length`, to `size`."""
-    start, length = start[:, None, None], length[:, None, None]
+    """Matrices `(n, size, side)` that resize the part from `start` on, of `length`, to `target`.
+
+    Of the pixels of the result `skipped` are left out, and `size` are taken.
+    """
+    start, length, flip, skipped, target = (
+        each[:, None, None] for each in (start, length, flip, skipped, target)
+    )
     precise = torch.float32 if start.device.type == "mps" else torch.float64  # as torchvision's
-    scale = length.to(precise) / size
+    radius = 1 if interpolation == "bilinear" else 2
+    scale = length.to(precise) / target
     stretch = scale.clamp_min(1)
-    reach = stretch * (1 if interpolation == "bilinear" else 2)
-    center = (torch.arange(size, device=start.device)[:, None] + 0.5) * scale
-    place = torch.arange(side, device=start.device) - start
+    reach = stretch * radius
+    along = torch.arange(size + 1, device=start.device)[:, None]
+    wanted = torch.where(flip, size - 1 - along, along) + skipped
+    # Beside those that are taken, the first of all: weights at an edge are the largest.
+    center = (torch.where(along < size, wanted, 0) + 0.5) * scale
     first = (center - reach + 0.5).long().clamp_min(0)
     last = torch.minimum((center + reach + 0.5).long(), length)
+    most = int(2 * radius * max(1, side / size)) + 2  # pixels that one of the result is made of
+    place = first + torch.arange(most, device=start.device)
     distance = ((place - center + 0.5) / stretch).abs()
     if interpolation == "bilinear":
         weights = (1 - distance).clamp_min(0)
@@ -111,12 +138,14 @@ def _weights(
         near = (1.5 * distance - 2.5) * distance * distance + 1
         far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
         weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
-    weights = torch.where((place >= first) & (place < last), weights, 0.0)
+    weights = torch.where(place < last, weights, 0.0)
     weights = weights / weights.sum(-1, keepdim=True)
     largest = weights.amax((1, 2), keepdim=True)
     unit = torch.where(largest > 1 - UNIT / 2, 2 * UNIT, UNIT)  # torchvision's weights have 16 bits
     weights = (weights.abs() / unit + 0.5).floor() * unit * weights.sign()
-    return torch.where(flip[:, None, None], weights.flip(1), weights).float()
+    matrices = torch.zeros(len(start), size, side, device=start.device)
+    place = (start + place[:, :size]).clamp_max(side - 1)
+    return matrices.scatter_add_(2, place, weights[:, :size].float())
 
 
 def _round(values: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from killick.data.decoding import EXTENSIONS, decode, printable
+from killick.data.decoding import EXTENSIONS, decode, explained, printable
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 from killick.data.splits import stratified
@@ -41,6 +41,12 @@ class FileReader:
     def __getitem__(self, number: int) -> Tensor:
         path = self.path(number)
         return decode(path, path)
+
+    def encoded(self, number: int) -> bytes:
+        """The bytes of one file."""
+        path = self.path(number)
+        with explained(path), open(path, "rb") as file:
+            return file.read()
 
     def digest(self, numbers: Tensor) -> str:
         """A hash of the names of some images, wherever the folder is."""

@@ -1,0 +1,242 @@
+"""Input of large images: JPEGs decoded on a GPU, and training on them, streamed and resident.
+
+    python benchmarks/decoding.py                 a GPU and 16 cores, about 20 minutes
+    python benchmarks/decoding.py --tiny          a few images, also on a CPU: whether it runs
+
+Targets, resized crops at 224 px: streamed at least 0.9 of the lower of decoder and limit, resident at
+least 0.95 of the limit. The limit is Killick's own step on a batch that never changes. The plain
+script is in the style of torchvision's reference: ImageFolder, transforms in 16 workers, autocast.
+Each contender runs alone, since those that read ahead would do so in the turns of others; `rate` is
+the median of the rounds. JPEGs are synthetic, of the mean size of ImageNet's files, and of small ones.
+Not run on a GPU yet.
+"""
+
+import argparse
+import csv
+import io
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from paired_timing import RESULTS, device_name
+from PIL import Image
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+import killick
+from killick.data.batches import Batch, Batches, make_buffers
+from killick.data.decoding import decode
+from killick.data.device_decoding import find_decoder
+from killick.runtime.devices import choose_device, wait_for
+from killick.runtime.processes import Processes, usual_workers
+from killick.training import Recipe, make_recipe
+from killick.training.run_state import TrainingRun
+from killick.training.training_data import load_training_data
+
+FILES = {"500 x 375, 110 kB": (375, 500, 110_000), "224 x 224, 11 kB": (224, 224, 11_000)}
+TINY = {"50 x 40, 3 kB": (40, 50, 3_000)}
+CLASSES = 10
+
+
+def make_jpeg(height: int, width: int, size: int, seed: int) -> bytes:
+    """A JPEG of about `size` bytes: smooth colors, and as much noise as that takes."""
+    chance = np.random.default_rng(seed)
+    coarse = Image.fromarray(chance.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), dtype=float)
+    noise = chance.normal(size=(height, width, 1))
+    low, high, found = 0.0, 100.0, b""
+    for _ in range(7):
+        amount = (low + high) / 2
+        pixels = (smooth + amount * noise).clip(0, 255).astype(np.uint8)
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, "JPEG", quality=85)
+        found = stream.getvalue()
+        low, high = (amount, high) if len(found) < size else (low, amount)
+    return found
+
+
+def make_folder(folder: Path, shape: tuple[int, int, int], count: int) -> None:
+    """Files in class folders; a few contents, copied."""
+    contents = [make_jpeg(*shape, seed) for seed in range(min(count, 64))]
+    for number in range(count):
+        place = folder / f"class{number % CLASSES}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number:06}.jpg").write_bytes(contents[number % len(contents)])
+
+
+def pillow(files: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What worker processes do without a GPU."""
+    return [decode(file.numpy().tobytes(), "it") for file in files]
+
+
+def rate(
+    step: Callable[[], object], images: int, steps: int, rounds: int, device: torch.device
+) -> float:
+    """Images per second, median over rounds, after as many steps to warm up."""
+    found = []
+    for number in range(rounds + 1):
+        wait_for(device)
+        began = time.perf_counter()
+        for _ in range(steps):
+            step()
+        wait_for(device)
+        if number:
+            found.append(images * steps / (time.perf_counter() - began))
+    return statistics.median(found)
+
+
+class ConstantBatches(Batches):
+    """One batch that never changes."""
+
+    def __init__(self, like: Batches, size: int, device: torch.device) -> None:
+        super().__init__(like.samples, like.cut, 0, 1)
+        self._buffers = make_buffers(like.cut, size, device)
+        for buffers in self._buffers:
+            buffers.images.random_(256)
+            buffers.labels.random_(CLASSES)
+            buffers.keys.random_()
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Nothing changes."""
+
+    def batch(self, number: int) -> Batch:
+        """Always the same."""
+        return self._buffers[number]
+
+
+def killick_step(recipe: Recipe, device: torch.device, constant: bool) -> tuple[Callable, Callable]:
+    """A step of a run, as `killick train` takes it, and what ends its workers."""
+    processes = Processes(0, 1, device)
+    data = load_training_data(recipe, processes)
+    print(f"  {data.description}")
+    if constant:
+        data = replace(data, batches=ConstantBatches(data.batches, recipe.data.size, device))
+    run = TrainingRun(recipe, data, processes, None)
+
+    def step() -> None:
+        epoch, within = divmod(run.done, run.steps_per_epoch)
+        if within == 0:
+            run.data.batches.begin(epoch, 0)
+        run.take_step()
+        if run.done % recipe.log_every == 0:
+            run.read_statistics()
+
+    return step, run.data.batches.close
+
+
+def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.device) -> Callable:
+    """A step in the style of torchvision's reference script."""
+    steps = [
+        v2.RandomResizedCrop(size, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.PILToTensor(),
+    ]
+    steps += [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.485] * 3, [0.229] * 3)]
+    workers = usual_workers()
+    loader = DataLoader(
+        ImageFolder(str(folder), v2.Compose(steps)),
+        batch,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        drop_last=True,
+        persistent_workers=workers > 0,
+    )
+    net = killick.nets.create(network, num_classes=CLASSES)
+    net = net.to(device, memory_format=torch.channels_last).train()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=1e-4)
+
+    def endless() -> Iterator[list[torch.Tensor]]:
+        while True:
+            yield from loader
+
+    batches = endless()
+
+    def step() -> None:
+        images, labels = (part.to(device, non_blocking=True) for part in next(batches))
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = cross_entropy(net(images.to(memory_format=torch.channels_last)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def measure(tiny: bool, device: torch.device, work: Path) -> list[dict[str, object]]:
+    """Decoder alone, then training, for every kind of file."""
+    rows: list[dict[str, object]] = []
+    rounds, steps, batch, size = (1, 2, 8, 32) if tiny else (5, 40, 256, 224)
+    networks = ("timm:resnet10t",) if tiny else ("timm:resnet18", "timm:resnet50")
+
+    def note(files: str, network: str, contender: str, found: float) -> None:
+        print(f"{files:20} {network:16} {contender:20} {found:10,.0f} images/s", flush=True)
+        facts = {"device": device_name(device), "torch": torch.__version__.split("+")[0]}
+        row = {"files": files, "network": network, "contender": contender, "rate": round(found, 1)}
+        rows.append({**row, **facts})
+
+    for files, shape in (TINY if tiny else FILES).items():
+        folder = work / files.partition(",")[0].replace(" ", "")
+        make_folder(folder, shape, 40 if tiny else 10_240)
+        contents = [bytearray(make_jpeg(*shape, seed)) for seed in range(batch)]
+        tensors = [torch.frombuffer(data, dtype=torch.uint8) for data in contents]
+        decoders: dict[str, Callable[[], object]] = {"Pillow, one thread": partial(pillow, tensors)}
+        if (decoder := find_decoder(device)) is not None:
+            decoders["decoder of the GPU"] = partial(decoder, tensors)
+        for contender, run in decoders.items():
+            note(files, "", contender, rate(run, batch, 2, rounds, device))
+        for network in networks:
+            for contender, resident in (
+                *(("limit", "never"), ("streamed", "never"), ("resident", "always")),
+            ):
+                recipe = make_recipe(
+                    {
+                        "network": {"name": network},
+                        "data": {
+                            "name": f"imagefolder:{folder}",
+                            "size": size,
+                            "validation": 0,
+                            "resident": resident,
+                        },
+                        "augment": {"crop": "resized", "flip": True},
+                        "protocol": {"name": "masked", "target": "label", "references": "batch"},
+                        "batch": batch,
+                    }
+                )
+                step, close = killick_step(recipe, device, contender == "limit")
+                note(files, network, contender, rate(step, batch, steps, rounds, device))
+                close()
+            plain = plain_step(folder, network, size, batch, device)
+            note(files, network, "plain script", rate(plain, batch, steps, rounds, device))
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure; and write, unless tiny."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tiny", action="store_true", help="a few images, nothing is written")
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args(arguments)
+    device = choose_device(options.device)
+    with tempfile.TemporaryDirectory() as work:
+        rows = measure(options.tiny, device, Path(work))
+    if options.tiny:
+        return
+    path = RESULTS / f"decoding-{'gpu' if device.type == 'cuda' else 'cpu'}.csv"
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    print(f"written: benchmarks/results/{path.name}")
+
+
+if __name__ == "__main__":
+    main()
