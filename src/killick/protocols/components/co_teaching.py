@@ -50,13 +50,14 @@ class CoTeaching(Component):
                 getattr(layer, reset, lambda: None)()
         second.recent = None  # it is never evaluated
         self.module = second.train()
-        model.register_forward_pre_hook(self._listen, with_kwargs=True)
+
+        def listen(model: "nn.Module", args: Any, kwargs: Any) -> None:
+            if model.training:
+                self._read = args, kwargs
+
+        model.register_forward_pre_hook(listen, with_kwargs=True)
         self._steps, self._done = run.steps, 0
         self._kept = torch.ones((), device=run.device)
-
-    def _listen(self, model: "nn.Module", args: Any, kwargs: Any) -> None:
-        if model.training:
-            self._read = args, kwargs
 
     def criterion(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
         """The sum of both networks' losses, each of the samples that the other one chose."""

@@ -29,19 +29,20 @@ class MultiSampleDropout(Scheduled):
     def setup(self, model: "Model", run: RunContext) -> None:
         """Hook the last layer."""
         super().setup(model, run)
-        hook_features(model, self._drop).register_forward_hook(self._keep)
+
+        def keep(module: "nn.Module", read: Any, computed: "Tensor") -> "Tensor | None":
+            if not module.training:
+                return None
+            first, *self._more = computed.unbind()
+            return first
+
+        hook_features(model, self._drop).register_forward_hook(keep)
 
     def _drop(self, features: "Tensor") -> "Tensor":
         from killick.core.stochastic_layers import drop_elements
 
         several = features.expand(self.masks, *features.shape)
         return drop_elements(several, self.rate * self.factor)
-
-    def _keep(self, module: "nn.Module", read: Any, computed: "Tensor") -> "Tensor | None":
-        if not module.training:
-            return None
-        first, *self._more = computed.unbind()
-        return first
 
     def more_logits(self) -> "Sequence[Tensor]":
         """Those of all masks but the first."""

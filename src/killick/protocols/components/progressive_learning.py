@@ -31,7 +31,10 @@ class ProgressiveLearning(Component):
     )
     mixup: list[float] = setting([0.0, 0.2], "alpha, likewise; [0, 0]: none", least=0)
     magnitude: list[int] = setting(
-        [], "of RandAugment on batches, such as [5, 15]; empty: that of the policy", least=0
+        [],
+        "of RandAugment on batches, such as [5, 15]; empty: that of the policy",
+        least=0,
+        most=30,
     )
 
     @property
@@ -46,16 +49,13 @@ class ProgressiveLearning(Component):
 
     def check(self, recipe: Any) -> list[str]:
         """Ranges have two ends, and a magnitude is that of RandAugment."""
+        ranges = {"dropout": self.dropout, "mixup": self.mixup}
+        ranges |= {"magnitude": self.magnitude} if self.magnitude else {}
         problems = [
-            f"components: progressive_learning.{name} needs a first and a last value, found {value}"
-            for name, value in (("dropout", self.dropout), ("mixup", self.mixup))
-            if len(value) != 2
+            f"components: progressive_learning.{name} needs a first and a last value, found {values}"
+            for name, values in ranges.items()
+            if len(values) != 2
         ]
-        if self.magnitude and len(self.magnitude) != 2:
-            problems.append(
-                "components: progressive_learning.magnitude needs a first and a last value, found"
-                f" {self.magnitude}"
-            )
         if self.magnitude and recipe.augment.policy != "randaugment":
             problems.append(
                 "components: progressive_learning.magnitude needs augment.policy: randaugment, found"
@@ -69,6 +69,7 @@ class ProgressiveLearning(Component):
 
         from killick.core.stochastic_layers import drop_elements
         from killick.data.mixing import Mixing
+        from killick.data.transforms import resize
 
         self._run, self._done = run, 0
         shares = [stage / (self.stages - 1) for stage in range(self.stages)]
@@ -84,7 +85,14 @@ class ProgressiveLearning(Component):
         self._mixing = [Mixing(alpha, 0.0, run.classes, run.device) for alpha in alphas]
         self._rate = torch.zeros((), device=run.device)
         hook_features(model, lambda x: drop_elements(x, self._rate))
-        model.net.register_forward_pre_hook(self._resize)
+
+        def shrink(net: "nn.Module", read: "tuple[Tensor, ...]") -> Any:
+            size = self._sizes[self._stage]
+            if not net.training or size == side:
+                return None
+            return (resize(read[0], size), *read[1:])
+
+        model.net.register_forward_pre_hook(shrink)
         self.step(0)
 
     def _check_sizes(self, model: "Model") -> None:
@@ -106,14 +114,6 @@ class ProgressiveLearning(Component):
                     f" {type(model.net).__name__} takes none of {size} px. Leave it out, or set"
                     " smallest."
                 ) from None
-
-    def _resize(self, net: "nn.Module", read: "tuple[Tensor, ...]") -> Any:
-        from killick.data.transforms import resize
-
-        size = self._sizes[self._stage]
-        if not net.training or size == read[0].shape[-1]:
-            return None
-        return (resize(read[0], size), *read[1:])
 
     def batch(self, batch: "Batch") -> "Batch":
         """With mixup, mixed images and labels as probabilities."""
