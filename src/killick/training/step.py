@@ -77,6 +77,7 @@ class TrainingStep:
 
             # One variant for each arm that a process runs: at its limit torch goes on uncompiled.
             config.recompile_limit = max(config.recompile_limit, VARIANTS)
+            config.skip_nnmodule_hook_guards = False  # hooks of components make another network
             compiled = partial(torch.compile, dynamic=False)
             self._forward, self._prepare = compiled(model), compiled(self._prepare_samples)
             self._account = compiled(self._keep_account)
