@@ -16,10 +16,11 @@ A component in one file:
 
 A recipe lists it as `components: [{name: logit_penalty, strength: 0.1}]`.
 
-Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `more_logits`, `targets`, `criterion`, `loss`, `observe`,
-`weights` and `gradient` are compiled or captured in a CUDA graph: they must not wait for the device
-(no `.item()`), and what they draw must come from `batch.keys` or torch's default generator. `step`
-and `epoch` are called between the steps, outside the graph.
+Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `more_logits`, `targets`, `criterion`,
+`loss`, `observe`, `weights` and `gradient` are compiled or captured in a CUDA graph: they must not
+wait for the device (no `.item()`), and what they draw must come from `batch.keys` or torch's default
+generator. `step` and `epoch` are called between the steps, outside the graph. Hooks on layers must be
+plain functions: a copy of the model would copy the component of a bound method.
 """
 
 from dataclasses import dataclass, fields
