@@ -24,7 +24,10 @@ from killick.training.run_state import TrainingRun
 from killick.training.training_data import load_training_data
 
 BATCH = {"cpu": 64, "cuda": 512}
-MADE_OTHERWISE = {"label_smoothing": {"smoothing": 0.1}, "mixup": {"mixup": 0.2}}
+MADE_OTHERWISE: dict[str, dict[str, Any]] = {
+    "label_smoothing": {"smoothing": 0.1},
+    "mixup": {"mixup": 0.2},
+}
 VIT = {
     "network.name": "timm:vit_tiny_patch16_224",
     "network.arguments": {"img_size": 32, "patch_size": 4, "depth": 4},
@@ -73,7 +76,7 @@ def measure(device: torch.device, rounds: int) -> list[Ratio]:
     groups["resnet, standard"][1].extend(n for n in COMPONENTS.names() if n not in apart)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        settings = {
+        settings: dict[str, dict[str, Any]] = {
             **MADE_OTHERWISE,
             "attentive_cutmix": {"extractor": save_extractor(Path(folder) / "net")},
         }

@@ -49,8 +49,9 @@ class ProgressiveLearning(Component):
 
     def check(self, recipe: Any) -> list[str]:
         """Ranges have two ends, and a magnitude is that of RandAugment."""
-        ranges = {"dropout": self.dropout, "mixup": self.mixup}
-        ranges |= {"magnitude": self.magnitude} if self.magnitude else {}
+        ranges: dict[str, list[Any]] = {"dropout": self.dropout, "mixup": self.mixup}
+        if self.magnitude:
+            ranges["magnitude"] = self.magnitude
         problems = [
             f"components: progressive_learning.{name} needs a first and a last value, found {values}"
             for name, values in ranges.items()
