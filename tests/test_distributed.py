@@ -57,6 +57,7 @@ def recipes(image_folder: Path) -> dict[str, Recipe]:
                     "acls",
                     "spectral_decoupling",
                     "swa",
+                    "references_per_image",
                 )
             ],
         ),

@@ -1,6 +1,6 @@
 """Noise on activations in training, at rates that are tensors: they may change in a captured step.
 
-All draw from torch's default generator and keep the mean of what they change.
+They draw from torch's default generator and keep the mean of what they change, but for `keep_first`.
 """
 
 import torch
@@ -11,6 +11,11 @@ from torch.nn.functional import max_pool2d, pad
 def drop_elements(x: Tensor, rate: Tensor) -> Tensor:
     """Dropout: each number becomes 0 at `rate`, the others are scaled up."""
     return _keep(x, torch.rand_like(x, dtype=torch.float32) >= rate, rate)
+
+
+def keep_first(x: Tensor, count: Tensor) -> Tensor:
+    """Nested dropout: the first `count` numbers of the last axis; the others become 0."""
+    return x * (torch.arange(x.shape[-1], device=x.device) < count)
 
 
 def drop_channels(x: Tensor, rate: Tensor) -> Tensor:

@@ -50,6 +50,7 @@ class Stream(IntEnum):
     CROP_PLACE = 30
     GRID = 31
     GRID_CHANCE = 32
+    PASTE = 33
 
 
 def key(*numbers: int) -> int:

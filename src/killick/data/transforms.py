@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from killick.data.keyed_random import Stream, uniform, whole
 
@@ -96,3 +97,8 @@ def erase(
     inside = in_rows[:, None, :, None] & in_columns[:, None, None, :] & erased[:, None, None, None]
     color = torch.as_tensor(fill, device=images.device).round().to(images.dtype)
     return torch.where(inside, color.view(1, -1, 1, 1), images)
+
+
+def resize(images: Tensor, side: int) -> Tensor:
+    """Floats `(n, channels, height, width)` as squares of `side`, smoothed where they shrink."""
+    return interpolate(images, (side, side), mode="bilinear", align_corners=False, antialias=True)

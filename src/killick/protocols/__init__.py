@@ -4,7 +4,7 @@ A protocol decides what the network reads and what it is trained towards: standa
 masked. Components change parts of a step: the batch, the targets, the loss, the weights. Each is
 one file with one registered class, whose fields are its settings in a recipe; help, checks, rows,
 lists and resume read them from there. This package imports torch only in the hooks, so that
-settings can be listed at once. May import `core`, `nets`, `data` and `storage`.
+settings can be listed at once. May import `core`, `nets`, `data`, `storage` and `evaluation`.
 
 In: settings, a model and batches. Out: losses.
 """

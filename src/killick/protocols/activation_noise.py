@@ -1,5 +1,6 @@
 """Components that change activations in training, by hooks: the network keeps its layers and names."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,21 @@ class ActivationNoise(Scheduled):
             return self.change(read[0], computed, rate * self.factor)
 
         layer.register_forward_hook(act)
+
+
+def hook_features(model: "Model", change: "Callable[[Tensor], Tensor]") -> "nn.Linear":
+    """Let the last layer read changed features in training; the layer."""
+    from torch import nn
+
+    from killick.core.residual_blocks import head_of
+
+    def act(module: "nn.Module", read: "tuple[Tensor, ...]") -> Any:
+        return (change(read[0]), *read[1:]) if module.training else None
+
+    head = model.net.get_submodule(head_of(model))
+    assert isinstance(head, nn.Linear)
+    head.register_forward_pre_hook(act)
+    return head
 
 
 def find_blocks(model: "Model", name: str) -> "dict[str, Tensor]":

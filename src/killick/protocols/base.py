@@ -16,10 +16,11 @@ A component in one file:
 
 A recipe lists it as `components: [{name: logit_penalty, strength: 0.1}]`.
 
-Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `targets`, `criterion`, `loss`, `observe`,
-`weights` and `gradient` are compiled or captured in a CUDA graph: they must not wait for the device
-(no `.item()`), and what they draw must come from `batch.keys` or torch's default generator. `step`
-and `epoch` are called between the steps, outside the graph.
+Hooks run on every process. On a GPU, `batch`, `draw`, `forward`, `more_logits`, `targets`, `criterion`,
+`loss`, `observe`, `weights` and `gradient` are compiled or captured in a CUDA graph: they must not
+wait for the device (no `.item()`), and what they draw must come from `batch.keys` or torch's default
+generator. `step` and `epoch` are called between the steps, outside the graph. Hooks on layers must be
+plain functions: a copy of the model would copy the component of a bound method.
 """
 
 from dataclasses import dataclass, fields
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from killick.core.anchored import Anchored
     from killick.core.masking import Draw
     from killick.core.standard import Standard
+    from killick.data.augment.policies import BatchPolicy
     from killick.data.batches import Batch
     from killick.data.image_set import ImageSet
     from killick.data.preprocessing import PlainView
@@ -63,6 +65,7 @@ class RunContext:
     keeps_set: bool  # whether the training set is small enough to be kept on the device
     shift: "Shift"  # cropping and flipping of training images
     workers: int  # processes that read images
+    policy: "BatchPolicy | None" = None  # of augmentation, if it acts on batches
 
 
 @dataclass
@@ -119,6 +122,16 @@ class Component:
     # make it a setting.
     module = None  # type: Any
 
+    @property
+    def captures(self) -> bool:
+        """Whether steps with it may be captured in a CUDA graph, which never changes."""
+        return True
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it mixes labels: those of a batch are probabilities then."""
+        return False
+
     @classmethod
     def from_recipe(cls, recipe: Any) -> "Component | None":
         """The component, if settings outside `components` ask for it."""
@@ -142,6 +155,10 @@ class Component:
     def batch(self, batch: "Batch") -> "Batch":
         """Change images or labels before the network sees them."""
         return batch
+
+    def more_logits(self) -> "Sequence[Tensor]":
+        """Further logits of the samples; the loss is the mean over them and the network's own."""
+        return ()
 
     def targets(
         self, batch: "Batch", logits: "Tensor", targets: "Tensor", masked: "Tensor | None"
@@ -227,6 +244,9 @@ def check_protocol(recipe: Any) -> list[str]:
     names = [each.name for each in components]
     twice = sorted({name for name in names if names.count(name) > 1})
     problems += [f"components: {name} is listed twice" for name in twice]
+    mixing = [each.name for each in components if each.mixes]
+    if len(mixing) > 1:
+        problems.append(f"components: only one may mix labels, found {', '.join(mixing)}")
     losses = [each.name for each in components if uses(each, "criterion")]
     if len(losses) > 1:
         problems.append(f"components: only one may replace the loss, found {', '.join(losses)}")

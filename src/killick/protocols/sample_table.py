@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError
-from killick.protocols.base import RunContext
+from killick.protocols.base import RunContext, components_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,10 +63,8 @@ class SampleTable:
 
 def check_labels(name: str, recipe: Any) -> list[str]:
     """A problem, if labels are mixed: then a prediction is not that of one sample."""
-    mixed = recipe.augment.mixup or recipe.augment.cutmix
-    mixed = mixed or any(each.name == "mixup" for each in recipe.components)
-    return (
-        [f"components: {name} needs labels of single samples, without mixup and CutMix"]
-        if mixed
-        else []
-    )
+    mixing = [each.name for each in components_of(recipe) if each.mixes]
+    return [
+        f"components: {name} needs labels of single samples, without mixup and CutMix, found {other}"
+        for other in mixing
+    ]

@@ -248,7 +248,10 @@ def choose_arithmetic(recipe: Recipe, processes: Processes) -> tuple[str, str, s
         precision = "bfloat16" if cuda else "float32"
     if execution == "auto" and not cuda:
         execution = "eager"
-    alone = cuda and processes.count == 1  # a graph is captured on one GPU only
-    if execution in ("captured", "auto") and not alone:
-        execution = "compiled"
-    return precision, execution, None
+    if execution not in ("captured", "auto"):
+        return precision, execution, None
+    changing = [each.name for each in components_of(recipe) if not each.captures]
+    if cuda and processes.count == 1 and not changing:  # a graph is captured on one GPU only
+        return precision, execution, None
+    note = f"with {', '.join(changing)} steps change: compiled, not captured" if changing else None
+    return precision, "compiled", note

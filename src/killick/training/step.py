@@ -58,7 +58,10 @@ class TrainingStep:
         self._model, self._batches, self._protocol = model, batches, protocol
         self._optimizer, self._recipe = optimizer, recipe
         self._fill = torch.tensor(fill, device=device)
-        hooks = ("batch", "targets", "criterion", "loss", "observe", "weights", "gradient")
+        hooks = (
+            *("batch", "more_logits", "targets", "criterion", "loss"),
+            *("observe", "weights", "gradient"),
+        )
         self._hooks = {hook: [c for c in components if uses(c, hook)] for hook in hooks}
         usual = loss or cross_entropy
         self._criterion = next((c.criterion for c in self._hooks["criterion"]), usual)
@@ -97,6 +100,7 @@ class TrainingStep:
 
         # One variant for each arm that a process runs: at its limit torch goes on uncompiled.
         config.recompile_limit = max(config.recompile_limit, VARIANTS)
+        config.skip_nnmodule_hook_guards = False  # hooks of components make another network
         compiled = partial(torch.compile, dynamic=False)
         self._forward, self._prepare = compiled(self._model), compiled(self._prepare_samples)
         self._account = compiled(self._keep_account)
@@ -184,10 +188,22 @@ class TrainingStep:
                 (loss / passes).backward()
             if again:
                 continue
+            batch, logits, masked = self._once(batch, logits.detach(), draw)
             if self._hooks["observe"]:
-                seen.append((batch, logits.detach(), None if draw is None else draw.masked))
-            self._account(loss.detach(), logits.detach(), batch.labels, number == 0, last, passes)
+                seen.append((batch, logits, masked))
+            self._account(loss.detach(), logits, batch.labels, number == 0, last, passes)
         return seen
+
+    def _once(
+        self, batch: Batch, logits: Tensor, draw: Draw | None
+    ) -> tuple[Batch, Tensor, Tensor | None]:
+        """What was computed of each sample, if a component has repeated the batch: the first time."""
+        masked = None if draw is None else draw.masked
+        size = self._batches.cut.size
+        if len(logits) == size:
+            return batch, logits, masked
+        first = None if masked is None else masked[:size] if masked.ndim else masked
+        return Batch(*(part[:size] for part in batch)), logits[:size], first
 
     def _compute_gradients_again(self) -> None:
         """For other weights: what the network remembers of the samples stays as it is."""
@@ -221,6 +237,14 @@ class TrainingStep:
 
     def _compute_loss(self, batch: Batch, draw: Draw | None) -> tuple[Tensor, Tensor]:
         logits, targets = self._protocol.forward(self._forward, batch.images, batch.labels, draw)
+        several = [logits]
+        for component in self._hooks["more_logits"]:
+            several += component.more_logits()
+        losses = [self._compare(each, targets, batch, draw) for each in several]
+        return logits, torch.stack(losses).mean()
+
+    def _compare(self, logits: Tensor, targets: Tensor, batch: Batch, draw: Draw | None) -> Tensor:
+        """The loss of some logits."""
         masked = None if draw is None else draw.masked
         for component in self._hooks["targets"]:
             targets = component.targets(batch, logits, targets, masked)
@@ -231,7 +255,7 @@ class TrainingStep:
                 return self._protocol.forward(self._forward, images, batch.labels, draw)[0]
 
             loss = component.loss(model, batch, logits, targets, loss)
-        return logits, loss
+        return loss
 
     def _keep_account(
         self, loss: Tensor, logits: Tensor, labels: Tensor, first: bool, last: bool, passes: int

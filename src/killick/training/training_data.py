@@ -130,6 +130,7 @@ def load_training_data(
         keeps_set=keeps_set,
         shift=shift,
         workers=workers,
+        policy=batches.policy if isinstance(batches, Resident) else None,
     )
 
     def held_out(images: ImageSet | None) -> ValidationSet | None:

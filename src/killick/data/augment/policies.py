@@ -85,7 +85,12 @@ class BatchRandAugment(BatchPolicy):
         bins = transform.num_magnitude_bins
         space = Space(transform._AUGMENTATION_SPACE, bins, size, device)
         super().__init__(transform, space, transform.num_ops)
-        self._bin = range(bins)[transform.magnitude]
+        self._bins = bins
+        self.set_magnitude(transform.magnitude)
+
+    def set_magnitude(self, magnitude: int) -> None:
+        """Change the magnitude of all operations."""
+        self._bin = range(self._bins)[magnitude]
 
     def draw(self, keys: Tensor) -> Chosen:
         """Steps drawn independently."""

@@ -20,6 +20,11 @@ class Mixup(Component):
     mixup: float = setting(0.0, "alpha of mixup; 0: none", least=0)
     cutmix: float = setting(0.0, "alpha of CutMix; 0: none. With both, each image draws", least=0)
 
+    @property
+    def mixes(self) -> bool:
+        """Labels are mixed."""
+        return True
+
     @classmethod
     def from_recipe(cls, recipe: Any) -> "Component | None":
         """Made by `augment.mixup` and `augment.cutmix`."""
@@ -34,15 +39,22 @@ class Mixup(Component):
         """Images are mixed in pairs, so parts of a batch must be even."""
         from killick.data.mixing import Mixing
 
-        if run.parts > 1 and run.pass_size % 2:
-            found = f"found {run.pass_size}. Change batch or accumulate."
-            raise OptionError(f"mixup and CutMix need an even number of samples in a pass, {found}")
+        check_pairs(run)
         self._mixing = Mixing(self.mixup, self.cutmix, run.classes, run.device)
 
     def batch(self, batch: "Batch") -> "Batch":
         """Mixed images, and labels as probabilities."""
         images, labels = self._mixing(batch.images, batch.labels, batch.keys)
         return batch._replace(images=images, labels=labels)
+
+
+def check_pairs(run: RunContext) -> None:
+    """Refuse parts of a batch that are odd: images are mixed with their neighbors."""
+    if run.parts > 1 and run.pass_size % 2:
+        raise OptionError(
+            "mixup and CutMix need an even number of samples in a pass, found"
+            f" {run.pass_size}. Change batch or accumulate."
+        )
 
 
 COMPONENTS.register("mixup", Mixup)
