@@ -19,6 +19,7 @@ _COLUMNS = (
 _IDLE = {
     *("about", "seed", "execution", "log_every", "checkpoint_minutes", "validate_every"),
     *("data.root", "data.download", "data.workers", "data.resident", "data.mean", "data.std"),
+    "data.seed",
 }
 _ABOUT = (
     *("protocol", "target", "alpha", "scope", "batchnorm", "references", "reference_policy"),
