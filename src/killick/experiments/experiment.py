@@ -143,7 +143,8 @@ def plan_comparison(
 def check_jobs(jobs: Sequence[Job]) -> None:
     """Refuse what would only be found after training: bad evaluation options, missing data."""
     evaluation = jobs[0].evaluation
-    make_settings(evaluation)
+    for job in {job.evaluation_digest: job for job in jobs}.values():
+        make_settings(job.evaluation)
     used = {phase.recipe.data.name for job in jobs for phase in job.phases}
     used |= {*dict(evaluation.get("ood", {})).values(), *dict(evaluation.get("shift", {})).values()}
     used |= {job.evaluation["data"] for job in jobs if "data" in job.evaluation}

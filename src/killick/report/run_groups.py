@@ -51,6 +51,11 @@ class ArmRuns:
         return str(_first(self.runs[0]).get("target", ""))
 
     @property
+    def components(self) -> str:
+        """What was trained beside the protocol, as JSON; empty if nothing was."""
+        return str(_first(self.runs[0]).get("components", ""))
+
+    @property
     def start(self) -> str:
         """What its models started from; empty if fresh weights, or unknown."""
         return str(_first(self.runs[0]).get("start", ""))
