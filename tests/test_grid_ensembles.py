@@ -136,7 +136,9 @@ def test_an_interrupted_ensemble_is_resumed_by_the_same_job(finished, tmp_path):
     _, (_, job, *_) = finished
     shutil.rmtree(job.folder / "model")
     (job.folder / "job.json").unlink()
-    before = {folder: (Path(folder) / "model/config.json").stat().st_mtime_ns for folder in job.members}
+    before = {
+        folder: (Path(folder) / "model/config.json").stat().st_mtime_ns for folder in job.members
+    }
     assert run_job(job, threads=1)["status"] == "finished"
     assert (job.folder / "model/config.json").exists()
     for folder, then in before.items():

@@ -72,7 +72,9 @@ def make_ensemble(
 
 def _join_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """How all members were trained, as columns of rows; what differs is left out."""
-    shared = {name: value for name, value in facts[0].items() if _same(each.get(name) for each in facts)}
+    shared = {
+        name: value for name, value in facts[0].items() if _same(each.get(name) for each in facts)
+    }
     components = json.loads(shared.get("components") or "{}")
     shared["components"] = json.dumps({**components, "ensemble": {"members": len(facts)}})
     costs = [each.get("training_cost") for each in facts]
@@ -90,7 +92,9 @@ def _find_data(provenances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     data = ({**recipe["data"], "seed": None} for recipe in recipes)
     if not _same(own) or not _same(data):
         return {}
-    return {name: provenances[0][name] for name in ("recipe", "trained_on") if name in provenances[0]}
+    return {
+        name: provenances[0][name] for name in ("recipe", "trained_on") if name in provenances[0]
+    }
 
 
 def _same(values: Iterable[Any]) -> bool:

@@ -157,7 +157,9 @@ class Classifier:
         inner = image_model_in(self.model)
         if self.ensemble is not None and inner is not None and self.inference == "single":
             images = self._normalized(images).contiguous(memory_format=torch.channels_last)
-            return self.ensemble.each(images if inner.normalize is None else inner.normalize(images))
+            return self.ensemble.each(
+                images if inner.normalize is None else inner.normalize(images)
+            )
         found = self.passes(images, self._logits)
         return None if len(found) == 1 else torch.cat(found)
 

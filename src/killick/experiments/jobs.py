@@ -157,9 +157,7 @@ def _make_job(
     runs = [_make_phases(source, settings, trained, seed, output)]
     for number in range(1, arm.members):
         same = {"data.seed": seed, **settings}
-        runs.append(
-            _make_phases(source, same, trained, seed + number * _BETWEEN_MEMBERS, output)
-        )
+        runs.append(_make_phases(source, same, trained, seed + number * _BETWEEN_MEMBERS, output))
     phases = tuple(phase for run in runs for phase in run)
     if not arm.members and "inference" not in arm.evaluation:
         return Job(arm.name, seed, phases, own)

@@ -146,7 +146,9 @@ def make_arm(regularizer: str, protocol: str) -> Arm:
 def values_of(results: Results, arm: str | None, measured: Measured) -> Values:
     """A column of an arm, by seed."""
     runs = results.report.comparison.runs.items()
-    rows = {seed: list(filter(measured.fits, run.rows)) for (name, seed), run in runs if name == arm}
+    rows = {
+        seed: list(filter(measured.fits, run.rows)) for (name, seed), run in runs if name == arm
+    }
     return {
         seed: statistics.fmean(float(row["value"]) for row in own)
         for seed, own in rows.items()
@@ -181,7 +183,9 @@ class Grid:
     def costs(self, regularizer: str, protocol: str) -> dict[str, str]:
         """Passes of a training step and of a prediction."""
         arm = self.results.arm(regularizer=regularizer, protocol=protocol, noise=0.0)
-        runs = (run for (name, _), run in self.results.report.comparison.runs.items() if name == arm)
+        runs = (
+            run for (name, _), run in self.results.report.comparison.runs.items() if name == arm
+        )
         row = next(row for run in runs for row in run.rows if row["inference"] != "marginal")
         return {f"{kind} cost": f"{row[f'{kind}_cost']:g}" for kind in ("training", "inference")}
 
@@ -257,8 +261,7 @@ def find(results: Results) -> Findings:
         parts.append(f"Best mean rank: {', '.join(best)} ({ranks[best]:.1f} of {len(ranks)}).")
     for protocol in others:
         gaps = [
-            f"{each} "
-            + compare_values(*(grid.values(each, p, ACCURACY) for p in (protocol, base)))
+            f"{each} " + compare_values(*(grid.values(each, p, ACCURACY) for p in (protocol, base)))
             for each in results.levels("regularizer")
         ]
         parts.append(f"Accuracy under C, {protocol} − {base}: {'; '.join(gaps)}.")
@@ -294,7 +297,7 @@ STUDY = Study(
         "smoke": Size(
             settings={"data.validation": 40},
             options={"methods": [NONE, "ensemble:members=2"]},
-            evaluation={"corruptions": ("fog", "sparkles"), "severities": (3,)},
+            evaluation={"limit": 20, "corruptions": ("fog", "sparkles"), "severities": (3,)},
         ),
         "paper": Size(
             "cifar10-resnet18",
