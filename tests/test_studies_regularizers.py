@@ -8,9 +8,9 @@ import pytest
 from killick.cli import main
 from killick.errors import OptionError
 from killick.results.rows import read_rows
+from killick.studies import find_study
 from killick.studies.regularizers import make_arm
 from killick.studies.study import make_plan
-from killick.studies import find_study
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 

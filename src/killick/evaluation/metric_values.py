@@ -77,10 +77,10 @@ def plan_measures(
             yield Measure(suite, inference, "threshold", *about, "energy")
     if suite == "clean" and calibrates and fitted_on:
         yield Measure(suite, inference, "temperature")
-    if suite == "clean" and "multiplicity" in settings.suites and classifier.several:
-        if not single or classifier.outputs == 1:
-            for key in ("ambiguity", "discrepancy"):
-                yield Measure("multiplicity", inference, key)
+    wanted = suite == "clean" and "multiplicity" in settings.suites and classifier.several
+    if wanted and (not single or classifier.outputs == 1):
+        for key in ("ambiguity", "discrepancy"):
+            yield Measure("multiplicity", inference, key)
     if suite == "clean" and not single and "references" in settings.suites:
         for number in range(classifier.outputs):
             for key in ("top1", "nll", "brier"):
