@@ -78,7 +78,7 @@ def _join_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     components = json.loads(shared.get("components") or "{}")
     shared["components"] = json.dumps({**components, "ensemble": {"members": len(facts)}})
     costs = [each.get("training_cost") for each in facts]
-    shared["training_cost"] = None if None in costs else sum(costs)  # type: ignore[arg-type]
+    shared["training_cost"] = None if None in costs else sum(costs)
     return shared
 
 

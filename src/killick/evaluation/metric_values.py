@@ -184,4 +184,4 @@ def _disagree(metric: str, outputs: Outputs) -> float:
     first, *others = outputs.values["single"]["prediction"]
     members = outputs.values["members"]["prediction"] if not others else torch.stack(others)
     differs = (members != first).double()
-    return (differs.amax(0).mean() if metric == "ambiguity" else differs.mean(1).max()).item()
+    return float(differs.amax(0).mean() if metric == "ambiguity" else differs.mean(1).max())

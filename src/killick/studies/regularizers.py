@@ -50,7 +50,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Column:
     """A column: the mean over the rows of a suite with a metric."""
 
     title: str
@@ -80,29 +80,29 @@ class Measured:
 
 
 _CALIBRATION = [
-    Measured(f"{title}, C{words}", "corruptions", metric, -1, scaling, percent=False)
+    Column(f"{title}, C{words}", "corruptions", metric, -1, scaling, percent=False)
     for metric, title in (("smooth_ece", "smooth ECE"), ("nll", "NLL"))
     for scaling, words in (("", ""), ("temperature", ", temperature"))
 ]
-ACCURACY, ERROR = Measured("C", "corruptions", "top1", 1), _CALIBRATION[0]
-NOISY = Measured("label noise", "clean", "top1", 1, noisy=True)
-MEASURED = (
-    Measured("clean", "clean", "top1", 1),
+ACCURACY, ERROR = Column("C", "corruptions", "top1", 1), _CALIBRATION[0]
+NOISY = Column("label noise", "clean", "top1", 1, noisy=True)
+COLUMNS = (
+    Column("clean", "clean", "top1", 1),
     ACCURACY,
-    Measured("C-bar", "cbar", "top1", 1),
-    Measured("occluded", "occlusion", "top1", 1),
-    Measured("FGSM", "adversarial", "top1", 1, corruption="fgsm"),
-    Measured("PGD-20", "adversarial", "top1", 1, corruption="pgd20"),
+    Column("C-bar", "cbar", "top1", 1),
+    Column("occluded", "occlusion", "top1", 1),
+    Column("FGSM", "adversarial", "top1", 1, corruption="fgsm"),
+    Column("PGD-20", "adversarial", "top1", 1, corruption="pgd20"),
     NOISY,
     *_CALIBRATION,
-    Measured("OOD AUROC", "ood", "auroc", 1),
+    Column("OOD AUROC", "ood", "auroc", 1),
     # Small sets are no gain where they miss the label, so these are not ranked.
-    Measured("THR coverage, C", "corruptions", "conformal_thr_coverage"),
-    Measured("THR size, C", "corruptions", "conformal_thr_size", percent=False),
+    Column("THR coverage, C", "corruptions", "conformal_thr_coverage"),
+    Column("THR size, C", "corruptions", "conformal_thr_size", percent=False),
 )
 _GROUPS = {
-    "Accuracy": [each for each in MEASURED if each.metric == "top1"],
-    "Calibration and OOD": [each for each in MEASURED if each.direction and each.metric != "top1"],
+    "Accuracy": [each for each in COLUMNS if each.metric == "top1"],
+    "Calibration and OOD": [each for each in COLUMNS if each.direction and each.metric != "top1"],
 }
 
 
@@ -143,12 +143,10 @@ def make_arm(regularizer: str, protocol: str) -> Arm:
     return replace(arm, name=name if protocol == "standard" else f"{name}+{protocol}")
 
 
-def values_of(results: Results, arm: str | None, measured: Measured) -> Values:
+def values_of(results: Results, arm: str | None, column: Column) -> Values:
     """A column of an arm, by seed."""
     runs = results.report.comparison.runs.items()
-    rows = {
-        seed: list(filter(measured.fits, run.rows)) for (name, seed), run in runs if name == arm
-    }
+    rows = {seed: list(filter(column.fits, run.rows)) for (name, seed), run in runs if name == arm}
     return {
         seed: statistics.fmean(float(row["value"]) for row in own)
         for seed, own in rows.items()
@@ -162,17 +160,17 @@ class Grid:
 
     results: Results
 
-    def values(self, regularizer: str, protocol: str, measured: Measured) -> Values:
+    def values(self, regularizer: str, protocol: str, column: Column) -> Values:
         """By seed; empty where the arm is not finished."""
-        noise = self.results.plan.options.label_noise if measured.noisy else 0.0
+        noise = self.results.plan.options.label_noise if column.noisy else 0.0
         factors = {"regularizer": regularizer, "protocol": protocol, "noise": noise}
-        return values_of(self.results, self.results.arm(**factors), measured)
+        return values_of(self.results, self.results.arm(**factors), column)
 
     @property
-    def columns(self) -> list[Measured]:
+    def columns(self) -> list[Column]:
         """The columns that were measured."""
         noisy = self.results.plan.options.label_noise > 0
-        return [each for each in MEASURED if noisy or not each.noisy]
+        return [each for each in COLUMNS if noisy or not each.noisy]
 
     @property
     def arms(self) -> list[tuple[str, str]]:
@@ -206,8 +204,7 @@ class Grid:
         for regularizer in self.results.levels("regularizer"):
             row = {"regularizer": regularizer}
             for each in self.columns:
-                ours, theirs = (self.values(regularizer, p, each) for p in (protocol, base))
-                row[each.title] = compare_values(ours, theirs, *each.format)
+                row[each.title] = self.compare(regularizer, protocol, base, each)
             for each in (ACCURACY, ERROR):
                 own, alone = (self._gain(r, protocol, base, each) for r in (regularizer, NONE))
                 same = regularizer == NONE
@@ -219,11 +216,16 @@ class Grid:
             f"study-regularizers-{protocol}", f"{protocol} − {base}, by regularizer", rows
         )
 
-    def _gain(self, regularizer: str, protocol: str, base: str, measured: Measured) -> Values:
-        ours, theirs = (self.values(regularizer, each, measured) for each in (protocol, base))
+    def compare(self, regularizer: str, protocol: str, base: str, column: Column) -> str:
+        """What a protocol adds to a regularizer, with an interval over seeds."""
+        ours, theirs = (self.values(regularizer, each, column) for each in (protocol, base))
+        return compare_values(ours, theirs, *column.format)
+
+    def _gain(self, regularizer: str, protocol: str, base: str, column: Column) -> Values:
+        ours, theirs = (self.values(regularizer, each, column) for each in (protocol, base))
         return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
 
-    def ranks(self, columns: Sequence[Measured]) -> dict[tuple[str, str], dict[int, float]]:
+    def ranks(self, columns: Sequence[Column]) -> dict[tuple[str, str], dict[int, float]]:
         """The mean rank of each arm over columns, by seed; among equals the mean of their ranks."""
         from scipy.stats import rankdata
 
@@ -242,7 +244,7 @@ class Grid:
                 found[arm][seed] = statistics.fmean(float(ranks[place]) for ranks in ranked)
         return found
 
-    def plot(self, title: str, columns: Sequence[Measured]) -> Plot:
+    def plot(self, title: str, columns: Sequence[Column]) -> Plot:
         """Mean ranks by regularizer and protocol."""
         curves: dict[str, dict[str, Values]] = {}
         for (regularizer, protocol), values in self.ranks(columns).items():
@@ -261,7 +263,7 @@ def find(results: Results) -> Findings:
         parts.append(f"Best mean rank: {', '.join(best)} ({ranks[best]:.1f} of {len(ranks)}).")
     for protocol in others:
         gaps = [
-            f"{each} " + compare_values(*(grid.values(each, p, ACCURACY) for p in (protocol, base)))
+            f"{each} {grid.compare(each, protocol, base, ACCURACY)}"
             for each in results.levels("regularizer")
         ]
         parts.append(f"Accuracy under C, {protocol} − {base}: {'; '.join(gaps)}.")
@@ -272,8 +274,8 @@ def find(results: Results) -> Findings:
     )
 
 
-def _ranked() -> list[Measured]:
-    return [each for each in MEASURED if each.direction]
+def _ranked() -> list[Column]:
+    return [each for each in COLUMNS if each.direction]
 
 
 STUDY = Study(
