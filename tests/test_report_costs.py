@@ -15,7 +15,7 @@ from killick.report.statistics import between
 from killick.results.rows import read_rows, write_rows
 from killick.results.run_folder import find_runs
 
-ARMS = {"standard": STANDARD, "sam": STANDARD, "masked-label": LABEL}
+ARMS = {"sam": STANDARD, "standard": STANDARD, "masked-label": LABEL}
 SPEEDS = {"standard": (900, 1000, 1100, 5), "sam": (500, 400, 600, 9000)}
 
 
@@ -28,6 +28,7 @@ def folder(tmp_path_factory):
         rows = read_rows(run.folder)
         for row in rows:
             row["training_cost"] = 2.0 if arm == "sam" else 1.0
+            row["components"] = '{"sam": {"rho": 0.05}}' if arm == "sam" else ""
             row["inference_cost"] = 5.0 if row["inference"] == "marginal" else 1.0
         write_rows(run.folder, rows)
         lines = [
@@ -55,7 +56,11 @@ def test_costs_are_those_of_rows_and_times_are_relative_to_the_baseline(folder):
     }
     assert lines["masked-label"]["mean over references"] == "5"
     # The medians are 950 and 550 images per second.
-    assert [lines[arm]["step time"] for arm in ARMS] == ["1.00", f"{950 / 550:.2f}", "–"]
+    assert [lines[arm]["step time"] for arm in ARMS] == [f"{950 / 550:.2f}", "1.00", "–"]
+
+
+def test_the_baseline_is_the_arm_without_regularizers(folder):
+    assert make_report_data(find_runs([folder])).comparison.baseline.name == "standard"
 
 
 def test_gains_are_differences_to_the_baseline(folder):
