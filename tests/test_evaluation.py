@@ -253,7 +253,7 @@ def test_the_references_suite_tells_what_the_choice_decides():
 
 def test_multiplicity_is_counted_against_the_first_reference():
     model, data = make_anchored(), make_set()
-    rows = evaluate(model, data, ("references",))
+    rows = evaluate(model, data, ("multiplicity",))
     chosen = [
         model(data.images(), each.expand(300, -1, -1, -1)).argmax(1).tolist()
         for each in model.references

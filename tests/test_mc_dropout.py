@@ -45,7 +45,7 @@ def test_many_draws_approach_the_expected_prediction_and_one_seed_repeats():
     found = nll(model, inference="mc-dropout", draws=2000)
     assert found["value"] == pytest.approx(expected, rel=0.01)
     assert found["inference"] == "mc-dropout"
-    assert found["model"].endswith("-mc-dropout")
+    assert found["model"].endswith("-mc-dropout2000")
     few = [nll(model, inference="mc-dropout", draws=5, seed=s)["value"] for s in (0, 0, 1)]
     assert few[0] == few[1] != few[2]
     assert not any(module.training for module in model.modules())

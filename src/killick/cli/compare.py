@@ -40,6 +40,8 @@ arms:
                       train --help) or a short name (protocol, target, alpha, lr, ...), and also
                       from=FOLDER_OR_FILE  a trained network to start from, as killick train --from
                       first=SHARE          of the epochs, trained as a standard network first
+  COMPONENT+NAME      with a component (killick list components), as sam+masked-label
+  ensemble+NAME       of three networks, or members=N; mc-dropout+NAME, tta+NAME: inference methods
   NAME:run=FOLDER     a finished run, evaluated beside the others; {seed} stands for each seed. Or
                       a saved model, or a network with its library's weights, as timm:resnet50
 All arms share recipe, budget, data order and first weights, where their shapes allow.

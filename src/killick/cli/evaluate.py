@@ -57,8 +57,11 @@ def add(parser: Parser) -> None:
     group = parser.add_argument_group("model")
     add = group.add_argument
     add("--references", **NUMBER, help="of an anchored model, for mean and spread (5)")
-    inferences = ["marginal", "transductive", "mc-dropout"]
-    text = "transductive: the reference with the likeliest residual for each image (marginal)"
+    inferences = ["marginal", "transductive", "mc-dropout", "tta"]
+    text = (
+        "transductive: the reference with the likeliest residual for each image; mc-dropout: mean"
+        " of draws; tta: mean of shifted and mirrored views (marginal)"
+    )
     add("--draws", **NUMBER, default=30, help="of --inference mc-dropout (30)")
     add("--inference", choices=inferences, default="marginal", help=text)
     add_network(group)

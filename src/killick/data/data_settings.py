@@ -45,6 +45,9 @@ class Data:
     validation_from: str = setting(
         "random", "which are cut: random by seed and class, or the last", among=("random", "last")
     )
+    seed: int | None = setting(
+        None, "of validation images, limit and label noise; none: that of the run", least=0
+    )
     label_noise: float = setting(
         0.0, "share of the training labels flipped to another class", least=0, most=1
     )

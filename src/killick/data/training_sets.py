@@ -44,6 +44,7 @@ def read_data_settings(recipe: Mapping[str, Any], root: str | None = None) -> tu
 
 def cut_sets(settings: Data, seed: int) -> Parts:
     """The sets of a training run; label noise is in the training set alone."""
+    seed = seed if settings.seed is None else settings.seed
     sets = load_sets(settings.name, root=settings.root, download=settings.download)
     train, validation = sets.train, None
     if train is None:

@@ -1,7 +1,8 @@
 """Deep ensembles (Lakshminarayanan et al. 2017): finished runs as one model."""
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,47 @@ def make_ensemble(
         member.get_submodule("net").load_state_dict(own.state_dict())
     model = standard(net, ((0, 0, 0), (1, 1, 1)), image_shape=members[0].image_shape).eval()
     model.class_names = members[0].class_names
-    model.provenance = {"preprocessing": view_for(members[0]).settings(), "ensemble": names}
+    model.provenance = {
+        "preprocessing": view_for(members[0]).settings(),
+        "ensemble": names,
+        "facts": _join_facts([member.provenance.get("facts") or {} for member in members]),
+        **_find_data([member.provenance for member in members]),
+    }
     if folder is not None:
         save(model, folder)
     return model
+
+
+def _join_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How all members were trained, as columns of rows; what differs is left out."""
+    shared = {
+        name: value for name, value in facts[0].items() if _same(each.get(name) for each in facts)
+    }
+    components = json.loads(shared.get("components") or "{}")
+    shared["components"] = json.dumps({**components, "ensemble": {"members": len(facts)}})
+    costs = [each.get("training_cost") for each in facts]
+    shared["training_cost"] = None if None in costs else sum(costs)
+    return shared
+
+
+def _find_data(provenances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The recipe, if all members had the same training and validation images."""
+    recipes = [each.get("recipe") or {} for each in provenances]
+    if not all(recipes):
+        return {}
+    seeds = [recipe["data"].get("seed") for recipe in recipes]
+    own = (r["seed"] if s is None else s for r, s in zip(recipes, seeds, strict=True))
+    data = ({**recipe["data"], "seed": None} for recipe in recipes)
+    if not _same(own) or not _same(data):
+        return {}
+    return {
+        name: provenances[0][name] for name in ("recipe", "trained_on") if name in provenances[0]
+    }
+
+
+def _same(values: Iterable[Any]) -> bool:
+    first, *others = values
+    return all(each == first for each in others)
 
 
 def _describe(name: str, model: Anchored | Standard) -> tuple[nn.Module, dict[str, Any]]:

@@ -6,6 +6,7 @@ holds exactly. A radius of 8 is the usual eps of 8/255.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,8 +17,10 @@ from killick.core.image_model import image_model_in
 from killick.core.inspection import logits_of
 from killick.errors import one_line
 from killick.evaluation.classifier import Classifier
+from killick.evaluation.mc_dropout import mean_logits
 
 RADII = (1, 2, 8)  # gray levels of 255
+DRAWS = 10  # of a network with dropout on, whose mean is attacked
 
 Network = Callable[[Tensor], Tensor]
 
@@ -96,14 +99,18 @@ def first_logits(classifier: Classifier, images: Tensor) -> Tensor:
     return logits_of(inner.net(images)).float()  # type: ignore[operator]
 
 
+def attacked_logits(classifier: Classifier, images: Tensor) -> Tensor:
+    """`first_logits`, of a mean over draws or views that of each; draws are ten."""
+    found = classifier.passes(images, partial(first_logits, classifier), DRAWS)
+    return found[0] if len(found) == 1 else mean_logits(torch.stack(found))[0]
+
+
 def why_not_attacked(classifier: Classifier) -> str:
     """Why a classifier cannot be attacked; empty if it can."""
     if classifier.exported is not None:
         return "an exported file has none"
     if classifier.candidates:
         return "transduction has none"
-    if classifier.dropout is not None:
-        return "predictions with dropout on are random"
     size = classifier.view.size
     image = torch.zeros(1, 3, size, size, device=classifier.device).requires_grad_()
     with evaluating(classifier.model), torch.enable_grad():

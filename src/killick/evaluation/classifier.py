@@ -29,6 +29,7 @@ from killick.data.batches import read_all
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView, view_for
 from killick.errors import InstallError, KillickError, OptionError, OutputError, one_line
+from killick.evaluation.augmented_views import AugmentedViews
 from killick.evaluation.mc_dropout import MCDropout, mean_logits
 from killick.evaluation.other_networks import (
     FunctionNet,
@@ -39,6 +40,7 @@ from killick.evaluation.other_networks import (
 )
 from killick.nets import remembered, weights_of
 from killick.nets.custom import is_network_name
+from killick.nets.ensemble_net import EnsembleNet
 from killick.runtime.processes import choose_device
 from killick.storage.exported_file import FILES, Exported, is_export, open_export
 from killick.storage.loading import load
@@ -66,6 +68,7 @@ class Classifier:
     exported: Exported | None = None  # the file that `model` runs, if it is one
     bank: Tensor | None = field(default=None, repr=False)  # residuals like those of training
     dropout: MCDropout | None = None  # of predictions with dropout on
+    views: AugmentedViews | None = None  # of test-time augmentation
     candidates: int = 0  # references that transduction chooses from; 0: no transduction
 
     @property
@@ -76,8 +79,38 @@ class Classifier:
     @property
     def outputs(self) -> int:
         """How many outputs `logits` gives for each image: one for each reference."""
-        once = self.exported is not None or self.candidates or self.dropout is not None
+        averaged = self.dropout is not None or self.views is not None
+        once = self.exported is not None or self.candidates or averaged
         return 1 if once else self.references or 1
+
+    @property
+    def inference(self) -> str:
+        """How it predicts from its first reference, as in rows."""
+        if self.dropout is not None:
+            return "mc-dropout"
+        if self.views is not None:
+            return "tta"
+        return "transductive" if self.candidates else "single"
+
+    @property
+    def cost(self) -> int | None:
+        """Forward passes of a prediction from one reference; None for an exported file."""
+        if self.exported is not None:
+            return None
+        members = 1 if self.ensemble is None else self.ensemble.cost
+        draws = 1 if self.dropout is None else self.dropout.draws
+        return members * draws * (1 if self.views is None else len(self.views))
+
+    @property
+    def several(self) -> bool:
+        """Whether it has several references, draws, views or networks, which may disagree."""
+        return self.outputs > 1 or self.inference in ("mc-dropout", "tta") or bool(self.ensemble)
+
+    @property
+    def ensemble(self) -> EnsembleNet | None:
+        """The ensemble, if it is one."""
+        net = getattr(image_model_in(self.model), "net", None)
+        return net if isinstance(net, EnsembleNet) else None
 
     @property
     def anchored(self) -> Anchored | None:
@@ -111,13 +144,36 @@ class Classifier:
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """`(references, n, classes)`: the logits of uint8 images for each reference, as float32."""
+        found = self.passes(images, self._logits)
+        return found[0] if len(found) == 1 else mean_logits(torch.cat(found))
+
+    @torch.no_grad()
+    def members(self, images: Tensor) -> Tensor | None:
+        """`(members, n, classes)`: the logits whose probabilities a prediction is the mean of.
+
+        They are those of dropout draws, augmented views or an ensemble's networks; None if it is no
+        such mean.
+        """
+        inner = image_model_in(self.model)
+        if self.ensemble is not None and inner is not None and self.inference == "single":
+            images = self._normalized(images).contiguous(memory_format=torch.channels_last)
+            return self.ensemble.each(
+                images if inner.normalize is None else inner.normalize(images)
+            )
+        found = self.passes(images, self._logits)
+        return None if len(found) == 1 else torch.cat(found)
+
+    def passes(
+        self, images: Tensor, run: Callable[[Tensor], Tensor], draws: int | None = None
+    ) -> list[Tensor]:
+        """What `run` gives in each pass of a prediction: one for each draw of dropout, or view."""
         if self.dropout is not None:
-            drawn = []
-            for _ in range(self.dropout.draws):
+            found = []
+            for _ in range(draws or self.dropout.draws):
                 with self.dropout.drawing():
-                    drawn.append(self._logits(images)[0])
-            return mean_logits(torch.stack(drawn))
-        return self._logits(images)
+                    found.append(run(images))
+            return found
+        return [run(images)] if self.views is None else [run(each) for each in self.views(images)]
 
     def _logits(self, images: Tensor) -> Tensor:
         images = self._normalized(images).contiguous(memory_format=torch.channels_last)

@@ -19,7 +19,8 @@ EVALUATION_SUITES = {
     "occlusion": "squares of the mean color over 10, 30, 50 and 70 % of the image",
     "adversarial": "FGSM and PGD-20 within 1, 2 and 8 gray levels of 255 (any network with gradients)",
     "conformal": "coverage and size of prediction sets of every set, by THR, APS and RAPS",
-    "references": "dependence on the choice of reference, ambiguity and discrepancy (anchored models)",
+    "references": "dependence on the choice of reference (anchored models)",
+    "multiplicity": "ambiguity and discrepancy over references, dropout draws or ensemble members",
 }
 DEFAULT_SUITES = ("clean", "corruptions", "calibration", "ood")
 # Options that add their suite to those that were chosen.

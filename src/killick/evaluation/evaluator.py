@@ -17,6 +17,7 @@ from killick.data.sources import load_sets, read_once
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.data.worker_processes import dead_workers_explained
 from killick.errors import OptionError, check_option
+from killick.evaluation.augmented_views import AugmentedViews
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import Classifier, open_classifier, place_of
 from killick.evaluation.corruption_means import read_baseline
@@ -46,7 +47,7 @@ from killick.runtime.processes import joined
 from killick.runtime.progress import DisplayFactory, choose_display
 
 USUAL_REFERENCES = 5
-INFERENCES = ("marginal", "transductive", "mc-dropout")
+INFERENCES = ("marginal", "transductive", "mc-dropout", "tta")
 FEW = 100  # validation images: fewer do not fit a temperature
 
 
@@ -100,7 +101,8 @@ def evaluate(
     "cbar", C-bar's ten; "calibration", calibration errors of all these sets, also after temperature
     scaling; "ood", OOD detection; "shift", other sets with the same classes; "occlusion", squares
     over part of the image; "adversarial", FGSM and PGD; "conformal", prediction sets for all these
-    sets; "references", how much the choice of the reference matters.
+    sets; "references", how much the choice of the reference matters; "multiplicity", how often
+    references, dropout draws or the networks of an ensemble disagree.
 
     Every number of an anchored model is that of its first reference, with the standard deviation
     over the first `references` ones; a second row (inference "marginal") is for the mean of the
@@ -133,7 +135,8 @@ def evaluate(
             each image from the reference whose residual looks most like those of training; rows
             then have the name of the model with "-transductive". "mc-dropout": the mean of
             predictions with dropout on, from the first reference; needs dropout in the network or
-            in its training. For "transductive", the bank of training residuals is kept in the run
+            in its training. "tta": the mean over shifted views, mirrored too unless the training
+            had no flips. For "transductive", the bank of training residuals is kept in the run
             folder; a model in memory must have one (`set_residuals`).
         draws: For "mc-dropout".
         limit: At most so many images of each set, of every class in proportion.
@@ -225,6 +228,11 @@ def evaluate(
             )
         if inference == "mc-dropout":
             _use_dropout(classifier, draws, seed)
+        elif inference == "tta":
+            flip = (classifier.recipe.get("augment") or {}).get("flip", True)
+            classifier.views = AugmentedViews(bool(flip))
+            classifier.references = classifier.references and 1
+            classifier.name += "-tta"
         assert not isinstance(held_out, Sets)
         held = load_validation(held_out, classifier, test, root)
         if held is not None and validation is None and classifier.provenance.get("validation_seen"):
@@ -311,7 +319,7 @@ def _use_dropout(classifier: Classifier, draws: int, seed: int) -> None:
         )
     classifier.dropout = MCDropout(inner, classifier.recipe, draws, seed)
     classifier.references = None if classifier.references is None else 1
-    classifier.name += "-mc-dropout"
+    classifier.name += f"-mc-dropout{draws}"
 
 
 def _run(

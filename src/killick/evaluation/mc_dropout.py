@@ -1,8 +1,10 @@
 """MC dropout (Gal and Ghahramani 2016): the mean of predictions with dropout on."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +20,12 @@ from killick.errors import OptionError
 class MCDropout:
     """Dropout of a network in evaluation: its own layers, or that of the recipe's component.
 
-    What is drawn depends on `seed` and the number of passes so far.
+    What is drawn depends on `seed`, the test set and the number of passes over it so far.
     """
 
     def __init__(self, model: ImageModel, recipe: Mapping[str, Any], draws: int, seed: int) -> None:
-        self.draws, self._seed, self._passes, self._on = draws, seed, 0, False
+        self.draws, self._seed, self._on = draws, seed, False
+        self.begin("")
         self._layers = [m for m in model.modules() if isinstance(m, _DropoutNd) and m.p > 0]
         components = recipe.get("components") or []
         found = [each for each in components if each.get("name") == "dropout"]
@@ -40,11 +43,15 @@ class MCDropout:
 
         model.net.get_submodule(head_of(model)).register_forward_pre_hook(drop)
 
+    def begin(self, test: str) -> None:
+        """Begin with a test set, whose draws do not depend on those of others."""
+        self._set, self._passes = crc32(test.encode()), 0
+
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Dropout is on within this block."""
         with torch.random.fork_rng():
-            torch.manual_seed(key(self._seed, 0xD09, self._passes) % 2**63)
+            torch.manual_seed(key(self._seed, 0xD09, self._set, self._passes) % 2**63)
             self._passes += 1
             self._on = True
             for layer in self._layers:
@@ -59,5 +66,4 @@ class MCDropout:
 
 def mean_logits(logits: Tensor) -> Tensor:
     """The logarithm of the mean probabilities of draws `(draws, n, classes)`, as `(1, n, classes)`."""
-    draws = torch.tensor(float(len(logits)))
-    return (logits.float().log_softmax(2).logsumexp(0) - draws.log())[None]
+    return (logits.float().log_softmax(2).logsumexp(0) - math.log(len(logits)))[None]

@@ -77,11 +77,15 @@ def plan_measures(
             yield Measure(suite, inference, "threshold", *about, "energy")
     if suite == "clean" and calibrates and fitted_on:
         yield Measure(suite, inference, "temperature")
+    wanted = suite == "clean" and "multiplicity" in settings.suites and classifier.several
+    if wanted and (not single or classifier.outputs == 1):
+        for key in ("ambiguity", "discrepancy"):
+            yield Measure("multiplicity", inference, key)
     if suite == "clean" and not single and "references" in settings.suites:
         for number in range(classifier.outputs):
             for key in ("top1", "nll", "brier"):
                 yield Measure("references", inference, key, reference=number)
-        for key in ("disagreement", "ambiguity", "discrepancy", "mutual_information"):
+        for key in ("disagreement", "mutual_information"):
             yield Measure("references", inference, key)
         for score, entry in SCORES.items():
             if entry.input == "members":
@@ -103,6 +107,8 @@ def compute_measure(
     metric, values = METRICS.find(measure.metric), outputs.values[measure.inference]
     if measure.suite == "references":
         found = _compare_references(measure, outputs)
+    elif measure.suite == "multiplicity":
+        found = [_disagree(measure.metric, outputs)]
     elif metric.key in ("threshold", "accepted"):
         assert fitted.threshold is not None
         accepted = (values["energy"] <= fitted.threshold).double().mean(1).tolist()
@@ -165,13 +171,17 @@ def _compare_references(measure: Measure, outputs: Outputs) -> list[float]:
     if measure.metric == "disagreement":
         differs = (single["prediction"] != marginal["prediction"]).double().mean(0)
         return [differs.mean().item()]
-    if measure.metric in ("ambiguity", "discrepancy"):
-        differs = (single["prediction"][1:] != single["prediction"][:1]).double()
-        by_reference = differs if measure.metric == "discrepancy" else differs.amax(0, keepdim=True)
-        return [by_reference.mean(1).max().item()]
     if measure.metric == "mutual_information":
         return [marginal["mutual_information"][0].double().mean().item()]
     wrong, score = marginal["top1"][0] == 0, marginal[measure.score][0]
     if not bool(wrong.any()) or bool(wrong.all()):
         return []
     return [float(auroc(score[~wrong], score[wrong]))]
+
+
+def _disagree(metric: str, outputs: Outputs) -> float:
+    """Where any member, or the most different one, disagrees with the prediction."""
+    first, *others = outputs.values["single"]["prediction"]
+    members = outputs.values["members"]["prediction"] if not others else torch.stack(others)
+    differs = (members != first).double()
+    return float(differs.amax(0).mean() if metric == "ambiguity" else differs.mean(1).max())

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from killick.core.anchored import evaluating
 from killick.errors import OutputError
-from killick.evaluation.attacks import first_logits
+from killick.evaluation.attacks import attacked_logits
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.conformal_sets import conformal_values, fit_conformal
 from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.image_blocks import Block, ImageBlocks, block_generator
+from killick.evaluation.mc_dropout import mean_logits
 from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outputs, Part, collect_outputs, summarize_logits
 from killick.evaluation.test_sets import TestSet
@@ -36,6 +37,7 @@ class ModelRunner:
         self._seed, self._batch = settings.seed, settings.batch or classifier.usual_batch
         self._half = settings.precision == "bfloat16"
         self._conformal = "conformal" in settings.suites
+        self._multiplicity = "multiplicity" in settings.suites
         self.watch = Stopwatch(processes.device)
 
     def run(self, test: TestSet) -> Outputs:
@@ -44,7 +46,7 @@ class ModelRunner:
         uniform = self._uniform(test, blocks)
         parts: list[Part] = []
         wanted, kept, begin = set(test.samples), dict[int, Tensor](), 0
-        for images, labels, logits in self._batches(blocks, test):
+        for images, labels, logits, members in self._batches(blocks, test):
             numbers = blocks.numbers[begin : begin + len(images)].tolist()
             kept |= {n: images[i].cpu() for i, n in enumerate(numbers) if n in wanted}
             drawn = uniform[begin : begin + len(images)].to(logits.device)
@@ -58,6 +60,8 @@ class ModelRunner:
                     if inference in part:
                         own = aligned if inference == "single" else aligned.mean(0, keepdim=True)
                         part[inference] |= conformal_values(own, labels, quantiles, drawn)
+            if members is not None and test.alignment is not None:
+                part["members"] = {"prediction": test.alignment.apply(members).argmax(-1)}
             if test.suite in ("clean", "ood"):
                 distance = self.classifier.residual_distances(images)
                 part["single"] |= {} if distance is None else {RESIDUAL: distance}
@@ -74,7 +78,7 @@ class ModelRunner:
         blocks = test.open()
         parts = [
             {"single": {"logits": logits, "labels": labels[None]}}
-            for _, labels, logits in self._batches(blocks, test)
+            for _, labels, logits, _ in self._batches(blocks, test)
         ]
         found = collect_outputs(parts, blocks.numbers, self.processes).values["single"]
         members, labels = test.alignment.apply(found["logits"]), found["labels"][0]
@@ -95,10 +99,13 @@ class ModelRunner:
 
     def _batches(
         self, blocks: ImageBlocks, test: TestSet
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Images, labels and logits of batches."""
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+        """Images, labels and logits of batches; of the clean set also those of members, if wanted."""
         device = self.processes.device
         where = precise_device(device)
+        wanted = self._multiplicity and test.suite == "clean"
+        if self.classifier.dropout is not None:
+            self.classifier.dropout.begin(f"{test.suite} {test.title}")
         with evaluating(self.classifier.model):
             for images, labels in self._images(blocks, test):
                 with (
@@ -106,11 +113,15 @@ class ModelRunner:
                     torch.autocast(device.type, torch.bfloat16, enabled=self._half),
                     self.watch.device("network"),
                 ):
-                    if test.attack is None:
-                        logits = self.classifier.logits(images)
+                    members = self.classifier.members(images) if wanted else None
+                    if test.attack is not None:
+                        logits = attacked_logits(self.classifier, images)[None]
+                    elif members is not None:
+                        logits = mean_logits(members)
                     else:
-                        logits = first_logits(self.classifier, images)[None]
-                yield images, labels.to(where), logits.to(where)
+                        logits = self.classifier.logits(images)
+                members = None if members is None else members.to(where)
+                yield images, labels.to(where), logits.to(where), members
                 self.done += len(images)
                 self.tick(self.done)
 
@@ -157,7 +168,7 @@ class ModelRunner:
             *(each.split(few) for each in (block.images, block.labels, uniform)), strict=True
         ):
             found = attack.perturb(
-                lambda x: alignment.apply(first_logits(self.classifier, x)),
+                lambda x: alignment.apply(attacked_logits(self.classifier, x)),
                 images.float(),
                 labels,
                 float(test.severity),

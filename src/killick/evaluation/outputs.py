@@ -18,7 +18,9 @@ class Outputs:
     """The values of all images of a set, in their order."""
 
     # "single": for each reference alone, each value `(references, n)`. "marginal": for the
-    # mean of the logits over all references, `(1, n)`; missing with one reference
+    # mean of the logits over all references, `(1, n)`; missing with one reference.
+    # "members": for the suite multiplicity, the predictions of draws, views or networks that a
+    # prediction is the mean of, `(members, n)`; missing if it is none
     values: Part
     # some of the images as they were shown, uint8, by number
     images: dict[int, Tensor] = field(default_factory=dict)

@@ -150,11 +150,17 @@ class RowRecorder:
     def _plan(self, test: TestSet) -> list[tuple[Measure, Row]]:
         """All that is measured on a test set, with the rows without their numbers."""
         about, fitted_on = {**self._common, **test.columns()}, self._fitted_on
-        chosen = {"inference": "transductive"} if self._classifier.candidates else {}
-        if self._classifier.dropout is not None:
-            chosen = {"inference": "mc-dropout"}
+        own, cost = self._classifier.inference, self._classifier.cost
+        chosen = {} if own == "single" else {"inference": own}
+        costs = {"single": cost, "marginal": cost and cost * self._classifier.outputs}
         return [
-            (measure, make_row(**{**about, "k": k, **asdict(measure), **chosen}))
+            (
+                measure,
+                make_row(
+                    **{**about, "k": k, "inference_cost": costs[inference], **asdict(measure)}
+                    | chosen
+                ),
+            )
             for inference, k in self._inferences()
             for measure in plan_measures(
                 test, inference, self._classifier, self._settings, fitted_on

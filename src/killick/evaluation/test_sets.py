@@ -107,6 +107,13 @@ class TestSetPlanner:
                     f" {classifier.name} has {classifier.references or 'none'}."
                 )
             notes.append("one reference or none: the suite references is left out")
+        if "multiplicity" in settings.suites and not classifier.several:
+            if settings.suites == ("multiplicity",):
+                raise OptionError(
+                    "--suite multiplicity requires several references, an ensemble, or --inference"
+                    f" mc-dropout or tta; {classifier.name} predicts once."
+                )
+            notes.append("one prediction for each image: the suite multiplicity is left out")
         clean, alignment = self._align(test.name, self._limited(test))
         open_clean = cache(partial(self._open, clean, keep=True))  # for all sets made from them
         same = partial(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 from killick.errors import OptionError, check_option
@@ -25,6 +25,8 @@ class Arm:
         start: A trained network to start from, instead of fresh weights.
         after: Another arm, whose trained network of the same seed it starts from. That one keeps
             its own settings and budget, and is trained once for all that start from it.
+        members: Networks of an ensemble, each trained like this one; 0: no ensemble.
+        evaluation: Options of `killick.evaluate` that are its own, such as the inference.
         run: A finished run, which is evaluated beside the others and not trained. `{seed}` in it
             stands for each of the seeds. Or a saved model, or a network by name with the weights of
             its library.
@@ -36,8 +38,19 @@ class Arm:
     start: str | None = None
     after: "Arm | None" = None
     run: str | None = None
+    members: int = 0
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def trained(self) -> str:
+        """The name of the arm whose runs it is made of: its own without ensemble and inference."""
+        parts = [part for part in self.name.split("+") if part not in _NOT_TRAINED]
+        return "+".join(parts) or "standard"
 
 
+ENSEMBLE, _MEMBERS = "ensemble", 3
+_INFERENCES = ("mc-dropout", "tta")
+_NOT_TRAINED = (ENSEMBLE, *_INFERENCES)
 _LABEL = {"protocol.name": "masked", "protocol.target": "label"}
 _UNIFORM = {"protocol.name": "masked", "protocol.target": "uniform"}
 ARMS = {
@@ -58,7 +71,8 @@ def parse_arm(text: str) -> Arm:
     A key is a setting of the recipe, such as `optimizer.lr`, or a short name of one, such as
     `alpha`; or `first`, `from` or `run`, see `Arm`. A built-in name brings its own settings along.
     So does that of a component, which is added to standard training, and whose settings can be keys;
-    `sam+masked-label` has both.
+    `sam+masked-label` has both. So do `ensemble` (with `members`), `mc-dropout` (with `draws`) and
+    `tta`, which are made of the runs of the other parts, as `ensemble+masked-label:members=5`.
 
     Example:
         >>> parse_arm("dropblock+masked-label:rate=0.2").settings["components"]
@@ -75,12 +89,17 @@ def parse_arm(text: str) -> Arm:
         )
     base, components = _combine(name, known=not colon)
     found: dict[str, Any] = dict(base.settings)
-    first, start, run = base.first, base.start, base.run
+    first, start, run, members = base.first, base.start, base.run, base.members
+    evaluation = dict(base.evaluation)
     for key, value in split_pairs(rest) if colon else ():
         dotted = find_setting(key)
         owners = [each for each in components if key in _fields(each["name"])]
         if owners:
             owners[0][key] = value_from_text(value, _fields(owners[0]["name"])[key])
+        elif key == "members" and members:
+            members = _read_count(text, key, value)
+        elif key == "draws" and evaluation.get("inference") == "mc-dropout":
+            evaluation[key] = _read_count(text, key, value)
         elif key == "first":
             first = float(value) if re.fullmatch(r"0?\.[0-9]+", value) else 0.0
             if not first:
@@ -101,28 +120,46 @@ def parse_arm(text: str) -> Arm:
         raise OptionError(f"--arm {text}: a finished run takes no other settings.")
     if components:
         found["components"] = [*components, *found.get("components", [])]
-    return Arm(name, found, first, start, run=run)
+    return Arm(name, found, first, start, run=run, members=members, evaluation=evaluation)
+
+
+def _read_count(text: str, key: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 2:
+        raise OptionError(f"{key} must be at least 2, found {value!r} in --arm {text}.")
+    return int(value)
 
 
 def _combine(name: str, known: bool) -> tuple[Arm, list[dict[str, Any]]]:
-    """The built-in arm in a name such as `sam+masked-label`, and the components in it.
+    """The built-in arm in a name such as `ensemble+sam+masked-label`, and the components in it.
 
     A name of neither is one of the user's own, unless it must be `known`.
     """
-    arms, components = list[Arm](), list[dict[str, Any]]()
-    for part in name.split("+"):
+    arms, components, inferences = list[Arm](), list[dict[str, Any]](), list[str]()
+    parts = name.split("+")
+    for part in parts:
         component = part.replace("-", "_")
-        if part in ARMS:
+        if part in _INFERENCES:
+            inferences.append(part)
+        elif part in ARMS:
             arms.append(ARMS[part])
         elif component in COMPONENTS:
             components.append({"name": component})
-        elif known or "+" in name:
-            check_option("an arm without NAME:key=value,...", part, [*ARMS, *COMPONENTS.names()])
-    if len(arms) > 1:
-        raise OptionError(f"--arm {name}: {arms[0].name} and {arms[1].name} exclude each other.")
-    if components and not arms:
+        elif part != ENSEMBLE and (known or "+" in name):
+            names = [*ARMS, *COMPONENTS.names(), *_NOT_TRAINED]
+            check_option("an arm without NAME:key=value,...", part, names)
+    for several in ([arm.name for arm in arms], inferences):
+        if len(several) > 1:
+            raise OptionError(f"--arm {name}: {several[0]} and {several[1]} exclude each other.")
+    if not arms and (components or set(parts) & set(_NOT_TRAINED)):
         arms = [ARMS["standard"]]
-    return (arms[0] if arms else Arm(name)), components
+    return (
+        replace(
+            arms[0] if arms else Arm(name),
+            members=_MEMBERS if ENSEMBLE in parts else 0,
+            evaluation={"inference": inferences[0]} if inferences else {},
+        ),
+        components,
+    )
 
 
 def _fields(component: str) -> dict[str, Any]:

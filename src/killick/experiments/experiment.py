@@ -148,12 +148,13 @@ def plan_comparison(
 def check_jobs(jobs: Sequence[Job]) -> None:
     """Refuse what would only be found after training: bad evaluation options, missing data."""
     evaluation = jobs[0].evaluation
-    if set(evaluation) <= _CHECKED_AT_ONCE:
-        check_options(evaluation)
-    else:
-        from killick.evaluation.evaluation_settings import make_settings  # imports torch
+    for job in {job.evaluation_digest: job for job in jobs}.values():
+        if set(job.evaluation) <= _CHECKED_AT_ONCE:
+            check_options(job.evaluation)
+        else:
+            from killick.evaluation.evaluation_settings import make_settings  # imports torch
 
-        make_settings(evaluation)
+            make_settings(job.evaluation)
     used = {phase.recipe.data.name for job in jobs for phase in job.phases}
     used |= {*dict(evaluation.get("ood", {})).values(), *dict(evaluation.get("shift", {})).values()}
     used |= {job.evaluation["data"] for job in jobs if "data" in job.evaluation}

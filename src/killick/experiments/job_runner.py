@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from killick.data.sources import read_once
+from killick.deploy.ensemble_builder import make_ensemble
 from killick.errors import KillickError, find_reason
 from killick.evaluation.evaluator import evaluate
 from killick.experiments.jobs import Job, JobResult, Phase
@@ -91,6 +92,9 @@ def _run(job: Job, device: str, command: Sequence[str]) -> bool:
         save(finished=False)
         if not done:
             return False
+    model = job.folder / "model"
+    if job.members and not (model / "config.json").exists():
+        make_ensemble(job.members, model)
     with timed("evaluate"):
         evaluate(
             job.run or str(job.folder),
@@ -128,6 +132,8 @@ def _train(job: Job, phase: Phase, show: DisplayFactory, device: str) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     # Several jobs may start from it; the job's own folder is locked already.
     with nullcontext() if folder == job.folder else locked(folder, ".running"):
+        if job.place is not None and not (folder / JOB).exists():  # reports leave it out
+            write_atomic(folder / JOB, json.dumps({"finished": False}) + "\n")
         if (folder / "model" / "config.json").exists():
             return True
         if (folder / LAST).exists() or (folder / BEFORE).exists():

@@ -17,6 +17,7 @@ from killick.training.recipe import Recipe
 from killick.training.recipe_files import find_unused, load_recipe, make_recipe, recipe_of
 
 _CONFIGS = ("model/config.json", "config.json", "model.json")  # of runs, models and exports
+_BETWEEN_MEMBERS = 1_000_000  # between the seeds of an ensemble's members
 # Settings that change what is logged and saved, not the trained weights.
 _NOT_IN_DIGEST = ("about", "log_every", "loggers", "checkpoint_minutes", "execution")
 
@@ -41,7 +42,8 @@ class Job:
     measure: str | None = None  # `module:function` that `run_job` calls after the evaluation
     options: Mapping[str, Any] = field(default_factory=dict)  # of that function, as plain values
     run: str | None = None  # a finished run, which is evaluated in the place of phases
-    place: str | None = None  # the folder of its results, with `run`
+    place: str | None = None  # the folder of its results, where it is not that of its last phase
+    members: tuple[str, ...] = ()  # run folders that an ensemble is made of, before the evaluation
 
     @property
     def folder(self) -> Path:
@@ -86,7 +88,7 @@ class Job:
             Phase(make_recipe(each["recipe"]), Path(each["folder"]), each["start"])
             for each in values["phases"]
         )
-        return Job(**{**values, "phases": phases})
+        return Job(**{**values, "phases": phases, "members": tuple(values["members"])})
 
 
 class JobResult(TypedDict, total=False):
@@ -122,9 +124,9 @@ def make_jobs(
     trained = [arm for arm in arms if arm.run is None]
     for seed in seeds:
         for arm in trained:
-            phases = _make_phases(source, settings, arm, seed, output.absolute())
-            jobs.append(Job(arm.name, seed, phases, evaluation, measure, options or {}))
-            digest = phases[-1].folder.name.rpartition("-")[2]
+            job = _make_job(source, settings, arm, seed, output.absolute(), evaluation)
+            jobs.append(replace(job, measure=measure, options=options or {}))
+            digest = job.folder.name.rpartition("-")[2]
             other = known.setdefault((seed, digest), arm.name)
             if other != arm.name:
                 raise OptionError(f"the arms {other} and {arm.name} have the same settings.")
@@ -135,6 +137,35 @@ def make_jobs(
     for arm in (arm for arm in arms if arm.run is not None):
         jobs += _make_run_jobs(arm, seeds, output.absolute(), evaluation)
     return jobs
+
+
+def _make_job(
+    source: str | Path,
+    settings: Mapping[str, Any],
+    arm: Arm,
+    seed: int,
+    output: Path,
+    evaluation: Mapping[str, Any],
+) -> Job:
+    """The job of an arm that is trained, or made of runs that are trained.
+
+    The members of an ensemble are runs of the arm without it. The first is that of the same seed;
+    the seeds of others are far away, so that no two ensembles share a member, but all have its
+    training and validation images.
+    """
+    trained, own = replace(arm, name=arm.trained), {**evaluation, **arm.evaluation}
+    runs = [_make_phases(source, settings, trained, seed, output)]
+    for number in range(1, arm.members):
+        same = {"data.seed": seed, **settings}
+        runs.append(_make_phases(source, same, trained, seed + number * _BETWEEN_MEMBERS, output))
+    phases = tuple(phase for run in runs for phase in run)
+    if not arm.members and "inference" not in arm.evaluation:
+        return Job(arm.name, seed, phases, own)
+    folders = tuple(str(run[-1].folder) for run in runs)
+    names = [Path(folder).name for folder in folders]
+    place = output / f"{arm.name}-seed{seed}-{_digest([names, own.get('inference')])[:6]}"
+    run, members = (None, folders) if arm.members else (folders[0], ())
+    return Job(arm.name, seed, phases, own, run=run, place=str(place), members=members)
 
 
 def _make_run_jobs(

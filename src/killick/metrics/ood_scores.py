@@ -104,11 +104,11 @@ for _score in (
 ):
     register_score(_score)
 
-# What the suite `references` reports.
+# What the suites `references` and `multiplicity` report.
 for _key, _title, _about, _unit in (
     ("disagreement", "disagreement", "predictions of one reference that differ from all's", "%"),
-    ("ambiguity", "ambiguity", "images on which any reference differs from the first", "%"),
-    ("discrepancy", "discrepancy", "images on which the most different reference does so", "%"),
+    ("ambiguity", "ambiguity", "images on which any member differs from the prediction", "%"),
+    ("discrepancy", "discrepancy", "images on which the most different member does so", "%"),
     ("mutual_information", "mutual information", "mean over images, of the score", ""),
     ("error_auroc", "error AUROC", "probability that a wrong prediction has a higher score", "%"),
 ):

@@ -37,9 +37,18 @@ class EnsembleNet(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(members)
 
+    @property
+    def cost(self) -> int:
+        """Forward passes of all members."""
+        return sum(getattr(member.net, "cost", 1) for member in self.members)
+
+    def each(self, x: Tensor) -> Tensor:
+        """`(members, n, classes)`: the logits of each member."""
+        return torch.stack([member(x).float() for member in self.members])
+
     def forward(self, x: Tensor) -> Tensor:
         """The logarithms of probabilities, which are logits."""
-        logs = torch.stack([member(x).float().log_softmax(1) for member in self.members])
+        logs = self.each(x).log_softmax(2)
         return logs.logsumexp(0) - math.log(len(self.members))
 
 

@@ -145,6 +145,10 @@ class Component:
         """What rows say about it; by default all settings."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
 
+    def cost(self) -> float:
+        """Forward and backward passes of a step, relative to a step without it."""
+        return 1.0
+
     def network(self, model: "Model") -> "Model":
         """Change or replace the model before training, for instance its last layer."""
         return model

@@ -134,7 +134,8 @@ def _one_per_seed(arm: ArmRuns, notes: list[str]) -> ArmRuns:
 def _choose_baseline(arms: Sequence[ArmRuns], name: str | None) -> ArmRuns:
     if name is None:
         plain = [arm for arm in arms if arm.protocol == "standard" and not arm.start]
-        return next((arm for arm in plain if arm.from_scratch), (plain or arms)[0])
+        # Of several, the one with least beside it, such as regularizers.
+        return min(plain or arms, key=lambda arm: (not arm.from_scratch, len(arm.components)))
     by_name = {arm.name: arm for arm in arms}
     by_name = by_name | {run.name: arm for arm in arms for run in arm.runs} | by_name
     short = name if name in by_name else Path(name).name

@@ -6,7 +6,7 @@ from killick.results.rows import Row
 
 SINGLE, MARGINAL = "single", "marginal"
 # Inferences from one reference; a model's rows have one of them.
-FROM_ONE = (SINGLE, "transductive", "mc-dropout")
+FROM_ONE = (SINGLE, "transductive", "mc-dropout", "tta")
 CORRUPTED = ("corruptions", "cbar")  # suites
 LABELED = ("clean", *CORRUPTED)
 SHIFT = "shift"

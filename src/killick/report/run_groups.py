@@ -19,6 +19,7 @@ _COLUMNS = (
 _IDLE = {
     *("about", "seed", "execution", "log_every", "checkpoint_minutes", "validate_every"),
     *("data.root", "data.download", "data.workers", "data.resident", "data.mean", "data.std"),
+    "data.seed",
 }
 _ABOUT = (
     *("protocol", "target", "alpha", "scope", "batchnorm", "references", "reference_policy"),
@@ -48,6 +49,11 @@ class ArmRuns:
     def target(self) -> str:
         """The target of masked pairs; empty if none were masked."""
         return str(_first(self.runs[0]).get("target", ""))
+
+    @property
+    def components(self) -> str:
+        """What was trained beside the protocol, as JSON; empty if nothing was."""
+        return str(_first(self.runs[0]).get("components", ""))
 
     @property
     def start(self) -> str:

@@ -41,13 +41,16 @@ ACCESS = ("access",)
 INFERENCE = ("inference", "k", "reference", "scaling", "fitted_on", "score", "precision")
 # The number: of the first reference; its spread over them; an interval where there is one.
 NUMBER = ("count", "metric", "estimator", "value", "std", "members", "low", "high")
+# Forward and backward passes of a training step, and forward passes of a prediction, relative to those
+# of one standard network.
+COSTS = ("training_cost", "inference_cost")
 # Digests of the weights and of the images: a row holds as long as they are the same.
 DIGESTS = ("weights", "images")
-COLUMNS = (*MODEL, *SHOWN, *ACCESS, *INFERENCE, *NUMBER, *DIGESTS)
+COLUMNS = (*MODEL, *SHOWN, *ACCESS, *INFERENCE, *NUMBER, *COSTS, *DIGESTS)
 _IDENTITY = (*MODEL[:3], *SHOWN, *INFERENCE, "metric", "estimator")
 _NUMBERS = (
     *("alpha", "epochs", "seed", "severity", "limit", "evaluation_seed", "k", "reference"),
-    *("count", "value", "std", "low", "high"),
+    *("count", "value", "std", "low", "high", *COSTS),
 )
 
 

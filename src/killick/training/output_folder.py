@@ -1,6 +1,7 @@
 """The folder of a run: opening it, and what is written into it at the end."""
 
 import json
+import math
 import os
 import platform
 import shlex
@@ -105,6 +106,7 @@ def _make_rows(
         "inference": "single",
         "k": 1 if run.protocol.anchored else "",
         "precision": "float32",
+        "inference_cost": 1.0,
         "count": score.count,
         "weights": digest_weights(run.inference_model),
     }
@@ -134,6 +136,7 @@ def training_facts(run: TrainingRun) -> dict[str, Any]:
         "start": str(run.start or recipe.network.pretrained or ""),
         "epochs": recipe.epochs,
         "seed": recipe.seed,
+        "training_cost": math.prod(each.cost() for each in run.components),
     }
 
 

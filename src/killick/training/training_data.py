@@ -130,7 +130,7 @@ def load_training_data(
         keeps_set=keeps_set,
         shift=shift,
         workers=workers,
-        policy=batches.policy if isinstance(batches, Resident) else None,
+        policy=None if plan is None or made.way == SINGLE else plan.policy,
     )
 
     def held_out(images: ImageSet | None) -> ValidationSet | None:

@@ -19,6 +19,10 @@ class GradientPenalty(Component):
     strength: float = setting(0.01, "factor of the norm", least=0)
     distance: float = setting(0.05, "of the weights whose gradient is compared", above=0)
 
+    def cost(self) -> float:
+        """Two passes."""
+        return 2.0
+
     def gradient(self, parameters: "Sequence[Tensor]", again: "Callable[[], None]") -> None:
         """`g + strength / distance * (g(w + distance g / |g|) - g)`."""
         from killick.core.weight_steps import move_along_gradient

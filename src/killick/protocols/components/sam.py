@@ -18,6 +18,10 @@ class SAM(Component):
     name: str = "sam"
     rho: float = setting(0.05, "distance of the weights whose gradient is taken", above=0)
 
+    def cost(self) -> float:
+        """Two passes."""
+        return 2.0
+
     def gradient(self, parameters: "Sequence[Tensor]", again: "Callable[[], None]") -> None:
         """Climb, compute the gradient there, and come back."""
         from killick.core.weight_steps import move_along_gradient
