@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from killick import __version__
-from killick.report.conditions import CORRUPTED, SHIFT, SINGLE
+from killick.report.conditions import CORRUPTED, OTHER_SETS, SINGLE
 from killick.report.figures import COLORS, dark_rules, to_page, variables
 from killick.report.formatting import count_words
 from killick.report.report_data import ReportData
@@ -18,7 +18,8 @@ from killick.report.summary_metrics import SummaryMetric, summary_metrics
 
 _FIRST = (
     *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "shift_top1"),
-    *("clean_smooth_ece", "corrupted_smooth_ece", "shift_smooth_ece", "ood_auroc"),
+    *("clean_smooth_ece", "corrupted_smooth_ece", "shift_smooth_ece"),
+    *("ood_auroc", "synthetic_ood_auroc"),
 )
 _HERE = Path(__file__).parent
 
@@ -28,15 +29,17 @@ def choose_columns(data: ReportData) -> dict[str, list[SummaryMetric]]:
     metrics = []
     for metric in summary_metrics():
         if any(metric.key in line for line in data.table.values()):
-            several = metric.suite in (*CORRUPTED, SHIFT)
+            several = metric.suite in (*CORRUPTED, *OTHER_SETS)
             mean = mean_title(data.comparison, metric.suite) if several else ""
             metrics.append(
                 replace(metric, title=f"{metric.title}, {mean}" if mean else metric.title)
             )
     single = [metric for metric in metrics if metric.inference == SINGLE]
+    given = any(metric.key == "ood_auroc" for metric in single)
+    first = _FIRST[:-1] if given else _FIRST  # synthetic OOD sets stand apart from given ones
     tables = {
-        "": sorted((m for m in single if m.key in _FIRST), key=lambda m: _FIRST.index(m.key)),
-        "More metrics": [metric for metric in single if metric.key not in _FIRST],
+        "": sorted((m for m in single if m.key in first), key=lambda m: first.index(m.key)),
+        "More metrics": [metric for metric in single if metric.key not in first],
         "Mean over references": [metric for metric in metrics if metric not in single],
     }
     return {title: columns for title, columns in tables.items() if columns}
