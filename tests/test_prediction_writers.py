@@ -241,7 +241,7 @@ def test_a_pipe_that_nobody_reads_is_no_mistake_of_the_user(monkeypatch):
 
 
 def test_counts_are_one_line():
-    counts = RecordCounts(has_threshold=True)
+    counts = RecordCounts(Threshold(0.0, 0.95, 1, "here"))
     counts.add([GOOD, PLAIN, BROKEN])
     counts.add([PLAIN] * 1201)
     words = counts.describe()

@@ -53,11 +53,11 @@ class Estimate:
         """Sample standard deviation over seeds; None with one."""
         return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
 
-    def show(self, metric: SummaryMetric, *, difference: bool = False) -> str:
-        """The mean ± spread in the metric's unit, without it; also the difference and its interval."""
-        text = metric.show(self.mean)
+    def show(self, metric: SummaryMetric, *, full: bool = False) -> str:
+        """The mean ± spread in the metric's unit; in full with "!" below chance and the difference."""
+        text = metric.show(self.mean) + "!" * (full and self.mean < metric.metric.chance)
         text += "" if self.spread is None else f" ± {metric.show(self.spread)}"
-        if (gap := self.difference) is None or not difference:
+        if (gap := self.difference) is None or not full:
             return text
         text += f"; {metric.show(gap.value, sign=True)}"
         if gap.low is None or gap.high is None:
@@ -163,9 +163,7 @@ def show_arms(
     metric: SummaryMetric, estimates: Mapping[str, Estimate], arms: Iterable[str]
 ) -> list[str]:
     """A row of a table: the number of each arm, and its difference to the baseline."""
-    return [
-        estimates[arm].show(metric, difference=True) if arm in estimates else "–" for arm in arms
-    ]
+    return [estimates[arm].show(metric, full=True) if arm in estimates else "–" for arm in arms]
 
 
 def write_summary(comparison: Comparison, table: Table, path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from killick.errors import OptionError
+from killick.report.conditions import OOD, OTHER_SETS, SHIFT
 from killick.report.figures import Figure, drawing, to_file
 from killick.report.formatting import count_words
 from killick.report.page import render_page
@@ -21,6 +22,13 @@ _MOST_NAMED = 4  # arms in a title
 # The first of these that both arms have is compared.
 _COMPARED = ("corrupted_top1", "cbar_top1", "shift_top1", "clean_top1", "ood_auroc")
 _DESCRIBED = ("clean_top1", *_COMPARED[:3], "ood_auroc", "corrupted_smooth_ece")
+_IMAGES = {
+    "clean": "clean images",
+    "corruptions": "corrupted images",
+    "cbar": "C-bar's corrupted images",
+    SHIFT: "shifted sets",
+    OOD: "OOD sets",
+}
 PAGE, FIGURES, SUMMARY = "report.html", "figures", "summary.csv"
 
 
@@ -105,17 +113,20 @@ def _default_title(data: ReportData) -> str:
 def headline(data: ReportData) -> str:
     """The main arm against the baseline in the metric that matters most, and on given OOD sets."""
     baseline, name = data.comparison.baseline, data.main_arm.name
-    ours, where = data.table[name], f"On {data.comparison.data}, {name} has"
+    ours = data.table[name]
     if baseline is None:
         words = [_spell(data, key, ours[key]) for key in _DESCRIBED if key in ours]
-        return f"{where} {', '.join(words)} ({count_words(len(data.main_arm.runs), 'seed')})."
+        seeds = count_words(len(data.main_arm.runs), "seed")
+        return f"On {data.comparison.data}, {name} has {', '.join(words)} ({seeds})."
     shared = [key for key in ours if ours[key].difference is not None]
     chosen = [key for key in _COMPARED if key in shared][:1]
     chosen += [key for key in ("ood_auroc",) if key in shared and key not in chosen]
     if not chosen:
         return f"{name} and {baseline.name} have no metric in common."
+    seeds = [seed for seed in ours[chosen[0]].values if seed in baseline.seeds]
+    about = f"{data.comparison.data}, {count_words(len(seeds), 'seed')}"
     words = [_compare(data, key, baseline.name) for key in chosen]
-    return f"{where} {'; and '.join(words)}."
+    return f"{name} was compared with {baseline.name} on {about}. {' '.join(words)}"
 
 
 def _compare(data: ReportData, key: str, baseline: str) -> str:
@@ -127,15 +138,16 @@ def _compare(data: ReportData, key: str, baseline: str) -> str:
     mine, other = (
         replace(each, values={seed: each.values[seed] for seed in seeds}) for each in (ours, base)
     )
-    verdict = metric.verdict(gap) or "no significant difference"
-    interval = "no interval"
+    verdict, interval = "", "no interval"
     if gap.low is not None and gap.high is not None:
         low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
-        interval = f"{verdict}, 95 % interval {low} to {high}"
-    change = metric.show(gap.value, sign=True) + " points" * (metric.metric.unit == "%")
+        verdict = f"{metric.verdict(gap) or 'no significant difference'}, "
+        interval = f"95 % interval {low} to {high}"
+    where = _IMAGES[metric.suite]
+    where += f" ({mean_title(data.comparison, metric.suite)})" * (metric.suite in OTHER_SETS)
     return (
-        f"{_spell(data, key, mine)}, {baseline} {_value(metric, other)}"
-        f" ({change}, {interval}; {count_words(len(seeds), 'seed')})"
+        f"Its {metric.metric.title} on {where} is {_value(metric, mine)}, that of {baseline}"
+        f" {_value(metric, other)}: {verdict}{metric.show(gap.value, sign=True)} points ({interval})."
     )
 
 

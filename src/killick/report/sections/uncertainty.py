@@ -24,7 +24,7 @@ _COLUMNS = (
     *("arm", "panel", "share_of_images", "mean_spread", "value", "least", "most"),
     "by_confidence",
 )
-_RANKING = ("arm", "by spread", "by confidence", "finding")
+_RANKING = ("arm", "finding", "AUROC of errors by spread, %", "by confidence, %")
 _FINDINGS = {"better": "yes", "worse": "no, worse", "": "no significant difference"}
 _ERROR_AUROC = SummaryMetric("error_auroc", "AUROC of errors", METRICS.find("error_auroc"))
 
@@ -48,8 +48,8 @@ def make(data: ReportData) -> Content:
         if any(0 < run.correct.mean() < 1 for run in runs):
             spread, confidence = compare_rankings(runs)
             verdict = _ERROR_AUROC.verdict(spread.difference)
-            cells = spread.show(_ERROR_AUROC, difference=True), confidence.show(_ERROR_AUROC)
-            rows.append((arm.name, *cells, _FINDINGS[verdict]))
+            cells = spread.show(_ERROR_AUROC, full=True), confidence.show(_ERROR_AUROC)
+            rows.append((arm.name, _FINDINGS[verdict], *cells))
         if runs:
             ranked[arm.name] = _Ranked(*map(np.stack, zip(*map(_rank, runs), strict=True)))
     if not ranked:
@@ -69,7 +69,7 @@ def make(data: ReportData) -> Content:
             records.append((name, "found", share, None, *_range(found), by_confidence))
     note = "Clean and corrupted images together. The CSV file has the same ranked by confidence."
     question = "Does the spread rank errors better than confidence?"
-    about = "AUROC of errors, %; difference [95 %]. Clean and corrupted images together."
+    about = "With the difference to confidence [95 %]. Clean and corrupted images together."
     table = TextTable(f"{KEY}-ranking", question, _RANKING, tuple(rows), about)
     figure = Figure(KEY, note, panels, _COLUMNS, tuple(records))
     return Content((figure,), (table,) if rows else ())
