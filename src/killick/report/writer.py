@@ -144,7 +144,8 @@ def _compare(data: ReportData, key: str, baseline: str) -> str:
         verdict = f"{metric.verdict(gap) or 'no significant difference'}, "
         interval = f"95 % interval {low} to {high}"
     where = _IMAGES[metric.suite]
-    where += f" ({mean_title(data.comparison, metric.suite)})" * (metric.suite in OTHER_SETS)
+    if metric.suite in OTHER_SETS:
+        where += f" ({mean_title(data.comparison, metric.suite)})"
     return (
         f"Its {metric.metric.title} on {where} is {_value(metric, mine)}, that of {baseline}"
         f" {_value(metric, other)}: {verdict}{metric.show(gap.value, sign=True)} points ({interval})."
