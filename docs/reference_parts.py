@@ -28,7 +28,7 @@ from killick.training.recipe_files import settings
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 # Of a comparison, what its table shows.
-SHOWN = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "ood_auroc")
+SHOWN = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "synthetic_ood_auroc")
 _MADE = re.compile(r"^<!-- made: ([\w-]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
@@ -140,7 +140,7 @@ _TOLD = {
         Told("C-bar accuracy, %", "cbar_top1", ("network", "protocol")),
     ],
     "safety": [
-        Told("AUROC of the energy, %", "ood_auroc", ("protocol",)),
+        Told("AUROC of the energy, synthetic OOD sets, %", "synthetic_ood_auroc", ("protocol",)),
         Told("smooth ECE, corrupted", "corrupted_smooth_ece", ("protocol",), 1, 3),
     ],
     "alpha": [Told("corrupted accuracy, %", "corrupted_top1", ("arm",))],

@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from killick import metrics
+from killick.data.synthetic_ood import SYNTHETIC
 from killick.evaluation.corruption_means import summarize_corruptions
 from killick.results.predictions import Predictions, write_predictions
 from killick.results.rows import make_row, merge, write_rows
@@ -32,7 +33,7 @@ def make_run(
     corruptions: tuple[str, ...] = ("fog", "snow"),
     cbar: tuple[str, ...] = (),
     severities: tuple[int, ...] = (1, 2, 3, 4, 5),
-    ood_sets: tuple[str, ...] = ("noise", "blobs"),
+    ood_sets: tuple[str, ...] = ("digits", "noise", "blobs"),
     shift: tuple[str, ...] = (),
     images_digest: str = "0123456789ab",
     labels: int = 5,
@@ -56,7 +57,7 @@ def make_run(
         corruptions: Of the suite corruptions.
         cbar: Of the suite cbar.
         severities: Of both.
-        ood_sets: Sets of the suite ood.
+        ood_sets: Sets of the suite ood; those that Killick makes are known by their names.
         shift: Sets of the suite shift.
         images: Digest of the images.
         labels: How many classes they have.
@@ -88,7 +89,8 @@ def make_run(
             for severity in severities
         ]
     shown += [{"suite": "shift", "set": each, "source": "given"} for each in shift]
-    shown += [{"suite": "ood", "set": each, "source": "generated"} for each in ood_sets]
+    sources = {each: "generated" if each in SYNTHETIC else "files" for each in ood_sets}
+    shown += [{"suite": "ood", "set": each, "source": source} for each, source in sources.items()]
     where = folder / name
     (where / "predictions").mkdir(parents=True, exist_ok=True)
     kept = [_answer({**common, **each}, skill, n, labels, k if anchored else "") for each in shown]

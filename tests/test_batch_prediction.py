@@ -122,12 +122,14 @@ def test_broken_images_are_told_in_their_places(places, batch, files, anchored, 
 def test_the_threshold_that_is_stored_decides_for_its_number_of_references(files, anchored):
     energies = sorted(record.energy for record in label(anchored, files))
     limit = (energies[4] + energies[5]) / 2
-    anchored.threshold = Threshold(limit, 0.95, 1, "these")
+    anchored.threshold = Threshold(limit, 0.95, 1, "these", {"others": 0.5})
     try:
         records = list(label(anchored, files))
         assert [r.in_distribution for r in records] == [r.energy <= limit for r in records]
         assert sum(r.in_distribution for r in records) == 5
-        assert all(r.in_distribution is None for r in label(anchored, files, references=2))
+        assert {(r.fitted_on, r.refused["others"]) for r in records} == {("these", 0.5)}
+        others = list(label(anchored, files, references=2))
+        assert {(r.in_distribution, r.fitted_on, r.refused) for r in others} == {(None,) * 3}
         assert open_classifier(anchored).threshold == anchored.threshold
         assert open_classifier(anchored, references=2).threshold is None
     finally:

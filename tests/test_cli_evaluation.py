@@ -117,14 +117,17 @@ def test_all_suites_run(run, image_folder, capsys):
     assert (frost["source"], frost["frost"]) == ("generated", "procedural")
 
 
-def test_the_threshold_is_kept_in_the_model(run, capsys):
+def test_the_threshold_is_kept_in_the_model(run, image_folder, capsys):
     assert killick.load(run).threshold is None
     words = ["--suite", "ood", "--synthetic", "noise", "--accept", "0.75", "--store-threshold"]
+    words += ["--ood", f"others=images:{image_folder}"]
     assert main(["evaluate", str(run), *words]) == 0
     assert "is stored in" in capsys.readouterr().out
     model = killick.load(run)
     assert model.threshold.acceptance == 0.75
     assert "validation (4, " in model.threshold.fitted_on
+    rows = [r for r in read_rows(run) if (r["metric"], r["set"]) == ("accepted", "others")]
+    assert model.threshold.refused == {"others": 1 - rows[-1]["value"]}  # without synthetic sets
     images = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
     assert killick.predict(model, images).in_distribution.shape == (2,)
     # Measured again with a threshold inside, the rows are of the same weights.

@@ -491,8 +491,11 @@ def test_no_number_depends_on_how_many_processes_there_are(tmp_path):
 def test_a_stored_threshold_says_yes_or_no(tmp_path):
     model, data = make_anchored(), make_set()
     assert killick.predict(model, data.images()).in_distribution is None
-    threshold = killick.fit_threshold(model, data.images(), acceptance=0.9)
+    others = {"odd": data.images()[1::2], "all": data.images()}
+    threshold = killick.fit_threshold(model, data.images(), acceptance=0.9, ood=others)
     verdict = killick.predict(model, data.images()).in_distribution
+    assert threshold.refused["all"] == pytest.approx(1 - float(verdict.double().mean()))
+    assert threshold.refused["odd"] == pytest.approx(1 - float(verdict[1::2].double().mean()))
     assert float(verdict.double().mean()) == pytest.approx(0.9, abs=0.002)
     killick.save(model, tmp_path / "model", architecture=None)
     loaded = killick.load(tmp_path / "model", net=type(model.net)(*_plain_layers()))

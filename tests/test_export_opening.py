@@ -107,6 +107,8 @@ BAD = {
         {**CUT, "k": 0},
         {**CUT, "k": 1.0},
         {**CUT, "fitted_on": 3},
+        {**CUT, "refused": 0.5},
+        {**CUT, "refused": {"digits": 1.5}},
         {**CUT, "more": 1},
         {key: value for key, value in CUT.items() if key != "k"},
     ],

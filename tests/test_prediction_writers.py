@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,7 +29,11 @@ from killick.results.csv_text import harmless
 
 NAMES = ("cat", "dog, brown", "ünïcode")
 TOP = (ClassProbability("dog, brown", 1, 0.75), ClassProbability("cat", 0, 0.2))
-GOOD = Record("a/b.png", "dog, brown", 1, 0.75, 0.5, -3.25, 0.125, False, TOP, (0.2, 0.75, 0.05))
+GOOD = Record(
+    *("a/b.png", "dog, brown", 1, 0.75, 0.5, -3.25, 0.125, False),
+    top=TOP,
+    probabilities=(0.2, 0.75, 0.05),
+)
 PLAIN = Record("c.png", "cat", 0, 0.123456789, 1 / 3, 2.0, None, True)
 UNKNOWN = Record("d.png", "cat", 0, 1.0, 0.0, -1e-9)
 BROKEN = Record("x y.png", error="cannot read x y.png: it is empty. Replace it or leave it out.")
@@ -240,10 +245,29 @@ def test_a_pipe_that_nobody_reads_is_no_mistake_of_the_user(monkeypatch):
             write("x")
 
 
+def test_csv_says_what_the_threshold_was_fitted_on_and_refuses():
+    threshold = Threshold(0.0, 0.95, 1, "validation (9)", {"digits": 0.25, "textures": 0.5})
+    form = Csv(classifier(threshold=threshold), 0, False)
+    record = replace(PLAIN, fitted_on=threshold.fitted_on, refused=threshold.refused)
+    (found,) = parsed(form.head + form.lines([record]))
+    assert found["in_distribution"] == "true"
+    assert found["fitted_on"] == "validation (9)"
+    assert (found["refused_digits"], found["refused_textures"]) == ("0.25", "0.5")
+
+
+def test_counts_name_what_the_threshold_hardly_detects():
+    some = {"near": 0.04, "far": 0.9}
+    assert Threshold(0.0, 0.95, 1, "here", some).missed == ["near"]
+    assert "hardly detects near" in RecordCounts(Threshold(0.0, 0.95, 1, "here", some)).describe()
+    only = RecordCounts(Threshold(0.0, 0.95, 1, "here", {"far": 0.9})).describe()
+    assert "90 % of far" in only
+    assert "hardly" not in only
+
+
 def test_counts_are_one_line():
-    counts = RecordCounts(has_threshold=True)
+    counts = RecordCounts(Threshold(0.0, 0.95, 1, "here"))
     counts.add([GOOD, PLAIN, BROKEN])
     counts.add([PLAIN] * 1201)
     words = counts.describe()
-    assert words.startswith("1,204 images, 1 unreadable, 1 out of distribution, ")
+    assert words.startswith("1,204 images, 1 unreadable, 1 out of distribution (")
     assert words.endswith(" images/s")

@@ -253,8 +253,9 @@ def test_a_reliability_line_ends_where_there_are_too_few_images(scene, figures, 
 def test_histograms_count_every_image_once(scene, figures):
     records = records_of(figures["detection-energy"])
     for arm in ("standard", "masked-label"):
-        for name in ("test set", "blobs", "noise"):
-            bins = [r for r in records if (r["arm"], r["set"]) == (arm, name)]
+        for name in ("test set", "digits", "noise"):
+            title = f"{name} (synthetic)" if name == "noise" else name
+            bins = [r for r in records if (r["arm"], r["set"]) == (arm, title)]
             suite = "clean" if name == "test set" else "ood"
             values = np.concatenate(
                 [
@@ -272,8 +273,10 @@ def test_histograms_count_every_image_once(scene, figures):
 
 def test_roc_curves_and_their_areas_are_scikit_learns_in_the_mean_over_seeds(scene, figures):
     records = records_of(figures["detection-roc"])
-    assert {r["set"] for r in records} == {"noise", "blobs"}
-    for arm, name in itertools.product(("standard", "anchored"), ("noise", "blobs")):
+    shown = list(dict.fromkeys(r["set"] for r in records))
+    assert shown == ["digits", "blobs (synthetic)", "noise (synthetic)"]
+    for arm, title in itertools.product(("standard", "anchored"), shown):
+        name = title.removesuffix(" (synthetic)")
         areas, found = [], []
         for seed in (0, 1):
             inside, outside = (
@@ -288,7 +291,7 @@ def test_roc_curves_and_their_areas_are_scikit_learns_in_the_mean_over_seeds(sce
             areas.append(roc_auc_score(truth, np.r_[inside, outside]))
             false, true, _ = roc_curve(truth, np.r_[inside, outside], drop_intermediate=False)
             found.append(np.interp(np.linspace(0, 1, 101), false, true))
-        lines = [r for r in records if (r["arm"], r["set"]) == (arm, name)]
+        lines = [r for r in records if (r["arm"], r["set"]) == (arm, title)]
         assert float(lines[0]["auroc"]) == pytest.approx(mean(areas), abs=1e-5)
         rates = [float(r["true_positive_rate"]) for r in lines]
         # Between two points of a curve, which rises and goes right in steps, both are right.

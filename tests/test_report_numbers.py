@@ -38,11 +38,13 @@ from killick.results.rows import make_row
 from killick.results.run_folder import Run
 
 SMALL = {"corruptions": ("fog",), "severities": (5,), "ood_sets": ()}
+GENERATED = {"source": "generated"}
 KEYS = {
     *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "clean_smooth_ece"),
     *("corrupted_smooth_ece", "clean_nll", "corrupted_nll", "ood_auroc"),
     *("clean_smooth_ece_temperature", "corrupted_smooth_ece_temperature"),
     *("clean_nll_temperature", "corrupted_nll_temperature", "ood_fpr_at_95_tpr_in"),
+    *("synthetic_ood_auroc", "synthetic_ood_fpr_at_95_tpr_in"),
 }
 
 
@@ -119,8 +121,11 @@ def mean_in_rows(run, **wanted):
             for name, suite in (("clean", "clean"), ("corrupted", "corruptions"))
             for metric in ("smooth_ece", "nll")
         ),
-        ("ood_auroc", {"suite": "ood", "metric": "auroc", "score": "energy"}),
-        ("ood_fpr_at_95_tpr_in", {"suite": "ood", "metric": "fpr_at_95_tpr_in", "score": "energy"}),
+        *(
+            (f"{name}_{metric}", {"suite": "ood", "metric": metric, "score": "energy"} | of)
+            for name, of in (("ood", {"source": "files"}), ("synthetic_ood", GENERATED))
+            for metric in ("auroc", "fpr_at_95_tpr_in")
+        ),
     ],
 )
 def test_every_metric_is_the_mean_of_its_rows(comparison, table, key, wanted):
@@ -344,14 +349,31 @@ def test_accuracy_by_corruption_is_the_mean_over_severities(comparison):
     assert found["fog"]["standard"].difference is None
 
 
-def test_the_ood_metric_is_the_mean_over_ood_sets(comparison, table):
-    found = ood_by_set(comparison)
-    assert sorted(found) == ["blobs", "noise"]
-    both = [found[name]["masked-label"] for name in found]
-    assert table["masked-label"]["ood_auroc"].mean == pytest.approx(
-        statistics.fmean(number.mean for number in both)
+def test_given_ood_sets_are_not_averaged_with_synthetic_ones(comparison, table):
+    found = {name: line["masked-label"] for name, line in ood_by_set(comparison).items()}
+    given, *synthetic = found.values()
+    assert list(found) == ["digits", "noise (synthetic)", "blobs (synthetic)"]
+    ours = table["masked-label"]
+    assert ours["ood_auroc"].mean == pytest.approx(given.mean)
+    assert ours["synthetic_ood_auroc"].mean == pytest.approx(
+        statistics.fmean(number.mean for number in synthetic)
     )
-    assert all(number.difference.low < number.difference.value for number in both)
+    assert all(number.difference.low < number.difference.value for number in found.values())
+
+
+def test_synthetic_ood_sets_are_in_the_main_table_only_without_given_ones(tmp_path):
+    def columns(*ood_sets):
+        runs = [make_run(tmp_path, "s", ood_sets=ood_sets, corruptions=())]
+        return {
+            title: [metric.key for metric in table]
+            for title, table in choose_columns(make_report_data(runs)).items()
+        }
+
+    assert "synthetic_ood_auroc" in columns("noise")[""]
+    both = columns("digits", "noise")
+    assert "ood_auroc" in both[""]
+    assert "synthetic_ood_auroc" not in both[""]
+    assert "synthetic_ood_auroc" in both["More metrics"]
 
 
 def test_the_mean_of_19_is_that_of_the_rows_summary(tmp_path):
@@ -364,7 +386,7 @@ def test_the_mean_of_19_is_that_of_the_rows_summary(tmp_path):
         if (row["corruption"], row["severity"], row["metric"]) == ("mean of 19", "all", "top1")
     )
     assert summarize(comparison)["standard"]["corrupted_top1"].mean == pytest.approx(wanted)
-    assert mean_title(comparison) == "mean of 19"
+    assert mean_title(comparison) == "mean of 19 corruptions"
     assert by_severity(comparison)["standard"].keys() == {0, 1, 2, 3, 4, 5}
 
 
@@ -374,10 +396,11 @@ def test_the_title_says_which_mean_over_corruptions_it_is(tmp_path):
         return mean_title(make_comparison([run]))
 
     fifteen = list_corruptions("c15", "cifar")
-    assert title(corruptions=fifteen) == "mean of 15"
-    assert title(corruptions=(*fifteen, "saturate")) == "mean of 15"
-    assert title(corruptions=("fog", "snow")) == "mean of 2 chosen"
-    assert title(corruptions=("fog", "snow"), severities=(5,)) == "mean of 2 chosen at severity 5"
+    assert title(corruptions=fifteen) == "mean of 15 corruptions"
+    assert title(corruptions=(*fifteen, "saturate")) == "mean of 15 corruptions"
+    two = "mean of 2 chosen corruptions"
+    assert title(corruptions=("fog", "snow")) == two
+    assert title(corruptions=("fog", "snow"), severities=(5,)) == f"{two} at severity 5"
     assert title(corruptions=("fog",), severities=(1, 3)) == "fog at severities 1, 3"
     assert title(corruptions=()) == ""
 
@@ -385,33 +408,32 @@ def test_the_title_says_which_mean_over_corruptions_it_is(tmp_path):
 def test_corruptions_that_are_not_published_are_in_the_numbers(tmp_path):
     comparison = make_comparison([make_run(tmp_path, "s", corruptions=("mine", "fog"))])
     assert list(by_corruption(comparison)) == ["fog", "mine"]
-    assert mean_title(comparison) == "mean of 2 chosen"
+    assert mean_title(comparison) == "mean of 2 chosen corruptions"
 
 
-def test_columns_are_titled_by_their_mean_and_only_those_that_exist(tmp_path):
+def test_columns_are_only_those_that_exist(tmp_path):
     run = make_run(tmp_path, "s", ood_sets=(), severities=(1, 2))
     columns = choose_columns(make_report_data([run])).values()
     titles = {metric.key: metric.title for table in columns for metric in table}
-    assert titles["corrupted_top1"] == "corrupted accuracy, mean of 2 chosen at severities 1, 2"
     assert titles["clean_top1"] == "clean accuracy"
-    missing = {"severity5_top1", "cbar_top1", "ood_auroc", "ood_fpr_at_95_tpr_in"}
+    missing = {"severity5_top1", "cbar_top1"} | {key for key in KEYS if "ood" in key}
     assert titles.keys() == KEYS - missing
 
 
 def test_means_are_over_what_all_runs_were_evaluated_on(tmp_path):
     runs = [
-        make_run(tmp_path, "s", corruptions=("fog", "snow", "frost")),
+        make_run(tmp_path, "s", corruptions=("fog", "snow", "frost"), ood_sets=("noise", "blobs")),
         make_run(tmp_path, "l", LABEL, corruptions=("snow", "fog"), ood_sets=("noise",)),
         make_run(tmp_path, "u", UNIFORM, corruptions=(), ood_sets=()),
     ]
     comparison = make_comparison(runs)
     table = summarize(comparison)
-    assert mean_title(comparison) == "mean of 2 chosen"
+    assert mean_title(comparison) == "mean of 2 chosen corruptions"
     wanted = statistics.fmean(
         mean_in_rows(runs[0], corruption=name, metric="top1") for name in ("fog", "snow")
     )
     assert table["standard"]["corrupted_top1"].mean == pytest.approx(wanted)
-    assert list(ood_by_set(comparison)) == ["noise"]
+    assert list(ood_by_set(comparison)) == ["noise (synthetic)"]
     assert "corrupted_top1" not in table["masked-uniform"]
     assert "clean_top1" in table["masked-uniform"]
 
@@ -483,15 +505,37 @@ def test_the_headline_has_both_means_over_common_seeds_and_the_interval():
     two = Estimate({0: 0.2, 1: 0.8}, None)
     table = {"standard": {"clean_top1": two}, "masked-label": {"clean_top1": one}}
     text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
-    for words in ("90.0 % clean accuracy", "80.0 %", "+10.0 points", "+5.0 to +15.0", "1 seed"):
+    for words in (
+        "accuracy on clean images is 90.0 %",
+        "80.0 %",
+        "+10.0 points",
+        "+5.0 to +15.0",
+        "1 seed",
+    ):
         assert words in text
-    assert "not significant" not in text
+    assert "better" in text
     one = replace(one, difference=Interval(0.1, -0.05, 0.25, ""))
     table["masked-label"]["clean_top1"] = one
-    assert "not significant" in headline(ReportData(comparison, table, {}, comparison.arms[1]))
+    text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
+    assert "no significant difference" in text
+
+
+def test_the_headline_has_given_ood_sets_and_an_auroc_below_chance():
+    comparison = make_arms("standard", "masked-label")
+    better, worse = Interval(0.1, 0.05, 0.15, ""), Interval(-0.1, -0.15, -0.05, "")
+    base = {key: Estimate({0: 0.55}, None) for key in ("clean_top1", "ood_auroc")}
+    ours = {
+        "clean_top1": Estimate({0: 0.65}, better),
+        "ood_auroc": Estimate({0: 0.45}, worse),
+        "synthetic_ood_auroc": Estimate({0: 0.99}, better),
+    }
+    table = {"standard": base, "masked-label": ours}
+    text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
+    assert "is 45.0 % (below chance), that of standard 55.0 %: worse, \u221210.0 points" in text
+    assert "99.0" not in text
 
 
 def test_the_headline_of_one_arm_has_its_numbers(tmp_path):
     text = headline(make_report_data([make_run(tmp_path, "l", LABEL, cbar=("sparkles",))]))
-    assert "corrupted accuracy (mean of 2 chosen)" in text
+    assert "corrupted accuracy (mean of 2 chosen corruptions)" in text
     assert "1 seed" in text

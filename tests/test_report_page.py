@@ -166,7 +166,7 @@ def test_figures_tables_and_summary_lie_beside_it(page, scene):
     assert page.name == "report.html"
     names = {path.name for path in (page.parent / "figures").iterdir()}
     tables = {"severity", "corruptions", "reliability", "detection-energy", "detection-roc"}
-    tables |= {"uncertainty", "training", "provenance-settings"}
+    tables |= {"uncertainty", "training", "provenance-settings", "detection", "uncertainty-ranking"}
     assert {name for name in names if name.endswith(".csv")} == {f"{name}.csv" for name in tables}
     panels = re.findall(r'data-save="([^"]+)"', page.read_text())
     assert {name for name in names if name.endswith(".svg")} == {f"{p}.svg" for p in panels}
@@ -177,7 +177,7 @@ def test_figures_tables_and_summary_lie_beside_it(page, scene):
 
 def test_the_links_hold_the_same_numbers_as_the_files(page):
     links = [a for tag, a in read(page).tags if tag == "a" and "download" in a]
-    assert len(links) == 8
+    assert len(links) == 10
     for link in links:
         kind, content = link["href"].split(";base64,")
         assert kind == "data:text/csv;charset=utf-8"

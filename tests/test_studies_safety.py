@@ -73,9 +73,10 @@ def test_auroc_is_that_of_the_energy_by_set_and_its_mean_the_plain_one(smoke, ar
     areas = []
     for name in ("noise", "blobs", "scrambled"):
         (area,) = values(rows[arm], "ood", "auroc", set=name, score="energy")
-        assert line[f"AUROC, %: {name}"] == f"{100 * area:.1f}"
+        assert line[f"AUROC, %: {name} (synthetic)"] == f"{100 * area:.1f}"
+        assert (f"{arm} on {name} (synthetic)" in shown.tables[0].note) == (area < 0.5)
         areas.append(area)
-    assert line["AUROC, %: mean"] == f"{100 * statistics.fmean(areas):.1f}"
+    assert line["AUROC, %: synthetic mean"] == f"{100 * statistics.fmean(areas):.1f}"
 
 
 @pytest.mark.parametrize("arm", NAMES)
@@ -111,6 +112,7 @@ def test_shifted_sets_count_like_corrupted_ones(shifted):
         for value in values(rows["standard"], "ood", "auroc", set=name, score="energy")
     ]
     assert line["AUROC, %: Vision OOD"] == f"{100 * statistics.fmean(areas):.1f}"
+    assert line["AUROC, %: mean"] == line["AUROC, %: Vision OOD"]  # without synthetic sets
 
 
 def test_what_was_not_evaluated_is_left_out_and_not_an_error(tmp_path):

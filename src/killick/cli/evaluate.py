@@ -220,13 +220,20 @@ def _store_threshold(
     model: str, rows: list[dict[str, Any]], acceptance: float, quiet: bool
 ) -> None:
     from killick.core.image_model import Threshold
+    from killick.report.conditions import OOD, suite_of
     from killick.storage.loading import load, locate_model
     from killick.storage.saving import save
 
     row = next(row for row in rows if row["metric"] == "threshold")
     folder = locate_model(model)
     loaded = load(folder)
-    loaded.threshold = Threshold(float(row["value"]), acceptance, 1, str(row["fitted_on"]))
+    refused = {
+        str(each["set"]): 1 - float(each["value"])
+        for each in rows
+        if each["metric"] == "accepted" and suite_of(each) == OOD
+    }
+    loaded.threshold = Threshold(float(row["value"]), acceptance, 1, str(row["fitted_on"]), refused)
     save(loaded, folder)
     if not quiet:
         print(f"{row['estimator']}, energy {row['value']:.4f}, is stored in {folder}")
+        print(f"It was {loaded.threshold.describe()}.")

@@ -36,7 +36,9 @@ fields of each image:
   energy           higher is more out-of-distribution
   std              of the label's probability over references, with --references 2 or more
   in_distribution  whether the energy is below the threshold stored with the model; to store one:
-                   killick evaluate MODEL --store-threshold
+                   killick evaluate MODEL --store-threshold --ood NAME=DATA
+  fitted_on        what that threshold was fitted on
+  refused          the share that it refuses of each OOD set that was given then
   error            why an image could not be read; the others go on, and the exit code is 1
 """
 
@@ -107,7 +109,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         writing = writers.Csv(classifier, options.top, options.probabilities)
     elif form == "table":
         writing = writers.Table(classifier, options.top)
-    counts = writers.RecordCounts(classifier.threshold is not None)
+    counts = writers.RecordCounts(classifier.threshold)
     display = TerminalDisplay(
         "killick: predicting",
         total,

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from killick.metrics.metric_registry import METRICS, SCORES
+from killick.metrics.metric_registry import METRICS, SCORES, Metric
+from killick.report.conditions import suite_of, title_of
 from killick.report.summary_metrics import summary_metrics
 from killick.studies.findings import Findings
 from killick.studies.study import Study
@@ -19,7 +20,11 @@ Rows = list[Row]
 Cell = tuple[str, str, Row]  # the line and column it stands in
 
 # Columns of a comparison, by their keys in the report's summary.
-_COMPARED = ("clean_top1", "corrupted_top1", "shift_top1", "corrupted_smooth_ece", "ood_auroc")
+_COMPARED = (
+    *("clean_top1", "corrupted_top1", "shift_top1", "corrupted_smooth_ece"),
+    *("ood_auroc", "synthetic_ood_auroc"),
+)
+_BELOW_CHANCE = "!: below chance (50 %)"
 _WIDE = 1000  # columns, where there is no terminal
 
 
@@ -41,7 +46,7 @@ def show_summary(rows: Rows) -> None:
     top1 = [row for row in rows if row["metric"] == "top1" and row["severity"] not in ("", "all")]
     means = [row for row in top1 if row["mean_of"]]
     aurocs = [
-        (row["set"], SCORES.find(row["score"]).title, row)
+        (title_of(suite_of(row), row["set"]), SCORES.find(row["score"]).title, row)
         for row in rows
         if row["metric"] == "auroc"
     ]
@@ -68,6 +73,8 @@ def show_summary(rows: Rows) -> None:
         console.print(
             f"corruptions with constants of {', '.join(filter(None, constants))}", style="dim"
         )
+    if any(row["value"] < METRICS.find("auroc").chance for _, _, row in aurocs):
+        console.print(_BELOW_CHANCE, style="dim")
     if any(row["std"] != "" for row in rows):
         console.print("±: standard deviation over references", style="dim")
 
@@ -118,12 +125,17 @@ def _table(first: str, cells: list[Cell]) -> Table:
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for line, column, row in cells:
         metric = METRICS.find(row["metric"])
-        text = metric.format(row["value"])
+        text = _flagged(metric, row["value"])
         text += "" if row["std"] == "" else f"±{metric.format(row['std'])}"
         lines.setdefault((line, str(row["k"])), {}).setdefault(column, text)
     for (line, k), found in lines.items():
         table.add_row(line, *([k] if several else []), *(found.get(each, "") for each in columns))
     return table
+
+
+def _flagged(metric: Metric, value: float) -> str:
+    """A value, with a sign if guessing is better."""
+    return metric.format(value) + "!" * (value < metric.chance)
 
 
 def _title(row: Row) -> str:
@@ -144,7 +156,7 @@ def show_comparison(folder: Path) -> None:
         cells = []
         for column in columns:
             row, show = found.get((arm, column.key)), column.metric.format
-            text = show(float(row["mean"])) if row else ""
+            text = _flagged(column.metric, float(row["mean"])) if row else ""
             text += f"±{show(float(row['spread']))}" if row and row["spread"] else ""
             if row and row["difference"]:
                 text += f" ({show(float(row['difference']), sign=True)})"
@@ -153,6 +165,10 @@ def show_comparison(folder: Path) -> None:
     console.print(table)
     notes = {"spread": "±: standard deviation over seeds", "difference": "(): to the baseline"}
     shown = [note for key, note in notes.items() if any(row[key] for row in found.values())]
+    low = any(
+        float(found[p]["mean"]) < c.metric.chance for p in found for c in columns if c.key == p[1]
+    )
+    shown += [_BELOW_CHANCE] if low else []
     if shown:
         console.print("; ".join(shown), style="dim")
 

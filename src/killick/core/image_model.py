@@ -1,7 +1,7 @@
 """The base of anchored and standard models: image shape, normalization, classes, provenance."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -73,6 +73,22 @@ class Threshold:
     acceptance: float  # share of in-distribution images that are at most there
     k: int  # how many references the logits were averaged over; 1 also for a standard model
     fitted_on: str  # what the images were
+    refused: Mapping[str, float] = field(
+        default_factory=dict
+    )  # share of each given OOD set above it
+
+    @property
+    def missed(self) -> list[str]:
+        """Given OOD sets of which hardly more is refused than of in-distribution images."""
+        return [name for name, share in self.refused.items() if share <= 2 * (1 - self.acceptance)]
+
+    def describe(self) -> str:
+        """What it was fitted on, and which share of the given OOD sets it refuses."""
+        shares = [f"{100 * share:.0f} % of {name}" for name, share in self.refused.items()]
+        words = [f"fitted on {self.fitted_on}"]
+        words += [f"refuses {', '.join(shares)}" if shares else "not measured on given OOD sets"]
+        words += [f"hardly detects {', '.join(self.missed)}"] if self.missed else []
+        return "; ".join(words)
 
 
 class ImageModel(PretrainedMixin, nn.Module):

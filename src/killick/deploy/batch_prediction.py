@@ -101,8 +101,8 @@ def predict_batches(
     def predict(loaded: list[InputImage]) -> list[Record]:
         pixels = [each.pixels for each in loaded if each.pixels is not None]
         found = classifier.predict(torch.stack(pixels)) if pixels else None
-        names = classifier.class_names
-        return make_records(loaded, found, names, top=top, probabilities=probabilities)
+        about = classifier.class_names, classifier.threshold
+        return make_records(loaded, found, *about, top=top, probabilities=probabilities)
 
     return (predict(loaded) for loaded in batches)
 

@@ -9,6 +9,7 @@ import jinja2
 import yaml
 
 from killick.core.anchored import Anchored
+from killick.core.image_model import Threshold
 from killick.core.standard import Standard
 from killick.data.preprocessing import view_for
 from killick.deploy.export_sets import takes_files
@@ -190,7 +191,7 @@ def _facts(model: Anchored | Standard, contents: ModelContents) -> dict[str, str
     if threshold is not None:
         facts["OOD threshold"] = (
             f"energy {threshold['energy']:.4f}, k={threshold['k']}: accepts"
-            f" {100 * threshold['acceptance']:g} % of {threshold['fitted_on']}"
+            f" {100 * threshold['acceptance']:g} %; {Threshold(**threshold).describe()}"
         )
     return facts
 

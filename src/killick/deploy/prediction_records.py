@@ -1,13 +1,14 @@
 """One record for each image, with the same fields in every format."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from killick.core.image_model import Threshold
 from killick.core.inference import Prediction
 from killick.data.decoding import printable
 from killick.deploy.image_paths import InputImage
@@ -38,6 +39,8 @@ class Record:
             several.
         in_distribution: Whether the energy is at most the threshold that is stored with the model;
             None without one.
+        fitted_on: What that threshold was fitted on.
+        refused: The share of each given OOD set that it refuses, as measured when it was stored.
         top: The most likely classes, if requested.
         probabilities: Of all classes, in their order, if requested.
         error: Why there is no prediction; then there is nothing else.
@@ -51,6 +54,8 @@ class Record:
     energy: float | None = None
     std: float | None = None
     in_distribution: bool | None = None
+    fitted_on: str | None = None
+    refused: Mapping[str, float] | None = None
     top: tuple[ClassProbability, ...] = ()
     probabilities: tuple[float, ...] = ()
     error: str | None = None
@@ -62,7 +67,7 @@ class Record:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         found["top"] = [asdict(each) for each in self.top]
         found["probabilities"] = list(self.probabilities)
-        for name in ("std", "top", "probabilities", "error"):
+        for name in ("std", "fitted_on", "refused", "top", "probabilities", "error"):
             if found[name] in (None, []):
                 del found[name]
         return found
@@ -72,6 +77,7 @@ def make_records(
     images: Sequence[InputImage],
     prediction: Prediction | None,
     class_names: tuple[str, ...] | None,
+    threshold: Threshold | None = None,
     *,
     top: int = 0,
     probabilities: bool = False,
@@ -83,12 +89,15 @@ def make_records(
     found: Iterator[dict[str, Any] | None] = iter(())
     if prediction is not None:
         found = _fields(prediction, class_names, top, probabilities)
+    about: dict[str, Any] = {}
+    if threshold is not None:
+        about = {"fitted_on": threshold.fitted_on, "refused": dict(threshold.refused)}
     records: list[Record] = []
     for image in images:
         if image.problem is not None:
             records.append(Record(image.path, error=image.problem))
         elif (values := next(found)) is not None:
-            records.append(Record(image.path, **values))
+            records.append(Record(image.path, **values, **about))
         else:
             reason = "the model returns NaN or infinity. Check how it was trained or exported."
             problem = f"cannot label {printable(image.path)}: {reason}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from killick.core.image_model import Threshold
 from killick.data.decoding import printable
 from killick.deploy.prediction_records import Record
 from killick.errors import DataError, OptionError
@@ -39,6 +40,8 @@ class Csv(JsonLines):
         columns = ["image", "label", "index", "confidence", "uncertainty", "energy"]
         columns += ["std"] if (classifier.references or 1) > 1 else []
         columns += ["in_distribution"]
+        if (threshold := classifier.threshold) is not None:
+            columns += ["fitted_on", *(f"refused_{name}" for name in threshold.refused)]
         for place in range(1, min(top, classifier.classes) + 1):
             columns += [f"top_{place}", f"top_{place}_probability"]
         if probabilities:
@@ -148,7 +151,7 @@ def _open_bytes(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO
 class RecordCounts:
     """Counts of all records so far, of OOD images if there is a threshold, and the speed."""
 
-    has_threshold: bool
+    threshold: Threshold | None
     images: int = 0
     broken: int = 0
     out: int = 0
@@ -169,7 +172,10 @@ class RecordCounts:
         """All of it in a line."""
         parts = [f"{self.images:,} image{'s' * (self.images != 1)}"]
         parts += [f"{self.broken:,} unreadable"] if self.broken else []
-        parts += [f"{self.out:,} out of distribution"] if self.has_threshold else []
+        if self.threshold is not None:
+            parts.append(
+                f"{self.out:,} out of distribution (threshold {self.threshold.describe()})"
+            )
         return ", ".join([*parts, self.speed])
 
 
@@ -179,6 +185,7 @@ def _flat(record: Record) -> dict[str, Any]:
     for place, each in enumerate(found.pop("top", ()), 1):
         found[f"top_{place}"] = each["label"]
         found[f"top_{place}_probability"] = each["probability"]
+    found |= {f"refused_{name}": share for name, share in found.pop("refused", {}).items()}
     for index, probability in enumerate(found.pop("probabilities", ())):
         found[f"probability_{index}"] = probability
     if isinstance(inside := found.get("in_distribution"), bool):

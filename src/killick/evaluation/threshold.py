@@ -1,5 +1,7 @@
 """The energy threshold of in-distribution images, fitted and stored with the model."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,7 @@ def fit_threshold(
     k: int = 1,
     batch: int = 500,
     fitted_on: str = "given images",
+    ood: Mapping[str, Tensor] | None = None,
 ) -> Threshold:
     """Fit the energy threshold that accepts this share of `images`, and store it in `model`.
 
@@ -30,20 +33,29 @@ def fit_threshold(
         k: For predictions from so many references.
         batch: Images of a forward pass.
         fitted_on: What the images are, for the record.
+        ood: OOD sets by name; the share of each that is refused is stored with the threshold.
 
     Example:
         >>> import killick
         >>> model = killick.anchor(nn.Linear(4, 3)).set_references(torch.randn(1, 4)).eval()
-        >>> threshold = fit_threshold(model, torch.randn(100, 4), acceptance=0.9)
-        >>> threshold.fitted_on, threshold.acceptance
-        ('given images (100)', 0.9)
+        >>> ood = {"far": 1e4 * torch.ones(9, 4)}
+        >>> threshold = fit_threshold(model, torch.randn(100, 4), acceptance=0.9, ood=ood)
+        >>> threshold.fitted_on, threshold.acceptance, list(threshold.refused)
+        ('given images (100)', 0.9, ['far'])
     """
     inner = model_in(model)
     protocol = "single" if k == 1 else "marginal"
-    energies = [
-        predict(model, part, protocol, None if k == 1 else k).energy for part in images.split(batch)
-    ]
-    found = metrics.threshold(torch.cat(energies), acceptance)  # type: ignore[arg-type]
+
+    def energies(images: Tensor) -> Tensor:
+        parts = images.split(batch)
+        found = [predict(model, part, protocol, None if k == 1 else k).energy for part in parts]
+        return torch.cat(found)  # type: ignore[arg-type]
+
+    limit = float(metrics.threshold(energies(images), acceptance))
+    refused = {
+        name: (energies(others) > limit).double().mean().item()
+        for name, others in (ood or {}).items()
+    }
     where = f"{fitted_on} ({len(images)})"
-    inner.threshold = Threshold(float(found), float(acceptance), k, where)
+    inner.threshold = Threshold(limit, float(acceptance), k, where, refused)
     return inner.threshold

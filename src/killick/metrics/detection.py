@@ -184,6 +184,7 @@ for _key, _title, _about, _direction, _compute in (
             *(_key, _title, _about, _direction, "%", "scores", _compute),
             estimator="out-of-distribution positive, raw scores",
             summary=_key in ("auroc", "fpr_at_95_tpr_in"),
+            chance=0.5 if _key == "auroc" else -math.inf,
         )
     )
 for _key, _title, _about, _unit in (

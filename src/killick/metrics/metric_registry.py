@@ -5,6 +5,7 @@ To add a metric, register one `Metric` in a file of this folder, or in another p
 terminal, model card and `killick list metrics` then have it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,6 +40,7 @@ class Metric:
         interval: Makes a bootstrap interval from confidence, correctness and a generator.
         min_classes: Only computed for sets with at least so many classes.
         summary: Whether it belongs in summary tables; otherwise it is in rows only.
+        chance: What guessing reaches, where lower values are flagged.
     """
 
     key: str
@@ -55,6 +57,7 @@ class Metric:
     interval: Callable[..., tuple[float, float]] | None = None
     min_classes: int = 1
     summary: bool = True
+    chance: float = -math.inf
 
     @property
     def factor(self) -> float:

@@ -105,11 +105,11 @@ for _score in (
     register_score(_score)
 
 # What the suites `references` and `multiplicity` report.
-for _key, _title, _about, _unit in (
-    ("disagreement", "disagreement", "predictions of one reference that differ from all's", "%"),
-    ("ambiguity", "ambiguity", "images on which any member differs from the prediction", "%"),
-    ("discrepancy", "discrepancy", "images on which the most different member does so", "%"),
-    ("mutual_information", "mutual information", "mean over images, of the score", ""),
-    ("error_auroc", "error AUROC", "probability that a wrong prediction has a higher score", "%"),
+for _key, _title, _about, _direction, _unit in (
+    ("disagreement", "disagreement", "predictions of one reference that differ from all's", 0, "%"),
+    ("ambiguity", "ambiguity", "images on which any member differs from the prediction", 0, "%"),
+    ("discrepancy", "discrepancy", "images on which the most different member does so", 0, "%"),
+    ("mutual_information", "mutual information", "mean over images, of the score", 0, ""),
+    ("error_auroc", "error AUROC", "probability that an error has a higher score", 1, "%"),
 ):
-    register_metric(Metric(_key, _title, _about, 0, _unit, summary=False))
+    register_metric(Metric(_key, _title, _about, _direction, _unit, summary=False))

@@ -22,7 +22,16 @@ import torch
 from torch import Tensor
 
 from killick.metrics import cosine_series as cosines
-from killick.report.conditions import LABELED, MARGINAL, OOD, SHIFT, SINGLE, Condition
+from killick.report.conditions import (
+    LABELED,
+    MARGINAL,
+    OOD,
+    OTHER_SETS,
+    SHIFT,
+    SINGLE,
+    Condition,
+    suite_of,
+)
 from killick.results.predictions import Array, Predictions
 
 RESAMPLES = 1000
@@ -109,9 +118,9 @@ def _label_digest(predictions: Predictions) -> str:
 
 def _condition(predictions: Predictions, inference: str, metric: str) -> Condition:
     about = predictions.about
-    suite, corruption = str(about["suite"]), str(about.get("corruption") or "")
+    suite, corruption = suite_of(about), str(about.get("corruption") or "")
     severity = int(about.get("severity") or 0)
-    name = str(about["set"]) if suite in (SHIFT, OOD) else ""
+    name = str(about["set"]) if suite in OTHER_SETS else ""
     return Condition(inference, metric, suite, name, corruption, severity)
 
 
@@ -200,11 +209,11 @@ def areas(ours: Array, theirs: Array, inside: Tensor, outside: Tensor) -> Tensor
 
     `inside` and `outside` are how often each is drawn, `(resamples, n)` and `(resamples, m)`.
     """
-    beaten, lost = _placements(theirs, ours), 1 - _placements(ours, theirs)
-    return _means(outside, beaten) + _means(inside, lost) - float(beaten.mean())
+    beaten, lost = placements(theirs, ours), 1 - placements(ours, theirs)
+    return drawn_means(outside, beaten) + drawn_means(inside, lost) - float(beaten.mean())
 
 
-def _placements(scores: Array, others: Array) -> Array:
+def placements(scores: Array, others: Array) -> Array:
     """The share of the others that each score beats; of equals, half."""
     ordered = np.sort(others)
     below = np.searchsorted(ordered, scores, side="left")
@@ -213,7 +222,8 @@ def _placements(scores: Array, others: Array) -> Array:
     return placed
 
 
-def _means(counts: Tensor, values: Array) -> Tensor:
+def drawn_means(counts: Tensor, values: Array) -> Tensor:
+    """The mean of the values in each resample, `(resamples,)`."""
     column = torch.from_numpy(values.astype(np.float32))
     parts = counts.split(max(1, _ENTRIES // counts.shape[1]))
     return torch.cat([part.float() @ column for part in parts]).double() / counts.shape[1]

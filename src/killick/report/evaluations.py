@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from killick.report.conditions import MARGINAL, OOD, condition_of
+from killick.report.conditions import MARGINAL, OOD, condition_of, suite_of, title_of
 from killick.report.run_groups import ArmRuns, seed_of
 from killick.results.predictions import Array, Predictions
 from killick.results.rows import Row
@@ -34,6 +34,7 @@ class LabeledPredictions:
     confidence: Array  # of the predicted class
     correct: Array  # whether the prediction is right
     spread: Array  # over references; empty with one reference
+    image: Array  # its number in its test set, the same for all corrupted copies
 
 
 def split_models(run: Run) -> list[Run]:
@@ -127,19 +128,21 @@ def labeled_predictions(
                     np.concatenate([part["confidence"] for part in parts]).astype(np.float64),
                     np.concatenate([part["correct"] for part in parts]).astype(bool),
                     np.concatenate(spread or [np.zeros(0)]),
+                    np.concatenate([np.arange(len(part["correct"])) for part in parts]),
                 )
             )
     return found
 
 
 def energies(arm: ArmRuns) -> dict[int, dict[str, Array]]:
-    """The energy of each image by seed and OOD set, "" for the clean test set."""
+    """The energy of each image by seed and OOD set; first "", the test set, synthetic sets last."""
     found: dict[int, dict[str, Array]] = defaultdict(dict)
     for run in arm.runs:
-        for each in predictions_of(run):
-            if (suite := each.about.get("suite")) in ("clean", OOD):
-                name = str(each.about["set"]) if suite == OOD else ""
-                found[seed_of(run)][name] = each.single["energy"].astype(np.float64)
+        sets = [each for each in predictions_of(run) if each.about["suite"] in ("clean", OOD)]
+        for each in sorted(sets, key=lambda each: (suite_of(each.about), str(each.about["set"]))):
+            suite, name = suite_of(each.about), str(each.about["set"])
+            title = "" if suite == "clean" else title_of(suite, name)
+            found[seed_of(run)][title] = each.single["energy"].astype(np.float64)
     return {seed: sets for seed, sets in found.items() if "" in sets and len(sets) > 1}
 
 

@@ -2,13 +2,12 @@
 
 import base64
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
 
 from killick import __version__
-from killick.report.conditions import CORRUPTED, SHIFT, SINGLE
+from killick.report.conditions import OOD, SHIFT, SINGLE, SYNTHETIC_OOD
 from killick.report.figures import COLORS, dark_rules, to_page, variables
 from killick.report.formatting import count_words
 from killick.report.report_data import ReportData
@@ -18,25 +17,29 @@ from killick.report.summary_metrics import SummaryMetric, summary_metrics
 
 _FIRST = (
     *("clean_top1", "corrupted_top1", "severity5_top1", "cbar_top1", "shift_top1"),
-    *("clean_smooth_ece", "corrupted_smooth_ece", "shift_smooth_ece", "ood_auroc"),
+    *("clean_smooth_ece", "corrupted_smooth_ece", "shift_smooth_ece"),
+    *("ood_auroc", "synthetic_ood_auroc"),
 )
+_MEANS = {
+    "corruptions": "corrupted",
+    "cbar": "C-bar",
+    SHIFT: "shifted",
+    OOD: "OOD",
+    SYNTHETIC_OOD: "synthetic OOD",
+}
 _HERE = Path(__file__).parent
 
 
 def choose_columns(data: ReportData) -> dict[str, list[SummaryMetric]]:
     """The columns of the tables of arms: the main ones, then those that are folded."""
-    metrics = []
-    for metric in summary_metrics():
-        if any(metric.key in line for line in data.table.values()):
-            several = metric.suite in (*CORRUPTED, SHIFT)
-            mean = mean_title(data.comparison, metric.suite) if several else ""
-            metrics.append(
-                replace(metric, title=f"{metric.title}, {mean}" if mean else metric.title)
-            )
+    keys = {key for line in data.table.values() for key in line}
+    metrics = [metric for metric in summary_metrics() if metric.key in keys]
     single = [metric for metric in metrics if metric.inference == SINGLE]
+    given = any(metric.key == "ood_auroc" for metric in single)
+    first = _FIRST[:-1] if given else _FIRST  # synthetic OOD sets stand apart from given ones
     tables = {
-        "": sorted((m for m in single if m.key in _FIRST), key=lambda m: _FIRST.index(m.key)),
-        "More metrics": [metric for metric in single if metric.key not in _FIRST],
+        "": sorted((m for m in single if m.key in first), key=lambda m: first.index(m.key)),
+        "More metrics": [metric for metric in single if metric.key not in first],
         "Mean over references": [metric for metric in metrics if metric not in single],
     }
     return {title: columns for title, columns in tables.items() if columns}
@@ -78,6 +81,11 @@ def render_page(
         tables=choose_columns(data),
         best=best_means(data),
         methods=dict.fromkeys(gap.method for gap in gaps if gap is not None),
+        means=[
+            f"{word}: {mean}"
+            for suite, word in _MEANS.items()
+            if (mean := mean_title(comparison, suite))
+        ],
         styles=data.styles,
         before=before,
         sections=sections,

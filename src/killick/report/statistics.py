@@ -12,7 +12,16 @@ import torch
 
 from killick.corruptions.suites import PUBLISHED, SEVERITIES, SUITES
 from killick.report.comparison import Comparison
-from killick.report.conditions import CORRUPTED, OOD, SHIFT, SINGLE, Condition
+from killick.report.conditions import (
+    CORRUPTED,
+    OOD,
+    OTHER_SETS,
+    SHIFT,
+    SINGLE,
+    SYNTHETIC_OOD,
+    Condition,
+    title_of,
+)
 from killick.report.intervals import (
     ENOUGH_SEEDS,
     Interval,
@@ -44,6 +53,17 @@ class Estimate:
         """Sample standard deviation over seeds; None with one."""
         return statistics.stdev(self.values.values()) if len(self.values) > 1 else None
 
+    def show(self, metric: SummaryMetric, *, full: bool = False) -> str:
+        """The mean ± spread in the metric's unit; in full with "!" below chance and the difference."""
+        text = metric.show(self.mean) + "!" * (full and self.mean < metric.metric.chance)
+        text += "" if self.spread is None else f" ± {metric.show(self.spread)}"
+        if (gap := self.difference) is None or not full:
+            return text
+        text += f"; {metric.show(gap.value, sign=True)}"
+        if gap.low is None or gap.high is None:
+            return text
+        return f"{text} [{metric.show(gap.low, sign=True)}, {metric.show(gap.high, sign=True)}]"
+
     @property
     def record(self) -> tuple[object, ...]:
         """For a CSV file, see `RECORD`."""
@@ -61,9 +81,10 @@ Table = dict[str, dict[str, Estimate]]  # arm, key of the metric; absent where i
 
 
 def mean_title(comparison: Comparison, suite: str = "corruptions") -> str:
-    """Which mean is taken, over corruptions or shifted sets: "mean of 19"; empty without one."""
-    if suite == SHIFT:
-        names = [condition.set for condition in _common(comparison, SHIFT, "top1")]
+    """Which mean is taken, as "mean of 19 corruptions"; the name of a single set; or nothing."""
+    if suite in OTHER_SETS:
+        metric = "top1" if suite == SHIFT else "auroc"
+        names = [condition.set for condition in _common(comparison, suite, metric)]
         return names[0] if len(names) == 1 else f"mean of {len(names)} sets" if names else ""
     title, _, severities = _corrupted(comparison, suite)
     if not title or severities == list(SEVERITIES):
@@ -110,9 +131,12 @@ def by_corruption(comparison: Comparison) -> dict[str, dict[str, Estimate]]:
 
 
 def ood_by_set(comparison: Comparison) -> dict[str, dict[str, Estimate]]:
-    """The AUROC of each arm's energy, for each OOD set."""
-    conditions = _common(comparison, OOD, "auroc")
-    return {condition.set: _by_arm(comparison, [condition]) for condition in conditions}
+    """The AUROC of each arm's energy for each OOD set; synthetic ones come last."""
+    return {
+        title_of(each.suite, each.set): _by_arm(comparison, [each])
+        for suite in (OOD, SYNTHETIC_OOD)
+        for each in _common(comparison, suite, "auroc")
+    }
 
 
 def shift_by_set(comparison: Comparison, metric: str) -> dict[str, dict[str, Estimate]]:
@@ -133,6 +157,13 @@ def between(comparison: Comparison, name: str, base: str, key: str) -> Interval 
     if name not in arms or base not in arms or not conditions:
         return None
     return _difference(comparison, arms[name], arms[base], conditions)
+
+
+def show_arms(
+    metric: SummaryMetric, estimates: Mapping[str, Estimate], arms: Iterable[str]
+) -> list[str]:
+    """A row of a table: the number of each arm, and its difference to the baseline."""
+    return [estimates[arm].show(metric, full=True) if arm in estimates else "–" for arm in arms]
 
 
 def write_summary(comparison: Comparison, table: Table, path: Path) -> None:
@@ -205,8 +236,8 @@ def _corrupted(comparison: Comparison, suite: str) -> tuple[str, list[str], list
     names = [n for n in _in_order(conditions) if all((n, s) in there for s in severities)]
     for wanted in map(SUITES.__getitem__, _SUITES[suite]):
         if set(wanted) <= set(names):
-            return f"mean of {len(wanted)}", list(wanted), severities
-    title = names[0] if len(names) == 1 else f"mean of {len(names)} chosen"
+            return f"mean of {len(wanted)} corruptions", list(wanted), severities
+    title = names[0] if len(names) == 1 else f"mean of {len(names)} chosen corruptions"
     return (title if names else ""), names, severities
 
 

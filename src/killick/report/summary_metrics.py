@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from killick.errors import check_option
 from killick.metrics import METRICS, Metric
-from killick.report.conditions import MARGINAL, OOD, SHIFT, SINGLE, TEMPERATURE
+from killick.report.conditions import MARGINAL, OOD, SHIFT, SINGLE, SYNTHETIC_OOD, TEMPERATURE
 from killick.report.formatting import signed, signless
 from killick.report.intervals import Interval
 
@@ -45,7 +45,9 @@ def summary_metrics() -> tuple[SummaryMetric, ...]:
             continue
         title = metric.title
         if metric.input == "scores":
+            made = f"synthetic OOD {title}"
             found.append(SummaryMetric(f"ood_{key}", f"OOD {title}", metric, OOD))
+            found.append(SummaryMetric(f"{SYNTHETIC_OOD}_{key}", made, metric, SYNTHETIC_OOD))
             continue
         sets = [
             SummaryMetric(f"clean_{key}", f"clean {title}", metric),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from killick.errors import OptionError
-from killick.report.conditions import SHIFT
+from killick.report.conditions import OOD, OTHER_SETS, SHIFT
 from killick.report.figures import Figure, drawing, to_file
 from killick.report.formatting import count_words
 from killick.report.page import render_page
@@ -21,10 +21,14 @@ from killick.runtime.atomic_files import write_atomic
 _MOST_NAMED = 4  # arms in a title
 # The first of these that both arms have is compared.
 _COMPARED = ("corrupted_top1", "cbar_top1", "shift_top1", "clean_top1", "ood_auroc")
-_DESCRIBED = (
-    *("clean_top1", "corrupted_top1", "cbar_top1", "shift_top1", "ood_auroc"),
-    "corrupted_smooth_ece",
-)
+_DESCRIBED = ("clean_top1", *_COMPARED[:3], "ood_auroc", "corrupted_smooth_ece")
+_IMAGES = {
+    "clean": "clean images",
+    "corruptions": "corrupted images",
+    "cbar": "C-bar's corrupted images",
+    SHIFT: "shifted sets",
+    OOD: "OOD sets",
+}
 PAGE, FIGURES, SUMMARY = "report.html", "figures", "summary.csv"
 
 
@@ -107,41 +111,54 @@ def _default_title(data: ReportData) -> str:
 
 
 def headline(data: ReportData) -> str:
-    """The main arm against the baseline in the metric that matters most; of one arm its numbers."""
+    """The main arm against the baseline in the metric that matters most, and on given OOD sets."""
     baseline, name = data.comparison.baseline, data.main_arm.name
     ours = data.table[name]
     if baseline is None:
         words = [_spell(data, key, ours[key]) for key in _DESCRIBED if key in ours]
-        return f"{name}: {', '.join(words)} ({count_words(len(data.main_arm.runs), 'seed')})."
-    for key in _COMPARED:
-        if key in ours and (gap := ours[key].difference) is not None:
-            metric, base = find_summary_metric(key), data.table[baseline.name][key]
-            seeds = [seed for seed in ours[key].values if seed in base.values]
-            mine, other = (
-                replace(each, values={seed: each.values[seed] for seed in seeds})
-                for each in (ours[key], base)
-            )
-            interval = ", no interval"
-            if gap.low is not None and gap.high is not None:
-                low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
-                unclear = "" if gap.significant else ", not significant"
-                interval = f", 95 % interval {low} to {high}{unclear}"
-            change = metric.show(gap.value, sign=True) + " points" * (metric.metric.unit == "%")
-            return (
-                f"{name} has {_spell(data, key, mine)}, {baseline.name} {_value(metric, other)}"
-                f" ({change}{interval}; {count_words(len(seeds), 'seed')})."
-            )
-    return f"{name} and {baseline.name} have no metric in common."
+        seeds = count_words(len(data.main_arm.runs), "seed")
+        return f"On {data.comparison.data}, {name} has {', '.join(words)} ({seeds})."
+    shared = [key for key in ours if ours[key].difference is not None]
+    chosen = [key for key in _COMPARED if key in shared][:1]
+    chosen += [key for key in ("ood_auroc",) if key in shared and key not in chosen]
+    if not chosen:
+        return f"{name} and {baseline.name} have no metric in common."
+    count = sum(seed in baseline.seeds for seed in ours[chosen[0]].values)
+    about = f"{data.comparison.data}, {count_words(count, 'seed')}"
+    words = [_compare(data, key, baseline.name) for key in chosen]
+    return f"{name} was compared with {baseline.name} on {about}. {' '.join(words)}"
+
+
+def _compare(data: ReportData, key: str, baseline: str) -> str:
+    """A metric of the main arm and the baseline, over the seeds that both have."""
+    ours, base = data.table[data.main_arm.name][key], data.table[baseline][key]
+    metric, gap = find_summary_metric(key), ours.difference
+    assert gap is not None
+    seeds = [seed for seed in ours.values if seed in base.values]
+    mine, other = (
+        replace(each, values={seed: each.values[seed] for seed in seeds}) for each in (ours, base)
+    )
+    verdict, interval = "", "no interval"
+    if gap.low is not None and gap.high is not None:
+        low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
+        verdict = f"{metric.verdict(gap) or 'no significant difference'}, "
+        interval = f"95 % interval {low} to {high}"
+    where = _IMAGES[metric.suite]
+    if metric.suite in OTHER_SETS:
+        where += f" ({mean_title(data.comparison, metric.suite)})"
+    return (
+        f"Its {metric.metric.title} on {where} is {_value(metric, mine)}, that of {baseline}"
+        f" {_value(metric, other)}: {verdict}{metric.show(gap.value, sign=True)} points ({interval})."
+    )
 
 
 def _spell(data: ReportData, key: str, estimate: Estimate) -> str:
-    """A value with its metric: "83.1 ± 0.4 % corrupted accuracy (mean of 19)"."""
+    """A value with its metric: "83.1 ± 0.4 % corrupted accuracy (mean of 19 corruptions)"."""
     metric = find_summary_metric(key)
-    named = metric.suite in ("corruptions", SHIFT)
-    mean = mean_title(data.comparison, metric.suite) if named else ""
+    mean = "" if metric.suite == "clean" else mean_title(data.comparison, metric.suite)
     return f"{_value(metric, estimate)} {metric.title}" + (f" ({mean})" if mean else "")
 
 
 def _value(metric: SummaryMetric, estimate: Estimate) -> str:
-    spread = "" if estimate.spread is None else f" ± {metric.show(estimate.spread)}"
-    return f"{metric.show(estimate.mean)}{spread} {metric.metric.unit}".rstrip()
+    low = " (below chance)" if estimate.mean < metric.metric.chance else ""
+    return f"{estimate.show(metric)} {metric.metric.unit}".rstrip() + low

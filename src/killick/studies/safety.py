@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from killick.settings import setting
-from killick.studies.findings import Findings, Results, Values, format_mean, make_table
+from killick.studies.findings import Findings, Results, Values, find_metric, format_mean, make_table
 from killick.studies.paper_tables import ERRORS, error_columns, read_published
 from killick.studies.plots import Plot, draw_figure, draw_points
 from killick.studies.set_names import find_paper_name
@@ -43,6 +43,8 @@ def find(results: Results) -> Findings:
     """AUROC by OOD set, and calibration over shifted sets."""
     areas, shifted = results.by_ood_set(), results.by_shifted_set("smooth_ece")
     base = results.arm(protocol="standard") or next(iter(results.factors))
+    given = any(results.values(arm, "ood_auroc") for arm in results.factors)
+    key, mean = ("ood_auroc", "mean") if given else ("synthetic_ood_auroc", "synthetic mean")
     rows = []
     for arm in results.factors:
         own = {find_paper_name(name): area for name, area in areas[arm].items()}
@@ -53,8 +55,8 @@ def find(results: Results) -> Findings:
                 "source": "here",
                 **{f"AUROC, %: {name}": format_mean(area) for name, area in own.items()},
                 _VISION: format_mean(_mean_by_seed([own.get(name, {}) for name in _OOD[:3]])),
-                "AUROC, %: mean": results.format(arm, "ood_auroc"),
-                f"mean − {base}": results.compare(arm, base, "ood_auroc"),
+                f"AUROC, %: {mean}": results.format(arm, key),
+                f"{mean} − {base}": results.compare(arm, base, key),
                 **{f"smooth ECE: {n}": format_mean(each, 1, 3) for n, each in errors.items()},
                 **error_columns(results, arm),
             }
@@ -69,12 +71,20 @@ def find(results: Results) -> Findings:
         theirs[_VISION] = f"{statistics.fmean(v for _, v in known[:3]):.2f}"
         theirs |= dict(zip(ERRORS, published[name], strict=True))
         rows.append({"protocol": ", ".join(name), "source": "paper, ImageNet", **theirs})
+    chance = find_metric(key).metric.chance
+    low = [
+        f"{arm} on {name}"
+        for arm, sets in areas.items()
+        for name, area in sets.items()
+        if statistics.fmean(area.values()) < chance
+    ]
+    below = f"Below chance (50 %): {', '.join(low)}. " if low else ""
     table = make_table(
         "study-safety-table",
         "OOD detection and calibration under shift",
         rows,
-        "AUROC of the energy; smooth ECE over corrupted and shifted sets. The paper's standard networks"
-        " are torchvision's; its ECE may be a mean over batches of 64, which is higher.",
+        f"{below}AUROC of the energy; smooth ECE over corrupted and shifted sets. The paper's standard"
+        " networks are torchvision's; its ECE may be a mean over batches of 64, which is higher.",
     )
     plots = []
     for suite, words in _SUITES.items():
@@ -87,12 +97,12 @@ def find(results: Results) -> Findings:
         draw_figure("study-safety-calibration", plots),
     )
     gaps = [
-        f"{arm} OOD AUROC {results.compare(arm, base, 'ood_auroc')},"
+        f"{arm} {find_metric(key).title} {results.compare(arm, base, key)},"
         f" corrupted smooth ECE {results.compare(arm, base, 'corrupted_smooth_ece')}"
         for arm in results.factors
         if arm != base
     ]
-    alone = f"{base}: OOD AUROC {results.format(base, 'ood_auroc')} %."
+    alone = f"{base}: {find_metric(key).title} {results.format(base, key)} %."
     headline = f"Against {base}: {'; '.join(gaps)}." if gaps else alone
     return Findings(headline, figures, (table,))
 

@@ -1,4 +1,4 @@
-"""OOD detection by the energy: histograms and ROC curves."""
+"""OOD detection by the energy: AUROC by set, histograms and ROC curves."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,6 +12,9 @@ from killick.report import figures
 from killick.report.evaluations import energies
 from killick.report.figures import MUTED, Figure, Panel, Style
 from killick.report.sections import SECTIONS, Content, ReportData, Section
+from killick.report.statistics import ood_by_set, show_arms
+from killick.report.summary_metrics import find_summary_metric
+from killick.report.tables import TextTable
 from killick.results.predictions import Array
 
 KEY = "detection"
@@ -26,11 +29,12 @@ Records = list[tuple[object, ...]]
 
 
 def make(data: ReportData) -> Content:
-    """A histogram for each arm, and ROC curves for each OOD set."""
+    """AUROC and ROC curves for each OOD set, and a histogram for each arm."""
     found = {arm.name: mine for arm in data.comparison.arms if (mine := energies(arm))}
     if not found:
         return Content(missing="No predictions for OOD images: evaluate with --suite clean,ood.")
-    names = sorted({name for mine in found.values() for sets in mine.values() for name in sets})
+    every = (name for mine in found.values() for sets in mine.values() for name in sets)
+    names = list(dict.fromkeys(every))
     bins: Records = []
     histograms = [
         _draw_histogram(arm, f"{KEY}-energy-{number}", data.styles[arm], mine, names, bins)
@@ -46,8 +50,21 @@ def make(data: ReportData) -> Content:
         (
             Figure(f"{KEY}-energy", note, tuple(histograms), _ENERGY, tuple(bins)),
             Figure(f"{KEY}-roc", "", tuple(curves), _ROC, tuple(points)),
-        )
+        ),
+        _make_table(data),
     )
+
+
+def _make_table(data: ReportData) -> tuple[TextTable, ...]:
+    """The AUROC of each set; nothing where the arms have no set in common."""
+    arms = [arm.name for arm in data.comparison.arms]
+    metric = find_summary_metric("ood_auroc")
+    found = ood_by_set(data.comparison)
+    rows = tuple((name, *show_arms(metric, line, arms)) for name, line in found.items())
+    note = "Mean ± standard deviation over seeds; difference to the baseline [95 %]."
+    low = any(each.mean < metric.metric.chance for line in found.values() for each in line.values())
+    note += " !: below chance (50 %)." if low else ""
+    return (TextTable(KEY, "AUROC, %", ("OOD set", *arms), rows, note),) if rows else ()
 
 
 def _draw_histogram(

@@ -2,8 +2,8 @@
 
 from killick.report.conditions import SHIFT
 from killick.report.sections import SECTIONS, Content, ReportData, Section
-from killick.report.statistics import Estimate, shift_by_set
-from killick.report.summary_metrics import SummaryMetric, find_summary_metric
+from killick.report.statistics import shift_by_set, show_arms
+from killick.report.summary_metrics import find_summary_metric
 from killick.report.tables import TextTable
 
 KEY = "shifted"
@@ -18,7 +18,7 @@ def make(data: ReportData) -> Content:
     for key in _METRICS:
         metric = find_summary_metric(f"{SHIFT}_{key}")
         rows = tuple(
-            (name, counts[name], *(_cell(metric, line.get(arm)) for arm in arms))
+            (name, counts[name], *show_arms(metric, line, arms))
             for name, line in shift_by_set(data.comparison, key).items()
         )
         if rows:
@@ -46,20 +46,6 @@ def _counts(data: ReportData) -> dict[str, str]:
         for row in run.rows
         if row["suite"] == SHIFT
     }
-
-
-def _cell(metric: SummaryMetric, estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "–"
-    text = metric.show(estimate.mean)
-    text += "" if estimate.spread is None else f" ± {metric.show(estimate.spread)}"
-    if (gap := estimate.difference) is None:
-        return text
-    text += f"; {metric.show(gap.value, sign=True)}"
-    if gap.low is None or gap.high is None:
-        return text
-    low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
-    return f"{text} [{low}, {high}]"
 
 
 SECTIONS.register(KEY, Section(KEY, "Shifted sets", 25, make))

@@ -1,14 +1,21 @@
-"""Errors against the spread of predictions over references."""
+"""Errors against the spread over references, and whether it ranks them better than confidence."""
 
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from killick.metrics import METRICS
 from killick.report import figures
+from killick.report.bootstrap import BootstrapDraws, drawn_means, placements
 from killick.report.conditions import LABELED
 from killick.report.evaluations import LabeledPredictions, labeled_predictions
 from killick.report.figures import Figure, Panel
+from killick.report.intervals import ENOUGH_SEEDS, bootstrap_interval, t_interval
 from killick.report.sections import SECTIONS, Content, ReportData, Section
+from killick.report.statistics import Estimate
+from killick.report.summary_metrics import SummaryMetric
+from killick.report.tables import TextTable
 from killick.results.predictions import Array
 
 KEY = "uncertainty"
@@ -17,6 +24,9 @@ _COLUMNS = (
     *("arm", "panel", "share_of_images", "mean_spread", "value", "least", "most"),
     "by_confidence",
 )
+_RANKING = ("arm", "finding", "AUROC of errors by spread, %", "by confidence, %")
+_FINDINGS = {"better": "yes", "worse": "no, worse", "": "no significant difference"}
+_ERROR_AUROC = SummaryMetric("error_auroc", "AUROC of errors", METRICS.find("error_auroc"))
 
 
 class _Ranked(NamedTuple):
@@ -31,10 +41,15 @@ class _Ranked(NamedTuple):
 
 def make(data: ReportData) -> Content:
     """Errors by spread, and how many of them the most uncertain images hold."""
-    ranked = {}
+    ranked, rows = {}, []
     for arm in data.comparison.arms:
         runs = labeled_predictions(arm, LABELED, "marginal")
         runs = [run for run in runs if len(run.spread) == len(run.correct) >= _BINS]
+        if any(0 < run.correct.mean() < 1 for run in runs):
+            spread, confidence = compare_rankings(runs)
+            verdict = _ERROR_AUROC.verdict(spread.difference)
+            cells = spread.show(_ERROR_AUROC, full=True), confidence.show(_ERROR_AUROC)
+            rows.append((arm.name, _FINDINGS[verdict], *cells))
         if runs:
             ranked[arm.name] = _Ranked(*map(np.stack, zip(*map(_rank, runs), strict=True)))
     if not ranked:
@@ -44,16 +59,49 @@ def make(data: ReportData) -> Content:
     panels = (_draw_errors(data, ranked), _draw_found(data, ranked))
     records: list[tuple[object, ...]] = []
     for name, each in ranked.items():
-        for place, (spread, errors) in enumerate(zip(each.spread.T, each.error.T, strict=True)):
+        for place, (doubt, errors) in enumerate(zip(each.spread.T, each.error.T, strict=True)):
             share = (place + 0.5) / _BINS
-            records.append((name, "errors", share, float(spread.mean()), *_range(errors), None))
+            records.append((name, "errors", share, float(doubt.mean()), *_range(errors), None))
         for place, (found, other) in enumerate(
             zip(each.found.T, each.by_confidence.T, strict=True)
         ):
-            share, confidence = place / _BINS, float(other.mean())
-            records.append((name, "found", share, None, *_range(found), confidence))
+            share, by_confidence = place / _BINS, float(other.mean())
+            records.append((name, "found", share, None, *_range(found), by_confidence))
     note = "Clean and corrupted images together. The CSV file has the same ranked by confidence."
-    return Content((Figure(KEY, note, panels, _COLUMNS, tuple(records)),))
+    question = "Does the spread rank errors better than confidence?"
+    about = "With the difference to confidence [95 %]. Clean and corrupted images together."
+    table = TextTable(f"{KEY}-ranking", question, _RANKING, tuple(rows), about)
+    figure = Figure(KEY, note, panels, _COLUMNS, tuple(records))
+    return Content((figure,), (table,) if rows else ())
+
+
+def compare_rankings(runs: list[LabeledPredictions]) -> tuple[Estimate, Estimate]:
+    """The AUROC of errors by spread, with its difference to that by confidence; and the latter."""
+    draws = BootstrapDraws()
+    found, resampled = [], []
+    for run in (run for run in runs if 0 < run.correct.mean() < 1):
+        (spread, one), (confidence, two) = (
+            _error_auroc(scores, ~run.correct) for scores in (run.spread, -run.confidence)
+        )
+        found.append((spread, confidence))
+        by_image = np.bincount(run.image, one - two)  # all copies of an image are drawn together
+        counts = draws.counts("", len(by_image))
+        resampled.append(len(by_image) * drawn_means(counts, by_image))
+    gaps = [spread - confidence for spread, confidence in found]
+    over_images = bootstrap_interval(gaps, torch.stack(resampled).mean(0), len(by_image))
+    gap = t_interval(gaps) if len(gaps) >= ENOUGH_SEEDS else over_images
+    by_spread, by_confidence = (dict(enumerate(side)) for side in zip(*found, strict=True))
+    return Estimate(by_spread, gap), Estimate(by_confidence, None)
+
+
+def _error_auroc(scores: Array, wrong: Array) -> tuple[float, Array]:
+    """The AUROC, and how much it changes to first order if an image is drawn once more."""
+    beaten = placements(scores[wrong], scores[~wrong])
+    lost = 1 - placements(scores[~wrong], scores[wrong])
+    area, change = float(beaten.mean()), np.empty(len(wrong))
+    change[wrong] = (beaten - area) / len(beaten)
+    change[~wrong] = (lost - area) / len(lost)
+    return area, change
 
 
 def _rank(run: LabeledPredictions) -> _Ranked:
