@@ -14,6 +14,7 @@ from killick.cli.job_options import (
     show_jobs,
 )
 from killick.cli.parser import Parser
+from killick.data.data_settings import EMBEDDED
 from killick.experiments.arms import DEFAULT_ARMS, RECIPE, parse_arms
 from killick.training.recipe_files import load_recipe
 
@@ -52,7 +53,6 @@ Exit code 1 if some failed.
 OWN_DATA = "killick compare --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
 OWN_DATA_RECIPE = "shapes-compare"
 DEMO_SEEDS = (0, 1, 2, 3, 4)
-EMBEDDED = ("shapes", "textures")
 
 
 def add(parser: Parser) -> None:
@@ -88,14 +88,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     evaluation = read_evaluation(options)
     settings = read_shared_settings(rest)
     arms = parse_arms(options.arm)
-    own_data = "data.name" in settings
-    trained = "network.pretrained" in settings
-    recipe = options.recipe or ("finetune" if trained else OWN_DATA_RECIPE if own_data else RECIPE)
+    usual = OWN_DATA_RECIPE if "data.name" in settings else RECIPE
+    recipe = options.recipe or ("finetune" if "network.pretrained" in settings else usual)
     demo = recipe == RECIPE
     seeds = options.seeds or (DEMO_SEEDS if demo else (0, 1))
     evaluation = {"references": 1 if demo else 5, **evaluation}
-    if options.recipe is None and settings.get("data.name", "shapes") != "shapes":
-        # The recipe's own values are for shapes.
+    if options.recipe is None and settings.get("data.name", "shapes") not in EMBEDDED:
+        # The recipe's own values are for embedded images.
         settings = {"data.limit": None, "data.validation": 0.1, **settings}
     if options.recipe is None and "network.name" in settings:
         settings = {"network.arguments": {}, **settings}  # the recipe's own are for its network

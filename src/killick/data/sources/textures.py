@@ -76,7 +76,7 @@ def _draw_images(
 def _draw_patterns(
     labels: Tensor, period: tuple[float, float], generator: torch.Generator
 ) -> Tensor:
-    """The pattern of each label, a little turned, between -1 and 1: `(n, 1, 32, 32)`."""
+    """The pattern of each label, a little turned, around 0: `(n, 1, 32, 32)`."""
     n = len(labels)
     x, y = make_grid()
     turn = between((n, 1, 1), -0.2, 0.2, generator)
