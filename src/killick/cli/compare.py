@@ -44,7 +44,8 @@ arms:
                       first=SHARE          of the epochs, trained as a standard network first
   NAME:run=FOLDER     a finished run, evaluated beside the others; {seed} stands for each seed. Or
                       a saved model, or a network with its library's weights, as timm:resnet50
-All arms share recipe, budget, data order and first weights, where their shapes allow.
+All arms share recipe, budget, data order and first weights, where their shapes allow; masked-tuning
+adds its epochs to those of standard.
 
 Every arm with a seed is a job with a run folder of its own. A finished job is never run again, an
 interrupted one is resumed by the same command, and one that fails is reported while others go on.
