@@ -25,8 +25,8 @@ USAGE = (
 )
 EXAMPLES = """\
 examples:
-  killick compare                                 the demo: embedded images, four minutes on two cores
-  killick compare --seeds 0,1,2,3,4,5,6,7         more of it; finished jobs are used again
+  killick compare                                           the demo: embedded images, minutes
+  killick compare --seeds 0,1,2,3,4,5,6,7                   more of it; finished jobs are used again
   killick compare --recipe cifar10-resnet18 --data pack:cifar10.npz --arm standard \\
       --arm masked-label --arm strong:protocol=masked,target=label,alpha=0.5 --seeds 0,1,2 --jobs 3
   killick compare --recipe finetune --data imagefolder:images \\
@@ -44,8 +44,8 @@ arms:
                       first=SHARE          of the epochs, trained as a standard network first
   NAME:run=FOLDER     a finished run, evaluated beside the others; {seed} stands for each seed. Or
                       a saved model, or a network with its library's weights, as timm:resnet50
-All arms share recipe, budget, data order and first weights, where their shapes allow; masked-tuning
-adds its epochs to those of standard.
+All arms share recipe, budget, data order and first weights, where their shapes allow;
+masked-tuning adds its epochs to those of standard.
 
 Every arm with a seed is a job with a run folder of its own. A finished job is never run again, an
 interrupted one is resumed by the same command, and one that fails is reported while others go on.

@@ -29,15 +29,15 @@ HELP = "train one model: standard, anchored, or with masked references"
 USAGE = "killick train [--recipe NAME_OR_FILE] [--SETTING VALUE ...] [options]"
 EXAMPLES = """\
 examples:
-  killick train                                             embedded textures, half a minute
+  killick train                                             embedded shapes, a minute or two
   killick train --recipe cifar10-resnet18 --data pack:cifar10.npz --epochs 60
   killick train --data imagefolder:images --protocol standard --data.size 64
   killick train --from my_net.pth --network timm:resnet50 --data imagefolder:images
   killick train --network timm:resnet50 --pretrained --data imagefolder:images
-  killick train --resume runs/textures-compare-masked-label-seed0
+  killick train --resume runs/shapes-long-masked-label-seed0
   torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
 """
-RECIPE, OWN_RECIPE = "textures-compare", "shapes-small"  # without and with --data or --network
+RECIPE, OWN_RECIPE = "shapes-long", "shapes-small"  # without and with --data or --network
 OWN_DATA = "killick train --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
 
 
