@@ -8,14 +8,9 @@ from killick.errors import OptionError
 from killick.experiments.arms import ARMS, Arm, parse_arm, parse_arms
 
 
-def test_without_arms_the_five_of_the_paper_and_beyond_are_compared():
-    assert [arm.name for arm in parse_arms([])] == [
-        "standard",
-        "anchored",
-        "masked-uniform",
-        "masked-label",
-        "finetuned",
-    ]
+def test_without_arms_standard_training_is_compared_with_two_ways_of_masking():
+    names = ["standard", "masked-label", "masked-tuning"]
+    assert [arm.name for arm in parse_arms([])] == names
     assert ARMS["finetuned"].first == 0.5
 
 
@@ -37,6 +32,9 @@ def test_a_known_arm_is_changed_and_not_replaced():
     changed = parse_arm("finetuned:alpha=0.5,first=0.25")
     assert changed.settings == {**ARMS["finetuned"].settings, "protocol.alpha": 0.5}
     assert changed.first == 0.25
+    tuned = parse_arm("masked-tuning:alpha=0.5")
+    assert tuned.after == ARMS["standard"]
+    assert parse_arm("masked-tuning:from=net").after is None  # tuned is another network
 
 
 def test_values_may_hold_commas_in_brackets():

@@ -19,6 +19,7 @@ from killick.cli import main
 from killick.cli.job_options import print_outcome
 from killick.errors import OptionError
 from killick.experiments import experiment, scheduler
+from killick.experiments.arms import ARMS
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS
 from killick.experiments.local_jobs import LOG
@@ -161,6 +162,7 @@ def test_failures_with_one_problem_are_one_line(capsys):
 def test_a_dry_run_lists_the_jobs_and_writes_nothing(image_folder, tmp_path, capsys):
     recipe = write_recipe(image_folder, tmp_path, epochs=3)
     words = ["compare", "--recipe", str(recipe), "--output", str(tmp_path / "out"), "--dry-run"]
+    words += [word for arm in ARMS if arm != "masked-tuning" for word in ("--arm", arm)]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("new") for line in lines) == 10
@@ -168,6 +170,23 @@ def test_a_dry_run_lists_the_jobs_and_writes_nothing(image_folder, tmp_path, cap
     assert main([*words, "--part", "3/8"]) == 0
     assert sum(line.startswith("new") for line in capsys.readouterr().out.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_without_arguments_three_arms_with_five_seeds_are_planned(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--dry-run"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == 15
+    assert sum("28 + 7 epochs" in line for line in lines) == 5
+    assert "comparisons/textures-compare" in last
+
+
+def test_other_data_get_the_recipe_and_seeds_that_they_had(image_folder, tmp_path, capsys):
+    words = ["compare", "--data", f"imagefolder:{image_folder}", "--output", str(tmp_path / "out")]
+    assert main([*words, "--dry-run"]) == 0
+    *lines, _ = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    assert sum("40 + 10 epochs" in line for line in lines) == 2
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def interrupt(*values, **more):
 def test_every_arm_and_seed_is_a_job_with_its_own_folder(recipe, tmp_path):
     jobs = jobs_of(recipe, tmp_path, *ARMS, seeds=(0, 3))
     assert [(job.arm, job.seed) for job in jobs] == [(a, s) for s in (0, 3) for a in ARMS]
-    assert len({job.folder for job in jobs}) == 10
+    assert len({job.folder for job in jobs}) == 2 * len(ARMS)
     assert all(phase.recipe.seed == job.seed for job in jobs for phase in job.phases)
     for job in jobs:
         again = Job.from_json(json.loads(json.dumps(job.to_json())))
@@ -79,6 +79,17 @@ def test_arms_begin_with_the_same_weights_where_shapes_allow(recipe, tmp_path):
             assert torch.equal(states["anchored"][name], weight)
             shared += 1
     assert shared == len(states["standard"]) - 1  # all but the first layer
+
+
+def test_masked_tuning_starts_from_the_finished_standard_network(recipe, tmp_path):
+    standard, tuned = jobs_of(recipe, tmp_path, "standard", "masked-tuning", epochs=10)
+    first, second = tuned.phases
+    assert first == standard.phases[-1]
+    assert second.start == str(standard.folder)
+    assert (first.recipe.epochs, second.recipe.epochs) == (10, 2)
+    assert second.recipe.optimizer.lr == pytest.approx(first.recipe.optimizer.lr / 5)
+    assert second.recipe.protocol.target == "label"
+    assert second.folder == tuned.folder != standard.folder
 
 
 def test_a_finetuned_arm_has_the_budget_of_the_others_and_one_schedule(recipe, tmp_path):

@@ -341,3 +341,15 @@ def test_pairing_makes_intervals_narrower_where_models_fail_on_the_same_images()
             for d in (draws, other)
         )
         assert paired < 0.98 * apart, metric
+
+
+def test_the_variance_over_images_is_added_to_that_over_seeds():
+    differences = [0.01, 0.03, 0.02, 0.05, 0.04]
+    resampled = 0.03 + 0.02 * torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    found = t_interval(differences, resampled, 400)
+    seeds = np.var(differences, ddof=1) / 5
+    images = np.var(resampled.double().numpy(), ddof=1)
+    reach = stats.t.ppf(0.975, 4) * np.sqrt(seeds + images)
+    assert (found.low, found.high) == pytest.approx((0.03 - reach, 0.03 + reach))
+    assert "400 images" in found.method
+    assert t_interval(differences, resampled, 20) == t_interval(differences)  # too few images

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torchvision.datasets import cifar
 
+from killick.data.drawn_images import cache_folder
 from killick.data.image_set import Sets
 from killick.data.sources import DATA_SOURCES, DataSource, load_sets, load_whole, shapes
-from killick.data.sources.shapes import cache_folder
 from killick.errors import DataError, OptionError
 
 

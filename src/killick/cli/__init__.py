@@ -51,7 +51,7 @@ exit codes:
 FIRST_STEPS = {
     "killick compare": "compare five ways to train on embedded images: about five minutes on a"
     " laptop, offline; writes report.html",
-    "killick train": "train one anchored model on the same images: less than a minute",
+    "killick train": "train one anchored model on embedded images: a minute or two",
     "killick evaluate timm:resnet18 --checkpoint MINE.pth --data FOLDER": "measure robustness and"
     " calibration of your own classifier: minutes",
     "killick export RUN": "write a trained model as an ONNX file: seconds",

@@ -14,7 +14,8 @@ from killick.cli.job_options import (
     show_jobs,
 )
 from killick.cli.parser import Parser
-from killick.experiments.arms import RECIPE, parse_arms
+from killick.data.data_settings import EMBEDDED
+from killick.experiments.arms import DEFAULT_ARMS, RECIPE, parse_arms
 from killick.training.recipe_files import load_recipe
 
 HELP = "train and evaluate protocols side by side, and write a report"
@@ -24,8 +25,8 @@ USAGE = (
 )
 EXAMPLES = """\
 examples:
-  killick compare                                           five arms on embedded shapes, minutes
-  killick compare --seeds 0,1,2,3,4 --epochs 60             more of it; finished jobs are used again
+  killick compare                                           the demo: embedded images, minutes
+  killick compare --seeds 0,1,2,3,4,5,6,7                   more of it; finished jobs are used again
   killick compare --recipe cifar10-resnet18 --data pack:cifar10.npz --arm standard \\
       --arm masked-label --arm strong:protocol=masked,target=label,alpha=0.5 --seeds 0,1,2 --jobs 3
   killick compare --recipe finetune --data imagefolder:images \\
@@ -36,6 +37,7 @@ examples:
 arms:
   standard, anchored, masked-uniform, masked-label   the protocols, from fresh weights
   finetuned           half of the epochs standard, then anchored exactly, masked towards the label
+  masked-tuning       the standard arm's network, tuned so for a quarter of the epochs more
   NAME:key=value,...  a new arm, or a built-in one changed. A key is a setting of a recipe (killick
                       train --help) or a short name (protocol, target, alpha, lr, ...), and also
                       from=FOLDER_OR_FILE  a trained network to start from, as killick train --from
@@ -44,12 +46,16 @@ arms:
   ensemble+NAME       of three networks, or members=N; mc-dropout+NAME, tta+NAME: inference methods
   NAME:run=FOLDER     a finished run, evaluated beside the others; {seed} stands for each seed. Or
                       a saved model, or a network with its library's weights, as timm:resnet50
-All arms share recipe, budget, data order and first weights, where their shapes allow.
+All arms share recipe, budget, data order and first weights, where their shapes allow;
+masked-tuning adds its epochs to those of standard.
 
 Every arm with a seed is a job with a run folder of its own. A finished job is never run again, an
 interrupted one is resumed by the same command, and one that fails is reported while others go on.
 Exit code 1 if some failed.
 """
+OWN_DATA = "killick compare --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
+OWN_DATA_RECIPE = "shapes-compare"
+DEMO_SEEDS = (0, 1, 2, 3, 4)
 
 
 def add(parser: Parser) -> None:
@@ -58,53 +64,59 @@ def add(parser: Parser) -> None:
     add(
         "--recipe",
         metavar="NAME_OR_FILE",
-        help="shipped, or a YAML file (shapes-compare, finetune)",
+        help=f"shipped, or a YAML file ({RECIPE}; with --data {OWN_DATA_RECIPE}; finetune)",
     )
     add(
         "--arm",
         metavar="NAME[:key=value,...]",
         action="append",
         default=[],
-        help="what to compare, again for each; default: the five below",
+        help=f"what to compare, again for each; default: {', '.join(DEFAULT_ARMS)}",
     )
-    add("--seeds", **SEEDS, default=(0, 1), help="of each arm (0,1)")
+    add("--seeds", **SEEDS, help="of each arm; default: 0,1; without --recipe and --data 0,1,2,3,4")
     add("--baseline", metavar="ARM", help="what others are compared with; default: standard")
     add("--output", **FOLDER, help="default: comparisons/, by recipe and data")
     add("--title", metavar="TEXT", help="of the report")
-    add_evaluation(parser, suites="as there", limit="400 of shapes, else all", references="5")
+    add_evaluation(
+        parser,
+        suites="as there",
+        limit="400 of embedded images, else all",
+        references="5; without --recipe and --data 1",
+    )
     add_execution(parser)
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Compare, and print a summary."""
-    evaluation = {"references": 5, **read_evaluation(options)}
+    evaluation = read_evaluation(options)
     settings = read_shared_settings(rest)
     arms = parse_arms(options.arm)
-    trained = "network.pretrained" in settings
-    recipe = options.recipe or ("finetune" if trained else RECIPE)
-    if options.recipe is None and settings.get("data.name", "shapes") != "shapes":
-        # The recipe's own values are for shapes.
+    usual = OWN_DATA_RECIPE if "data.name" in settings else RECIPE
+    recipe = options.recipe or ("finetune" if "network.pretrained" in settings else usual)
+    demo = recipe == RECIPE
+    seeds = options.seeds or (DEMO_SEEDS if demo else (0, 1))
+    evaluation = {"references": 1 if demo else 5, **evaluation}
+    if options.recipe is None and settings.get("data.name", "shapes") not in EMBEDDED:
+        # The recipe's own values are for embedded images.
         settings = {"data.limit": None, "data.validation": 0.1, **settings}
     if options.recipe is None and "network.name" in settings:
         settings = {"network.arguments": {}, **settings}  # the recipe's own are for its network
     checked = load_recipe(recipe, {**settings, "protocol.name": "standard"})
-    if "limit" not in evaluation and checked.data.name == "shapes":
+    if "limit" not in evaluation and checked.data.name in EMBEDDED:
         evaluation["limit"] = 400
     from killick.experiments.experiment import compare, plan_comparison
 
     name = name_folder(str(settings.get("data.name", "")), Path(recipe).stem)
     output = options.output or Path("comparisons") / name
     if options.dry_run:
-        jobs = plan_comparison(
-            recipe, settings, arms, options.seeds, output, evaluation, options.baseline
-        )
+        jobs = plan_comparison(recipe, settings, arms, seeds, output, evaluation, options.baseline)
         show_jobs(jobs, output, options)
         return 0
     found = compare(
         recipe,
         settings=settings,
         arms=arms,
-        seeds=options.seeds,
+        seeds=seeds,
         output=output,
         evaluation=evaluation,
         baseline=options.baseline,
@@ -115,4 +127,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         from killick.cli.summaries import show_comparison
 
         show_comparison(found.report.parent)
-    return print_outcome(found, output, options)
+    code = print_outcome(found, output, options)
+    if demo and code == 0 and not options.quiet:
+        print(f"On your own images, a folder for each class: {OWN_DATA}")
+    return code

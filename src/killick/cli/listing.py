@@ -134,7 +134,11 @@ def _arms() -> list[Entry]:
     found = {}
     for name, arm in ARMS.items():
         text = ", ".join(f"{key} {value}" for key, value in arm.settings.items())
-        found[name] = f"{arm.first:.0%} of the epochs standard, then {text}" if arm.first else text
+        if arm.first:
+            text = f"{arm.first:.0%} of the epochs standard, then {text}"
+        elif arm.after is not None:
+            text = f"{arm.after.name}, then for {arm.more:.0%} of the epochs {text}"
+        found[name] = text
     return _plain(found)
 
 

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from killick.metrics.metric_registry import METRICS, SCORES, Metric
 from killick.report.conditions import suite_of, title_of
-from killick.report.summary_metrics import summary_metrics
+from killick.report.intervals import Interval
+from killick.report.summary_metrics import find_summary_metric, summary_metrics
 from killick.studies.findings import Findings
 from killick.studies.study import Study
 
@@ -20,6 +21,7 @@ Rows = list[Row]
 Cell = tuple[str, str, Row]  # the line and column it stands in
 
 # Columns of a comparison, by their keys in the report's summary.
+_ANSWERS = ("corrupted_top1", "corrupted_smooth_ece", "ood_auroc", "synthetic_ood_auroc")
 _COMPARED = (
     *("clean_top1", "corrupted_top1", "shift_top1", "corrupted_smooth_ece"),
     *("ood_auroc", "synthetic_ood_auroc"),
@@ -145,14 +147,16 @@ def _title(row: Row) -> str:
 
 
 def show_comparison(folder: Path) -> None:
-    """Print the summary that a report leaves beside itself: an arm a line."""
+    """Print the summary that a report leaves beside itself: an answer, and an arm a line."""
     console = _make_console()
     with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
         found = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
     known = {each.key: each for each in summary_metrics()}
     columns = [known[key] for key in _COMPARED if any(key == each for _, each in found)]
+    arms = list(dict.fromkeys(arm for arm, _ in found))
+    _show_answers(console, found, arms)
     table = _make_table(["arm", *(f"{each.title} {each.metric.unit}".rstrip() for each in columns)])
-    for arm in dict.fromkeys(arm for arm, _ in found):
+    for arm in arms:
         cells = []
         for column in columns:
             row, show = found.get((arm, column.key)), column.metric.format
@@ -171,6 +175,27 @@ def show_comparison(folder: Path) -> None:
     shown += [_BELOW_CHANCE] if low else []
     if shown:
         console.print("; ".join(shown), style="dim")
+
+
+def _show_answers(console: Console, found: dict[tuple[str, str], Row], arms: list[str]) -> None:
+    """Print for each arm whether it is better than the baseline in the metrics that matter."""
+    rows = {place: row for place, row in found.items() if row["low"]}
+    compared = [arm for arm in arms if any((arm, key) in rows for key in _ANSWERS)]
+    if not compared:
+        return
+    console.print("Is it better than the baseline? Differences with 95 % intervals:", style="bold")
+    table = _make_table(["arm", "metric", "difference", "interval", "verdict"])
+    for arm in compared:
+        for metric in (find_summary_metric(key) for key in _ANSWERS if (arm, key) in rows):
+            row = rows[arm, metric.key]
+            value, low, high = (float(row[key]) for key in ("difference", "low", "high"))
+            verdict = metric.verdict(Interval(value, low, high, row["how"]))
+            ends = " to ".join(metric.show(end, sign=True) for end in (low, high))
+            title = f"{metric.title} {metric.metric.unit}".rstrip()
+            shown = (metric.show(value, sign=True), ends, verdict or "not significant")
+            table.add_row(arm, title, *shown)
+    console.print(table)
+    console.print()
 
 
 def show_study(study: Study, findings: Findings) -> None:

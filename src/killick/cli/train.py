@@ -8,6 +8,7 @@ from typing import Any
 
 from killick.cli.arguments import FLAG, FOLDER, add_shared, name_folder
 from killick.cli.parser import Parser, describe
+from killick.data.data_settings import EMBEDDED
 from killick.errors import OptionError
 from killick.protocols.base import COMPONENTS
 from killick.settings import split_pairs, yaml_or_text
@@ -28,14 +29,15 @@ HELP = "train one model: standard, anchored, or with masked references"
 USAGE = "killick train [--recipe NAME_OR_FILE] [--SETTING VALUE ...] [options]"
 EXAMPLES = """\
 examples:
-  killick train                                             shapes on a CPU, in less than a minute
+  killick train                                             embedded shapes, a minute or two
   killick train --recipe cifar10-resnet18 --data pack:cifar10.npz --epochs 60
   killick train --data imagefolder:images --protocol standard --data.size 64
   killick train --from my_net.pth --network timm:resnet50 --data imagefolder:images
   killick train --network timm:resnet50 --pretrained --data imagefolder:images
-  killick train --resume runs/shapes-small-masked-label-seed0
+  killick train --resume runs/shapes-long-masked-label-seed0
   torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
 """
+RECIPE, OWN_RECIPE = "shapes-long", "shapes-small"  # without and with --data or --network
 OWN_DATA = "killick train --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
 
 
@@ -46,7 +48,8 @@ def add(parser: Parser) -> None:
     add(
         "--recipe",
         metavar="NAME_OR_FILE",
-        help="a shipped recipe or a YAML file (default: shapes-small; finetune with --from)",
+        help="a shipped recipe or a YAML file"
+        f" (default: {RECIPE}; with --data or --network {OWN_RECIPE}; with --from finetune)",
     )
     add("--output", **FOLDER, help="the run folder (default: under runs/)")
     add(
@@ -70,7 +73,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     named = str(given.get("network.name", ""))
     pretrained = "network.pretrained" in given or Network(named).may_name_weights
     trained = options.start is not None or pretrained
-    name = options.recipe or ("finetune" if trained else "shapes-small")
+    usual = OWN_RECIPE if {"data.name", "network.name"} & given.keys() else RECIPE
+    name = options.recipe or ("finetune" if trained else usual)
     if options.start is not None:
         from killick.training.initial_weights import find_start, inherit
 
@@ -83,8 +87,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     ):
         needs = name if name == "finetune" else "network.new_head"
         raise OptionError(f"{needs} requires --from, a trained network: --from runs/plain.")
-    if options.recipe is None and overrides.get("data.name", "shapes") != "shapes":
-        overrides = {"data.limit": None, "data.validation": 0.1, **overrides}  # those are shapes'
+    if options.recipe is None and overrides.get("data.name", "shapes") not in EMBEDDED:
+        # Those of the recipe are for embedded images.
+        overrides = {"data.limit": None, "data.validation": 0.1, **overrides}
         if not trained and "network.name" in given and "data.size" not in given:
             overrides = {**_usual_size(named), **overrides}
     recipe = load_recipe(name, overrides)
@@ -99,12 +104,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     folder = options.output or Path("runs") / _name(Path(name).stem, recipe)
     _check_own(folder)
-    if options.recipe is None and recipe.data.name != "shapes" and not options.quiet:
+    if options.recipe is None and recipe.data.name not in EMBEDDED and not options.quiet:
         print(f"Recipe: {name} (--print-recipe shows it, --recipe chooses another)", flush=True)
-    if recipe.data.name == "shapes" and "data.name" not in given and not options.quiet:
+    if recipe.data.name in EMBEDDED and "data.name" not in given and not options.quiet:
         print(
             f"No --data given: training {recipe.network.name} for {recipe.epochs} epochs on embedded"
-            f" images of shapes, into {folder}.\nOn your own images, a folder for each class:"
+            f" images of {recipe.data.name}, into {folder}.\nOn your own images, a folder for each class:"
             f" {OWN_DATA}",
             flush=True,
         )
@@ -160,7 +165,7 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     # The run's own recipe counts; from the one given, classes are imported.
     recipe = None
     if classes and (options.recipe or named):
-        recipe = load_recipe(options.recipe or "shapes-small", named)
+        recipe = load_recipe(options.recipe or OWN_RECIPE, named)
     outcome = train(recipe, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 

@@ -73,7 +73,7 @@ def compare(
         settings: Shared by all arms too, by dotted name.
         normalize: As for `killick.train`.
         class_names: By default the data's own, or numbers.
-        arms: Arms or their texts, see `parse_arm`; by default all built-in ones.
+        arms: Arms or their texts, see `parse_arm`; by default `DEFAULT_ARMS`.
         seeds: Of each arm.
         output: A folder.
         evaluation: Options of `killick.evaluate`.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from killick.errors import OptionError, RecipeError
-from killick.experiments.arms import Arm
+from killick.experiments.arms import TUNING_LR, Arm
 from killick.protocols.base import PROTOCOLS
 from killick.results.run_folder import read_job
 from killick.runtime.hub import read_hub_name
@@ -234,6 +234,8 @@ def _make_phases(
 
         overrides = add_preprocessing(source, overrides, None if start is None else Path(start))
     recipe = load_recipe(source, overrides)
+    if arm.more:
+        recipe = _shorten(recipe, arm.more)
     earlier: tuple[Phase, ...] = ()
     if arm.after is not None:
         earlier = _make_phases(source, settings, arm.after, seed, output)
@@ -266,6 +268,12 @@ def _split(recipe: Recipe, arm: Arm) -> tuple[Recipe, Recipe]:
     first = replace(recipe, epochs=epochs, protocol=standard, schedule=schedules[0])
     second = replace(recipe, epochs=recipe.epochs - epochs, schedule=schedules[1])
     return first, second
+
+
+def _shorten(recipe: Recipe, share: float) -> Recipe:
+    """Fine-tuning: a share of the epochs, at a low learning rate."""
+    optimizer = replace(recipe.optimizer, lr=TUNING_LR * recipe.optimizer.lr)
+    return replace(recipe, epochs=max(round(share * recipe.epochs), 1), optimizer=optimizer)
 
 
 def _deciding(recipe: Recipe) -> dict[str, Any]:

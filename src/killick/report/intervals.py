@@ -1,6 +1,7 @@
 """95 % intervals of a difference between two arms that share seeds or test images.
 
 - Student's t over the differences by seed: how far other seeds might lie. It needs several seeds.
+  Where predictions are there, the variance over images is added: seeds share their test images.
 - The bootstrap over images: how far other images might lie, for these trained models. It is
   centered on the value, with 1.96 standard deviations of the resampled differences to either side:
   percentiles would lie off-center for calibration errors, which grow under resampling.
@@ -41,13 +42,21 @@ class Interval:
         return self.value - self.low, self.high - self.value
 
 
-def t_interval(differences: Sequence[float]) -> Interval:
-    """Student's t over the paired differences by seed, at least two."""
+def t_interval(
+    differences: Sequence[float], resampled: Tensor | None = None, images: int = 0
+) -> Interval:
+    """Student's t over the paired differences by seed, at least two.
+
+    `resampled` is their mean in resampled test sets of so many `images`, whose variance is added.
+    """
     count = len(differences)
     value = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(count)
+    error, method = statistics.stdev(differences) / math.sqrt(count), f"paired t over {count} seeds"
+    if resampled is not None and images >= FEWEST:
+        error = math.hypot(error, float(resampled.double().std(correction=1)))
+        method += f" and {images:,} images"
     reach = float(stats.t.ppf(0.975, count - 1)) * error
-    return Interval(value, value - reach, value + reach, f"paired t over {count} seeds")
+    return Interval(value, value - reach, value + reach, method)
 
 
 def bootstrap_interval(differences: Sequence[float], resampled: Tensor, images: int) -> Interval:

@@ -256,7 +256,7 @@ def _values(
 def _difference(
     comparison: Comparison, arm: ArmRuns, base: ArmRuns | None, conditions: Sequence[Condition]
 ) -> Interval | None:
-    """To `base`: over seeds if there are enough, else over images, else over the few seeds."""
+    """To `base`: over seeds and images if there are enough seeds, else over images or few seeds."""
     if base is None or arm is base:
         return None
     ours, theirs = (_values(comparison, each, conditions) for each in (arm, base))
@@ -264,15 +264,15 @@ def _difference(
     if not differences:
         return None
     by_seed = tuple(differences.values())
+    resampled, images = _over_images(comparison, arm, base, conditions, differences)
     if len(by_seed) < ENOUGH_SEEDS:
-        found = _over_images(comparison, arm, base, conditions, differences)
-        if found is not None:
-            return found
+        if resampled is not None:
+            return bootstrap_interval(by_seed, resampled, images)
         # Few seeds may agree by chance, as accuracies have steps: that is not certainty.
         if len(by_seed) == 1 or statistics.stdev(by_seed) <= 1e-12:
             why = "one seed" if len(by_seed) == 1 else "seeds with equal differences"
             return no_interval(statistics.fmean(by_seed), f"no interval: {why}")
-    return t_interval(by_seed)
+    return t_interval(by_seed, resampled, images)
 
 
 def _over_images(
@@ -280,19 +280,22 @@ def _over_images(
     arm: ArmRuns,
     base: ArmRuns,
     conditions: Sequence[Condition],
-    differences: Mapping[int, float],
-) -> Interval | None:
-    """The bootstrap over images; None unless both arms have predictions for the same images."""
+    seeds: Iterable[int],
+) -> tuple[torch.Tensor | None, int]:
+    """The mean difference in resampled test sets, and the number of images.
+
+    None unless both arms have predictions for the same images.
+    """
     resampled = []
-    for seed in differences:
+    for seed in seeds:
         ours, theirs = (comparison.resampled[each.name, seed] for each in (arm, base))
         for each in conditions:
             if each not in ours or each not in theirs or ours[each].images != theirs[each].images:
-                return None
+                return None, 0
         mine, base_mean = (
             torch.stack([side[each].values for each in conditions]).mean(0)
             for side in (ours, theirs)
         )
         resampled.append(mine - base_mean)
     count = max(ours[each].count for each in conditions)
-    return bootstrap_interval(list(differences.values()), torch.stack(resampled).mean(0), count)
+    return torch.stack(resampled).mean(0), count

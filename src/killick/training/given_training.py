@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from killick.core.anchored import Anchored, evaluating
 from killick.core.image_model import ImageModel, either_spelling, image_model_in
 from killick.core.standard import standard
+from killick.data.data_settings import EMBEDDED
 from killick.data.given_data import Given, Normalization, as_set, name_given
 from killick.data.image_set import ImageSet, Sets, digest
 from killick.data.sources import GIVEN, given_sets
@@ -227,11 +228,11 @@ def _is_numbered(images: ImageSet) -> bool:
 
 
 def _for_own_data(source: "str | Path | Recipe", chosen: dict[str, Any]) -> dict[str, Any]:
-    """Settings for other data than the recipe's, where that is about the embedded shapes."""
-    if isinstance(source, Recipe) or chosen.get("data.name", "shapes") == "shapes":
+    """Settings for other data than the recipe's, where that is about embedded images."""
+    if isinstance(source, Recipe) or chosen.get("data.name", "shapes") in EMBEDDED:
         return chosen
     usual = read_yaml(find_recipe(source)).get("data") or {}
-    if (usual.get("name", "shapes") if isinstance(usual, dict) else usual) != "shapes":
+    if (usual.get("name", "shapes") if isinstance(usual, dict) else usual) not in EMBEDDED:
         return chosen
     return {"data.limit": None, "data.validation": 0.1, **chosen}
 
