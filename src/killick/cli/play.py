@@ -1,6 +1,7 @@
 """`killick play`."""
 
 import argparse
+import contextlib
 import sys
 import threading
 
@@ -35,36 +36,36 @@ def add(parser: Parser) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Serve the page until Ctrl-C."""
+    from killick.data.data_settings import full_name
     from killick.evaluation.classifier import open_classifier
     from killick.evaluation.evaluation_data import load_test_for, number_classes
-    from killick.play.play_page import serve
+    from killick.play.play_page import serving
     from killick.play.playground import Playground, choose_images, find_models
     from killick.runtime.devices import set_threads
 
     set_threads(options.threads)
     opened = tuple(
-        open_classifier(model, device=options.device, trust=options.trust)
-        for model in find_models(options.runs)
+        open_classifier(place, name=name, device=options.device, trust=options.trust)
+        for place, name in find_models(options.runs)
     )
     images, first = None, opened[0]
     try:
-        test = load_test_for(first, options.data, options.root)
-        images = choose_images(number_classes(test, options.data, first))
+        data = options.data and full_name(options.data)
+        test = load_test_for(first, data, options.root)
+        images = choose_images(number_classes(test, data, first))
     except (DataError, OptionError) as problem:
         if options.data is not None:
             raise
         warn(f"no test images to pick from: {problem}")
-    page, address = serve(
+    with serving(
         Playground(opened, images),
         options.runs,
         host=options.host,
         port=options.port,
         browser=sys.stdout.isatty(),
-    )
-    if not options.quiet:
-        print(f"The page is at {address} until Ctrl-C.", flush=True)
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        page.close()
+    ) as address:
+        if not options.quiet:
+            print(f"The page is at {address} until Ctrl-C.", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
     return 0

@@ -1,13 +1,14 @@
 """The page, made with Gradio, which serves it and sends what visitors do."""
 
+import contextlib
 import functools
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from killick.errors import KillickError, OptionError, import_library
+from killick.errors import KillickError, OptionError, import_library, one_line
 from killick.play.panels import render_figures, render_results
 from killick.play.playground import ChosenImage, Playground
 
@@ -16,48 +17,52 @@ _EMPTY = '<p class="muted">Drop an image to begin.</p>'
 _HIDDEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
-def serve(
+@contextlib.contextmanager
+def serving(
     playground: Playground,
     places: Iterable[str],
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
     browser: bool = False,
-) -> tuple[Any, str]:
-    """Serve the page in other threads: Gradio's object, whose `close` ends it, and the address.
+) -> Iterator[str]:
+    """Serve the page meanwhile, in other threads, at the address that is given.
 
     Args:
         playground: The models and test images.
         places: Run folders whose figures are shown.
-        host: The address to listen on; others than 127.0.0.1 can be reached from elsewhere.
+        host: What to listen on; others than 127.0.0.1 can be reached from elsewhere.
         port: By default the first free one from 7860.
-        browser: Open the page there.
+        browser: Open the page in one.
     """
     # Read when Gradio is imported: no analytics, no look for a newer version.
     os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
-    # Uploads are put there; removed with this process.
-    uploads = tempfile.TemporaryDirectory(prefix="killick-play-")
-    os.environ["GRADIO_TEMP_DIR"] = uploads.name
     gr = import_library("gradio", "play", "killick play")
-    page = make_page(playground, tuple(places))
-    page.uploads = uploads
-    try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            inbrowser=browser,
-            share=False,
-            quiet=True,
-            prevent_thread_lock=True,
-            ssr_mode=False,
-            footer_links=[],
-            max_file_size=LARGEST_UPLOAD,
-            theme=gr.themes.Default("blue", font="system-ui", font_mono="ui-monospace"),
-            css_paths=Path(__file__).with_name("play.css"),
-        )
-    except OSError as problem:
-        raise OptionError(f"cannot listen on {host}: {problem}. Choose another --port.") from None
-    return page, address
+    with tempfile.TemporaryDirectory(prefix="killick-play-") as uploads:
+        os.environ["GRADIO_TEMP_DIR"] = uploads
+        page = make_page(playground, tuple(places))
+        try:
+            _, address, _ = page.launch(
+                server_name=host,
+                server_port=port,
+                inbrowser=browser,
+                share=False,
+                quiet=True,
+                prevent_thread_lock=True,
+                ssr_mode=False,
+                footer_links=[],
+                max_file_size=LARGEST_UPLOAD,
+                theme=gr.themes.Default(
+                    primary_hue="blue", font="system-ui", font_mono="monospace"
+                ),
+                css_paths=Path(__file__).with_name("play.css"),
+            )
+        except OSError as problem:
+            raise OptionError(f"cannot serve the page: {one_line(problem)}") from None
+        try:
+            yield address
+        finally:
+            page.close(verbose=False)
 
 
 def make_page(playground: Playground, places: tuple[str, ...]) -> Any:
@@ -108,7 +113,14 @@ def make_page(playground: Playground, places: tuple[str, ...]) -> Any:
                         elem_id="corruption",
                     )
                     severity = gr.Slider(
-                        0, 5, 0, step=1, label="Severity", min_width=140, elem_id="severity"
+                        0,
+                        5,
+                        0,
+                        step=1,
+                        label="Severity",
+                        min_width=140,
+                        elem_id="severity",
+                        buttons=[],
                     )
                 results = gr.HTML(show(first, start, 0), elem_id="results")
         with gr.Tab("Figures") as tab:

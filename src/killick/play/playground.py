@@ -1,7 +1,7 @@
 """What the page shows: an image, corrupted, and what each model predicts for it."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -118,17 +118,20 @@ def choose_images(images: ImageSet) -> ImageSet:
     return images.part(order[:MOST_IMAGES])
 
 
-def find_models(places: Iterable[str]) -> list[str]:
-    """The models at some places; in a comparison's folder, the first seed of each arm."""
-    return [model for place in places for model in _first_seeds(Path(place)) or [place]]
+def find_models(places: Iterable[str]) -> list[tuple[str, str | None]]:
+    """The models at some places, each with its name if that is not its folder's.
+
+    A comparison's folder stands for the first seed of each of its arms.
+    """
+    return [found for place in places for found in _first_seeds(Path(place)) or [(place, None)]]
 
 
-def _first_seeds(folder: Path) -> Sequence[str]:
-    jobs = [
-        (str(job.get("arm")), int(job.get("seed", 0)), str(file.parent))
-        for file in sorted(folder.glob(f"*/{JOB}"))
-        if (file.parent / "model").is_dir()
-        for job in [read_job(file.parent)]
-    ]
-    firsts = {arm: place for arm, _, place in sorted(jobs, reverse=True)}
-    return [place for _, _, place in jobs if place in firsts.values()]
+def _first_seeds(folder: Path) -> list[tuple[str, str | None]]:
+    firsts: dict[str, tuple[int, str]] = {}
+    for file in sorted(folder.glob(f"*/{JOB}")):
+        job = read_job(file.parent)
+        found = int(job.get("seed", 0)), str(file.parent)
+        if (file.parent / "model").is_dir():
+            arm = str(job.get("arm", file.parent.name))
+            firsts[arm] = min(found, firsts.get(arm, found))
+    return [(place, arm) for arm, (_, place) in firsts.items()]
