@@ -8,13 +8,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from killick.errors import KillickError, OptionError, import_library, one_line
 from killick.play.panels import render_figures, render_results
 from killick.play.playground import ChosenImage, Playground
 
 LARGEST_UPLOAD = 2**25  # bytes
 _EMPTY = '<p class="muted">Drop an image to begin.</p>'
-_HIDDEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+_EVENT: dict[str, Any] = {
+    "show_progress": "hidden",
+    "api_visibility": "private",
+    "trigger_mode": "always_last",
+}
 
 
 @contextlib.contextmanager
@@ -69,6 +75,8 @@ def make_page(playground: Playground, places: tuple[str, ...]) -> Any:
     """The page as Gradio's object; what a visitor chose is kept for each tab alone."""
     import gradio as gr
 
+    for each in playground.classifiers:  # imports what resizes images, before the first drop
+        each.view(torch.zeros(3, 2, 3, dtype=torch.uint8))
     figures = functools.cache(lambda: render_figures(places))
     names = playground.corruptions()
     start = "gaussian_noise" if "gaussian_noise" in names else names[0]
@@ -139,16 +147,15 @@ def make_page(playground: Playground, places: tuple[str, ...]) -> Any:
 
         settings, outputs = [corruption, severity], [chosen, results]
         if images is not None:
-            gallery.select(pick, settings, outputs, **_HIDDEN)
-        upload.upload(take, [upload, *settings], outputs, **_HIDDEN)
+            gallery.select(pick, settings, outputs, **_EVENT)
+        upload.upload(take, [upload, *settings], outputs, **_EVENT)
         gr.on(
             [corruption.input, severity.input],
             show,
             [chosen, *settings],
             results,
             queue=False,
-            trigger_mode="always_last",
-            **_HIDDEN,
+            **_EVENT,
         )
         tab.select(figures, None, drawn, api_visibility="private")
     return page
