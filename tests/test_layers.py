@@ -30,6 +30,7 @@ ORDER = [
     "storage",
     "evaluation",
     "deploy",
+    "play",
     "protocols",
     "training",
     "experiments",

@@ -28,7 +28,7 @@ from killick.runtime.signals import ENDING, handle
 
 NAMES = (
     *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
-    *("convert", "ensemble", "probe", "corrupt", "check", "list", "completion"),
+    *("play", "convert", "ensemble", "probe", "corrupt", "check", "list", "completion"),
 )
 _FILES = {"list": "listing", "study": "study_command"}  # names that are taken
 COMMANDS = {name: import_module(f"killick.cli.{_FILES.get(name, name)}") for name in NAMES}

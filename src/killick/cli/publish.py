@@ -16,6 +16,7 @@ examples:
   killick publish runs/mine --output published/mine --reference-kind synthetic
   killick publish runs/mine --output published/mine --push owner/name --private
   killick publish my-model --output published/mine --rows evaluations/my-model
+  killick publish runs/mine --output space --space    a page to play with, for Hugging Face Spaces
 
 The folder has the model, its rows and a card, README.md. killick.load("owner/name") and every
 command that takes a model can read it from the hub.
@@ -36,6 +37,7 @@ def add(parser: Parser) -> None:
     add("--license", "--licence", metavar="NAME", help="as the hub names it, such as apache-2.0")
     add("--reference-kind", **REFERENCE_KINDS)
     add("--data", metavar="DATA", help="to make references from (default: the training data)")
+    add("--space", **FLAG, help="write a folder that runs as a Hugging Face Space, with the model")
     add("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face hub")
     add("--private", **FLAG, help="with --push: a new repository is private")
     add_shared(parser, "--quiet")
@@ -45,12 +47,18 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the folder, and upload it with --push."""
     if options.private and options.push is None:
         raise OptionError("--private requires --push OWNER/NAME.")
+    if options.space and options.push is not None:
+        raise OptionError(
+            "--push uploads models alone. Upload the folder of --space with: hf upload OWNER/NAME"
+            " FOLDER --repo-type space."
+        )
     if options.data is not None and options.reference_kind == "stored":
         raise OptionError("--data requires --reference-kind mean or synthetic.")
     from killick.core.anchored import Anchored
     from killick.deploy.parity import format_agreement
     from killick.deploy.private_references import replace_and_measure
     from killick.deploy.publisher import find_rows, publish, push
+    from killick.evaluation.classifier import name_model
     from killick.runtime.hub import import_client
     from killick.storage.loading import load
     from killick.storage.saving import note_on_references
@@ -66,9 +74,18 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     cost, had_threshold = None, model.threshold is not None
     if options.reference_kind != "stored":
         cost = replace_and_measure(model, options.reference_kind, options.data, say)
-    made = publish(model, options.output, rows=rows, license=options.license, repo=options.push)
-    evaluate = f"killick evaluate {shlex.quote(str(made.folder))}"
-    say(f"The model and its card are in {made.folder}, with {made.rows:,} rows.")
+    if options.space:
+        from killick.play.space_folder import write_space
+
+        name = name_model(options.model)
+        made = write_space(model, options.output, name, rows=rows, license=options.license)
+        say(f"The Space is in {made.folder}. Run it: python {shlex.quote(str(made.folder))}/app.py")
+        place = made.folder / "models" / name
+    else:
+        made = publish(model, options.output, rows=rows, license=options.license, repo=options.push)
+        say(f"The model and its card are in {made.folder}, with {made.rows:,} rows.")
+        place = made.folder
+    evaluate = f"killick evaluate {shlex.quote(str(place))}"
     if made.left_out:
         say(f"{made.left_out:,} rows of other weights or references were left out.")
     if isinstance(model, Anchored):

@@ -276,9 +276,7 @@ def open_classifier(
                     f"{given} is a file, not a folder. For bare weights, name their network:"
                     f" timm:NAME --checkpoint {given}."
                 )
-            whole = Path(given).absolute()
-            # A run is named by its folder, also when the model in it was given.
-            name = name or (whole.parent.name if whole.name == "model" else whole.name)
+            name = name or name_model(given)
             model = load(given)
     elif not callable(model):
         raise OptionError(
@@ -329,6 +327,17 @@ def open_classifier(
     )
     classifier.classes = _try(classifier)
     return classifier
+
+
+def name_model(place: str) -> str:
+    """The name of a model: that of its folder, or of the run that it is in.
+
+    Example:
+        >>> name_model("runs/mine"), name_model("runs/mine/model")
+        ('mine', 'mine')
+    """
+    whole = Path(place).absolute()
+    return whole.parent.name if whole.name == "model" else whole.name
 
 
 def place_of(model: object, device: torch.device | str | None) -> str:
