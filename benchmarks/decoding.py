@@ -44,6 +44,7 @@ from killick.training.training_data import load_training_data
 FILES = {"500 x 375, 110 kB": (375, 500, 110_000), "224 x 224, 11 kB": (224, 224, 11_000)}
 TINY = {"50 x 40, 3 kB": (40, 50, 3_000)}
 CLASSES = 10
+Step = Callable[[], object]
 
 
 def make_jpeg(height: int, width: int, size: int, seed: int) -> bytes:
@@ -77,9 +78,7 @@ def pillow(files: list[torch.Tensor]) -> list[torch.Tensor]:
     return [decode(file.numpy().tobytes(), "it") for file in files]
 
 
-def rate(
-    step: Callable[[], object], images: int, steps: int, rounds: int, device: torch.device
-) -> float:
+def rate(step: Step, images: int, steps: int, rounds: int, device: torch.device) -> float:
     """Images per second, median over rounds, after as many steps to warm up."""
     found = []
     for number in range(rounds + 1):
@@ -112,7 +111,7 @@ class ConstantBatches(Batches):
         return self._buffers[number]
 
 
-def killick_step(recipe: Recipe, device: torch.device, constant: bool) -> tuple[Callable, Callable]:
+def killick_step(recipe: Recipe, device: torch.device, constant: bool) -> tuple[Step, Step]:
     """A step of a run, as `killick train` takes it, and what ends its workers."""
     processes = Processes(0, 1, device)
     data = load_training_data(recipe, processes)
@@ -132,7 +131,7 @@ def killick_step(recipe: Recipe, device: torch.device, constant: bool) -> tuple[
     return step, run.data.batches.close
 
 
-def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.device) -> Callable:
+def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.device) -> Step:
     """A step in the style of torchvision's reference script."""
     steps = [
         v2.RandomResizedCrop(size, antialias=True),
@@ -151,7 +150,7 @@ def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.
         persistent_workers=workers > 0,
     )
     net = killick.nets.create(network, num_classes=CLASSES)
-    net = net.to(device, memory_format=torch.channels_last).train()
+    net = net.to(device).to(memory_format=torch.channels_last).train()
     optimizer = torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=1e-4)
 
     def endless() -> Iterator[list[torch.Tensor]]:
@@ -188,7 +187,7 @@ def measure(tiny: bool, device: torch.device, work: Path) -> list[dict[str, obje
         make_folder(folder, shape, 40 if tiny else 10_240)
         contents = [bytearray(make_jpeg(*shape, seed)) for seed in range(batch)]
         tensors = [torch.frombuffer(data, dtype=torch.uint8) for data in contents]
-        decoders: dict[str, Callable[[], object]] = {"Pillow, one thread": partial(pillow, tensors)}
+        decoders: dict[str, Step] = {"Pillow, one thread": partial(pillow, tensors)}
         if (decoder := find_decoder(device)) is not None:
             decoders["decoder of the GPU"] = partial(decoder, tensors)
         for contender, run in decoders.items():

@@ -43,6 +43,7 @@ CHANGES = {
         "data__resident": "always",
         "augment__crop": "resized",
     },
+    "resized files": {"data__resident": "always", "augment__crop": "resized"},
     "moving": MOVING,
 }
 
