@@ -84,7 +84,7 @@ def test_a_folder_of_images_becomes_json_lines_where_nobody_looks(name, here, ca
         assert ours == pytest.approx(theirs, abs=1e-6)
     assert {record["in_distribution"] for record in found} == {True, False}
     assert err.count("\n") == 1
-    assert err.startswith("killick: 11 images, 5 out of distribution, ")
+    assert err.startswith("killick: 11 images, 5 out of distribution (threshold fitted on ")
     assert err.endswith(" images/s\n")
     assert run(capsys, name, "images", "--quiet") == (0, out, "")
 

@@ -68,7 +68,7 @@ class Record:
         found["top"] = [asdict(each) for each in self.top]
         found["probabilities"] = list(self.probabilities)
         for name in ("std", "fitted_on", "refused", "top", "probabilities", "error"):
-            if found[name] in (None, []):
+            if found[name] in (None, [], {}):
                 del found[name]
         return found
 

@@ -123,7 +123,8 @@ def headline(data: ReportData) -> str:
     chosen += [key for key in ("ood_auroc",) if key in shared and key not in chosen]
     if not chosen:
         return f"{name} and {baseline.name} have no metric in common."
-    count = sum(seed in baseline.seeds for seed in ours[chosen[0]].values)
+    base = data.table[baseline.name][chosen[0]].values
+    count = sum(seed in base for seed in ours[chosen[0]].values)
     about = f"{data.comparison.data}, {count_words(count, 'seed')}"
     words = [_compare(data, key, baseline.name) for key in chosen]
     return f"{name} was compared with {baseline.name} on {about}. {' '.join(words)}"
