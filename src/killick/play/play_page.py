@@ -16,6 +16,11 @@ from killick.play.playground import ChosenImage, Playground
 
 LARGEST_UPLOAD = 2**25  # bytes
 _EMPTY = '<p class="muted">Drop an image to begin.</p>'
+# Gradio applies css_paths only below these two. What hides overflow keeps nothing sticky in sight.
+_HEAD = """<style>@media (max-width: 47rem) {
+  .gradio-container { overflow: clip !important; }
+  .gradio-container > .main { padding: 0.5rem !important; }
+}</style>"""
 _EVENT: dict[str, Any] = {
     "show_progress": "hidden",
     "api_visibility": "private",
@@ -62,6 +67,7 @@ def serving(
                     primary_hue="blue", font="system-ui", font_mono="monospace"
                 ),
                 css_paths=Path(__file__).with_name("play.css"),
+                head=_HEAD,
             )
         except OSError as problem:
             raise OptionError(f"cannot serve the page: {one_line(problem)}") from None
