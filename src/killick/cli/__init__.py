@@ -49,7 +49,7 @@ exit codes:
   130  interrupted; results so far are kept, and the same command resumes where it can
 """
 FIRST_STEPS = {
-    "killick compare": "compare five ways to train on embedded images: about five minutes on a"
+    "killick compare": "compare three ways to train on embedded images: some minutes on a"
     " laptop, offline; writes report.html",
     "killick train": "train one anchored model on embedded images: a minute or two",
     "killick evaluate timm:resnet18 --checkpoint MINE.pth --data FOLDER": "measure robustness and"
