@@ -36,7 +36,7 @@ class Options:
 
     methods: list[str] = setting(
         [
-            *(NONE, "trivialaugment", "augmix", "label_smoothing", "mixup", "gridmask"),
+            *(NONE, "trivialaugment", "augmix", "label_smoothing", "mixup:mixup=0.2", "gridmask"),
             *("dropout", "dropblock", "stochastic_depth", "acls", "ps_kd", "elr"),
             *("spectral_decoupling", "sam", "gradient_penalty", "swa"),
             *("ensemble", "dropout+mc-dropout", "tta"),
