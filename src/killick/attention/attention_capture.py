@@ -73,7 +73,8 @@ class AttentionCapture(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is functional.multi_head_attention_forward:
             asked = {**kwargs, "need_weights": True, "average_attn_weights": False}
-            weights: Tensor = func(*args, **asked)[1]
+            _, weights = func(*args, **asked)
+            assert weights is not None
             self._see(weights)
         elif func is functional.scaled_dot_product_attention:
             self._see(attention_weights(*args, **kwargs))
@@ -146,7 +147,8 @@ class AttentionCapture(TorchFunctionMode):
                     f"cannot reach the attention of {name!r} ({kind}): it calls neither softmax nor"
                     " scaled_dot_product_attention."
                 )
-        return f"{type(self._net).__name__} has no attention. Name a transformer."
+        net = getattr(self._net, "net", self._net)
+        return f"{type(net).__name__} has no attention. Measure a transformer."
 
 
 def attention_weights(
