@@ -1,9 +1,10 @@
 """The attention heads of a run, as its rows have them."""
 
+import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from killick.metrics.attention_locality import HeadSummary, summarize_heads
 from killick.results.run_folder import Run
@@ -27,7 +28,7 @@ class RunHeads:
     """All heads of a run, and how they were measured."""
 
     heads: tuple[HeadValues, ...]
-    about: dict[str, str]  # grid, windows, normalizer, prefix, images
+    about: dict[str, str]  # grid, windows, normalizer, prefix, count
     layers: dict[str, list[float]]  # values of each layer by metric: norms
     change: float | None  # of a head's distance by doubling the images
 
@@ -36,6 +37,21 @@ class RunHeads:
         """The heads of the first third of the layers."""
         count = 1 + max(head.layer for head in self.heads)
         return tuple(head for head in self.heads if 3 * head.layer < count)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The summary as records of numbers, each with how it was measured."""
+        values = self.summary._asdict()
+        values |= {
+            "early_distance": statistics.fmean(head.distance for head in self.early),
+            "early_entropy": statistics.fmean(head.entropy for head in self.early),
+            "change": self.change,
+        }
+        about = {**self.about, "layers": 1 + self.heads[-1].layer}
+        return [
+            {**about, "metric": f"{SUITE}_{name}", "value": value}
+            for name, value in values.items()
+            if value is not None
+        ]
 
     @property
     def summary(self) -> HeadSummary:
