@@ -190,6 +190,8 @@ def test_swin_within_its_windows():
     pixels = measure(net, images, normalizer="pixels").layers[2]
     ratio = pixels.values() / found.layers[2].values()
     assert torch.allclose(ratio, torch.tensor(8 * math.hypot(3, 3), dtype=torch.float64))
+    half = measure(net, images[::2]).layers[1].values()
+    assert torch.allclose(found.layers[1].half, half, atol=1e-6)
 
 
 def test_torchvision():
@@ -277,6 +279,12 @@ def test_the_model_is_left_as_it_was(fails):
     assert state[:3] == after[:3]
     assert all(torch.equal(value, after[3][name]) for name, value in state[3].items())
     assert torch.equal(net.eval()(images), before)
+
+
+def test_models_in_train_mode_are_measured_in_eval_mode():
+    net, images = make_vit(attn_drop_rate=0.5, pos_drop_rate=0.5), draw_images()
+    usual = measure(net, images).layers[1].values()
+    assert torch.equal(measure(net.train(), images).layers[1].values(), usual)
 
 
 def test_logits_are_the_same_while_attention_is_read():

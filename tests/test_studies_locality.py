@@ -11,7 +11,7 @@ from killick.errors import OptionError
 from killick.studies import find_study
 from killick.studies.locality import CELLS, CONTROLS, PROTOCOLS
 from killick.studies.locality.factorial import FACTORS, effects
-from killick.studies.locality.locality_tables import interpolate
+from killick.studies.locality.locality_tables import interpolate, lowest_common
 from killick.studies.study import make_plan
 from killick.studies.study_runner import plan_jobs, run_study
 
@@ -60,6 +60,8 @@ def test_interpolation_at_equal_loss():
         true = np.interp(place, [1, 2, 3], [0.1, 0.5, 0.3])
         assert interpolate(points, place) == pytest.approx(true)
     assert interpolate(points, 3.5) is None
+    losses = {"a": {0: 1.0, 1: 0.5}, "b": {0: 0.4, 1: 0.9}, "c": {0: 0.7}, "d": {0: 0.8, 2: 0.1}}
+    assert lowest_common({"one": ["a", "b"], "other": ["c", "d"]}, losses) == {0: 0.7}
 
 
 def test_the_arms_are_what_they_are_named():

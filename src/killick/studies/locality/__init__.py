@@ -144,7 +144,7 @@ STUDY = Study(
             settings={
                 **_VIT,
                 "network.arguments": _TINY,
-                "epochs": 12,
+                "epochs": 40,
                 "batch": 32,
                 "optimizer.lr": 2e-3,
             },
