@@ -28,6 +28,7 @@ ORDER = [
     "nets",
     "data",
     "storage",
+    "attention",
     "evaluation",
     "deploy",
     "play",
@@ -44,7 +45,7 @@ ORDER = [
 ]
 PUBLIC = {
     *("Anchored", "anchor", "pair", "settle", "fold", "Draw", "ReferenceMasking", "Prediction"),
-    *("predict", "residual_bank", "ReferencePool", "load", "save", "errors", "nets"),
+    *("predict", "residual_bank", "ReferencePool", "load", "save", "errors", "nets", "attention"),
     *("Standard", "standard", "corrupt", "evaluate", "fit_threshold", "metrics"),
     *("export", "publish", "replace_references", "train", "compare"),
 }
@@ -159,7 +160,7 @@ def test_the_core_needs_torch_alone():
 def test_public_names_are_there_and_every_one_is_explained():
     listed = {name for name in dir(killick) if not name.startswith("_")}
     modules = {name for name in listed if inspect.ismodule(getattr(killick, name))}
-    assert listed - modules | {"errors", "metrics", "nets"} == PUBLIC
+    assert listed - modules | {"attention", "errors", "metrics", "nets"} == PUBLIC
     assert set(killick.__all__) == PUBLIC
     for name in PUBLIC:
         thing = getattr(killick, name)

@@ -15,6 +15,7 @@ import importlib as _importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from killick import attention as attention
     from killick import errors as errors
     from killick import metrics as metrics
     from killick import nets as nets
@@ -69,7 +70,7 @@ _HOMES = {
     "standard": "killick.core.standard",
     "train": "killick.training.given_training",
 }
-__all__ = sorted([*_HOMES, "errors", "metrics", "nets"])
+__all__ = sorted([*_HOMES, "attention", "errors", "metrics", "nets"])
 
 if not TYPE_CHECKING:
 

@@ -176,7 +176,7 @@ class Classifier:
         return [run(images)] if self.views is None else [run(each) for each in self.views(images)]
 
     def _logits(self, images: Tensor) -> Tensor:
-        images = self._normalized(images).contiguous(memory_format=torch.channels_last)
+        images = self.prepare(images).contiguous(memory_format=torch.channels_last)
         if image_model_in(self.model) is None:
             output: Tensor = self.model(images)
             return output.float()[None]
@@ -188,7 +188,7 @@ class Classifier:
         """The prediction for uint8 images, `(n, 3, size, size)`, over all of its references."""
         images = images.to(self.device)
         if self.exported is None:
-            return self._predict(self._normalized(images))
+            return self._predict(self.prepare(images))
         found = self.exported(images)
         inside = found.get("in_distribution")
         return Prediction(
@@ -206,7 +206,7 @@ class Classifier:
         inner = self.anchored
         if self.bank is None or inner is None:
             return None
-        images = self._normalized(images)
+        images = self.prepare(images)
         stored = inner.stored_references(self.outputs, like=images)
         return residual_distances(inner, images, stored, self.bank).T
 
@@ -218,7 +218,7 @@ class Classifier:
             generator = torch.Generator().manual_seed(seed)
             chosen = torch.randperm(len(train), generator=generator)[:BANK_IMAGES]
             images = torch.cat(list(read_all(train.part(chosen), self.view)))
-            images = self._normalized(images.to(inner.references.device))
+            images = self.prepare(images.to(inner.references.device))
             self.bank = residual_bank(inner, images, generator=generator)
 
     def _predict(self, images: Tensor, *, members: bool = False) -> Prediction:
@@ -228,7 +228,8 @@ class Classifier:
             return predict(self.model, images, members=members)
         return predict(self.model, images, "marginal", self.references, members=members)
 
-    def _normalized(self, images: Tensor) -> Tensor:
+    def prepare(self, images: Tensor) -> Tensor:
+        """uint8 images as the model takes them."""
         return images if self.normalizer is None else self.normalizer(images)
 
 

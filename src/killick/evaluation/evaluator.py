@@ -17,6 +17,7 @@ from killick.data.sources import load_sets, read_once
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.data.worker_processes import dead_workers_explained
 from killick.errors import OptionError, check_option
+from killick.evaluation.attention_suite import measure_attention, plan_attention
 from killick.evaluation.augmented_views import AugmentedViews
 from killick.evaluation.class_mapping import ClassMap
 from killick.evaluation.classifier import Classifier, open_classifier, place_of
@@ -101,8 +102,9 @@ def evaluate(
     "cbar", C-bar's ten; "calibration", calibration errors of all these sets, also after temperature
     scaling; "ood", OOD detection; "shift", other sets with the same classes; "occlusion", squares
     over part of the image; "adversarial", FGSM and PGD; "conformal", prediction sets for all these
-    sets; "references", how much the choice of the reference matters; "multiplicity", how often
-    references, dropout draws or the networks of an ensemble disagree.
+    sets; "attention", how local each head of a transformer is; "references", how much the choice of
+    the reference matters; "multiplicity", how often references, dropout draws or the networks of an
+    ensemble disagree.
 
     Every number of an anchored model is that of its first reference, with the standard deviation
     over the first `references` ones; a second row (inference "marginal") is for the mean of the
@@ -243,6 +245,7 @@ def evaluate(
         planner = TestSetPlanner(classifier, settings, processes)
         sets = planner.plan(test, notes)
         fitting = None if held is None else planner.plan_validation(held)
+        attention = plan_attention(classifier, settings, planner, test, notes)
         common = {
             "model": classifier.name,
             **classifier.facts,
@@ -268,6 +271,10 @@ def evaluate(
             display = choose_display(show, (quiet and show is None) or not processes.first)
             with dead_workers_explained(test.name):
                 _run(runner, recorder, sets, fitting, settings, notes, display)
+                if attention is not None and processes.first:
+                    place = Path(folder) if folder is not None and predictions else None
+                    measure_attention(classifier, recorder, attention, place, display)
+                processes.wait()
         except BaseException:
             recorder.write()  # what there is so far
             raise

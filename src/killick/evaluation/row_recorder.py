@@ -111,6 +111,24 @@ class RowRecorder:
         value = next(float(row["value"]) for row in found if row["metric"] == metric.key)
         return f"{test.title}: {metric.short or metric.title} {metric.format(value, unit=True)}"
 
+    def has_suite(self, test: TestSet) -> bool:
+        """Whether rows of a suite that is measured as a whole are there already."""
+        about = {**self._common, **test.columns()}
+        names = ("model", "suite", "weights", "images", "view", "limit", "evaluation_seed")
+        wanted = [str("" if about[name] is None else about[name]) for name in names]
+        found = [row for row in self._old if [str(row[name]) for name in names] == wanted]
+        if self._settings.again or not found:
+            return False
+        self._planned |= set(map(_key, found))
+        return True
+
+    def add_rows(self, test: TestSet, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep rows of a suite that is measured as a whole; each adds its own columns."""
+        about = {**self._common, **test.columns()}
+        made = [make_row(**{**about, **row}) for row in rows]
+        self._planned |= set(map(_key, made))
+        self._new += made
+
     def finish(self) -> list[Row]:
         """Add the means over corruptions; the rows of this evaluation, and of no other."""
         mine = [row for row in self._merged(self._old) if _key(row) in self._planned]

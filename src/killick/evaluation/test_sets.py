@@ -31,6 +31,7 @@ from killick.evaluation.image_blocks import ImageBlocks
 from killick.results.predictions import sample
 from killick.runtime.processes import Processes
 
+ATTENTION_IMAGES = 1000
 _COLOR_IMAGES = 500  # of which the mean color is taken, evenly over the set
 
 
@@ -203,6 +204,22 @@ class TestSetPlanner:
         part, alignment = self._align(images.name, self._limited(images))
         opened = partial(self._open, part)
         return TestSet("validation", part.name, opened, len(part), alignment, images=digest(part))
+
+    def plan_attention(self, test: ImageSet) -> TestSet:
+        """Images on which attention is measured, evenly over the set; by one process alone."""
+        clean, _ = self._align(test.name, self._limited(test))
+        part = clean.part(torch.tensor(sample(len(clean), ATTENTION_IMAGES)))
+        alone = Processes(0, 1, self._processes.device)
+        shown, workers = self._choose_view(clean), self._settings.workers
+        return TestSet(
+            "attention",
+            test.name,
+            partial(ImageBlocks, part, shown, alone, workers),
+            len(part),
+            view=shown.described,
+            access=part.access,
+            images=digest(part),
+        )
 
     def _limited(self, images: ImageSet) -> ImageSet:
         return limit_images(images, self._settings.limit, self._settings.seed)

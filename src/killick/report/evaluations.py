@@ -15,14 +15,17 @@ import numpy as np
 from killick.report.conditions import MARGINAL, OOD, condition_of, suite_of, title_of
 from killick.report.run_groups import ArmRuns, seed_of
 from killick.results.predictions import Array, Predictions
-from killick.results.rows import Row
+from killick.results.rows import ATTENTION, Row
 from killick.results.run_folder import Run
 
 EVALUATION = ("data", "limit", "evaluation_seed", "precision")
 # One evaluation may have several numbers for one condition; they differ in these columns.
 _VARIANT = ("source", "suite", "inference", "table", "view", "k")
 _TEST_SET = ("suite", "set", "corruption", "severity")
-_CONDITION = (*_TEST_SET, "inference", "reference", "scaling", "score", "metric")
+_CONDITION = (
+    *(*_TEST_SET, "inference", "reference", "scaling", "score", "metric"),
+    *ATTENTION,
+)
 _IMAGES = ("source", "table", "view", "images", *EVALUATION)
 Key = tuple[str, ...]
 

@@ -39,6 +39,9 @@ ACCESS = ("access",)
 # Inference protocol, number of references, which one, temperature scaling, the set that temperature,
 # threshold or conformal sets were fitted on, OOD score.
 INFERENCE = ("inference", "k", "reference", "scaling", "fitted_on", "score", "precision")
+# Where attention was measured: layer and head, both from 0; patches of the grid (or window) as
+# "8x8", windows of an image; what distances are divided by; how prefix tokens are handled.
+ATTENTION = ("layer", "head", "grid", "windows", "normalizer", "prefix")
 # The number: of the first reference; its spread over them; an interval where there is one.
 NUMBER = ("count", "metric", "estimator", "value", "std", "members", "low", "high")
 # Forward and backward passes of a training step, and forward passes of a prediction, relative to those
@@ -46,11 +49,11 @@ NUMBER = ("count", "metric", "estimator", "value", "std", "members", "low", "hig
 COSTS = ("training_cost", "inference_cost")
 # Digests of the weights and of the images: a row holds as long as they are the same.
 DIGESTS = ("weights", "images")
-COLUMNS = (*MODEL, *SHOWN, *ACCESS, *INFERENCE, *NUMBER, *COSTS, *DIGESTS)
-_IDENTITY = (*MODEL[:3], *SHOWN, *INFERENCE, "metric", "estimator")
+COLUMNS = (*MODEL, *SHOWN, *ACCESS, *INFERENCE, *ATTENTION, *NUMBER, *COSTS, *DIGESTS)
+_IDENTITY = (*MODEL[:3], *SHOWN, *INFERENCE, *ATTENTION, "metric", "estimator")
 _NUMBERS = (
     *("alpha", "epochs", "seed", "severity", "limit", "evaluation_seed", "k", "reference"),
-    *("count", "value", "std", "low", "high", *COSTS),
+    *("layer", "head", "windows", "count", "value", "std", "low", "high", *COSTS),
 )
 
 

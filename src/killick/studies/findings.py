@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.report.formatting import signed, signless
+from killick.report.head_values import read_heads
 from killick.report.tables import TextTable
 from killick.results.measurements import Record, read_measured
 from killick.results.run_folder import Run
@@ -150,9 +151,13 @@ def make_results(plan: Plan, runs: Sequence[Run]) -> Results:
     measured = []
     for run in runs:
         arm, seed = str(run.job["arm"]), int(run.job["seed"])
+        heads = read_heads(run)
         measured += [
             {**factors[arm], **record, "arm": arm, "seed": seed}
-            for record in read_measured(run.folder, measuring)
+            for record in (
+                *read_measured(run.folder, measuring),
+                *([] if heads is None else heads.records()),
+            )
         ]
     return Results(plan, make_report_data(runs), factors, tuple(measured))
 
