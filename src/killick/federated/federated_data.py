@@ -72,6 +72,12 @@ class FederatedData:
         )
         return {name: [torch.from_numpy(own) for own in parts] for name, parts in found.items()}
 
+    def check(self) -> None:
+        """Refuse data, a partition, a method or a network that cannot be used, before anything runs."""
+        self.plan.federation.method_settings  # noqa: B018
+        self._dealt  # noqa: B018
+        self.template  # noqa: B018
+
     def picture(self) -> str:
         """Clients x classes as text."""
         train = self.parts.train

@@ -67,6 +67,7 @@ class FederationPlan:
     federation: Federation
     output: Path
     device: str = "auto"
+    threads: int | None = None  # of a client on a CPU
 
     def to_json(self) -> str:
         """As a text that other processes read."""
@@ -75,6 +76,7 @@ class FederationPlan:
             "federation": asdict(self.federation),
             "output": str(self.output),
             "device": self.device,
+            "threads": self.threads,
         }
         return json.dumps(values)
 
@@ -87,6 +89,7 @@ class FederationPlan:
             read_options(Federation, values["federation"], "the federation"),
             Path(values["output"]),
             values["device"],
+            values["threads"],
         )
 
 

@@ -132,7 +132,9 @@ STUDY = Study(
     sizes={
         "small": Size(
             "shapes-federated",
-            {"epochs": 20},
+            {"data.name": "digits", "data.limit": None, "data.size": 16, "augment.padding": 1}
+            | {"epochs": 10},
+            options={"rounds": 10},
             seeds=(0, 1, 2),
             evaluation={"corruptions": ("gaussian_noise", "motion_blur", "fog", "pixelate")}
             | {"severities": (3,), "limit": 400},
