@@ -1,6 +1,6 @@
 """What is written when all rounds are done: the generic model, its evaluation and the report."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from killick.evaluation.evaluator import evaluate
@@ -16,7 +16,9 @@ def finish(data: FederatedData, state: ServerState, command: str | None = None) 
     A method without a generic model leaves the first weights there.
     """
     plan, folder = data.plan, data.plan.output / "generic"
-    recipe = plan.recipe
+    recipe = replace(
+        plan.recipe, data=replace(plan.recipe.data, validation=0.0)
+    )  # none was cut off
     facts = {
         "network": recipe.network.name,
         "data": recipe.data.name,

@@ -61,11 +61,11 @@ def run_flower(plan: FederationPlan, superlink: str | None = None, *, quiet: boo
     Raises:
         KillickError: What stopped the federation.
     """
+    if superlink is not None:
+        _check_reachable(superlink)
     import_library("flwr", "federated", "--engine flower")
     from killick.federated.flower_apps import PROBLEM
 
-    if superlink is not None:
-        _check_reachable(superlink)
     load_state(plan)  # refuses a folder with another federation before anything is started
     (plan.output / PROBLEM).unlink(missing_ok=True)
     output = subprocess.DEVNULL if quiet else None

@@ -133,8 +133,8 @@ STUDY = Study(
         "small": Size(
             "shapes-federated",
             {"data.name": "digits", "data.limit": None, "data.size": 16, "augment.padding": 1}
-            | {"epochs": 10},
-            options={"rounds": 10},
+            | {"network.arguments": {"stride": 2, "width": 8}, "epochs": 8},
+            options={"rounds": 8},
             seeds=(0, 1, 2),
             evaluation={"corruptions": ("gaussian_noise", "motion_blur", "fog", "pixelate")}
             | {"severities": (3,), "limit": 400},
