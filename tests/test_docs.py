@@ -35,7 +35,7 @@ EVERYWHERE = [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING
 # Commands that are parsed but not run here: they need files or services of the reader.
 NOT_RUN = (
     r"^pip install|^torchrun|imagenet|cifar|imagefolder:|images:|images:|weights\.pth|net\.pth"
-    r"|--corruption-files|--resume|from=runs/my-net|owner/name|--plugin|--pretrained|a1_in1k"
+    r"|--corruption-files|--resume|from=runs/my-net|owner/name|--superlink|flower|--plugin|--pretrained|a1_in1k"
 )
 # What is run is made small: these come last, and the last option counts.
 SMALLER = {
@@ -45,6 +45,7 @@ SMALLER = {
     "compare": ["--dry-run"],
     "report": ["--quiet"],
     "study": ["--dry-run"],
+    "federate": ["--rounds", "1", "--clients", "2", "--data.limit", "64", "--quiet"],
     "export": ["--limit", "20", "--calibration", "20", "--quiet"],
     "predict": ["--quiet"],
     "probe": ["--limit", "40", "--epochs", "1", "--quiet"],

@@ -35,6 +35,7 @@ ORDER = [
     "protocols",
     "training",
     "experiments",
+    "federated",
     "studies",
     "integrations",
     "lightning",  # documented paths of what is in integrations, experiments and deploy

@@ -28,12 +28,13 @@ from killick.runtime.signals import ENDING, handle
 
 NAMES = (
     *("compare", "train", "evaluate", "report", "predict", "export", "publish", "study"),
-    *("play", "convert", "ensemble", "probe", "corrupt", "check", "list", "completion"),
+    *("play", "federate", "convert", "ensemble", "probe", "corrupt", "check", "list"),
+    "completion",
 )
 _FILES = {"list": "listing", "study": "study_command"}  # names that are taken
 COMMANDS = {name: import_module(f"killick.cli.{_FILES.get(name, name)}") for name in NAMES}
 # These take every setting of a recipe as an option, beside their own.
-WITH_SETTINGS = ("compare", "train", "study")
+WITH_SETTINGS = ("compare", "federate", "train", "study")
 
 ABOUT = "Killick trains, evaluates, compares and deploys anchored vision models."
 EPILOG = """\

@@ -35,7 +35,7 @@ LIBRARIES = {
 
 Entry = dict[str, Any]
 FILE = Path(__file__).with_suffix(".json")
-SLOW = ("data", "networks", "studies", "corruptions", "scores", "metrics", "sections")
+SLOW = ("data", "networks", "studies", "methods", "corruptions", "scores", "metrics", "sections")
 
 
 def add(parser: Parser) -> None:
@@ -157,6 +157,7 @@ KINDS: dict[str, Callable[[], list[Entry]]] = {
     "components": partial(_registered, "protocols:COMPONENTS"),
     "arms": _arms,
     "studies": _studies,
+    "methods": partial(_registered, "federated.method:METHODS"),
     "suites": partial(_registered, "evaluation.evaluation_suites:EVALUATION_SUITES"),
     "corruptions": _corruptions,
     "scores": partial(_registered, "metrics.metric_registry:SCORES"),

@@ -1,0 +1,253 @@
+"""The Flower apps: the same client tasks and server rounds, over Flower's messages.
+
+Messages hold weights, counts, and settings of a task; nothing else, so no image leaves a client. A
+client trains in two actions, `train.generic` and `train.personal`. The server sends a client the
+second when its answer to the first is there: before it aggregates, and while others still train.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from killick.errors import KillickError, OptionError
+from killick.federated.client_tasks import ClientTasks, Counts
+from killick.federated.engine import Answers, Fault, Upload
+from killick.federated.federated_data import FederatedData
+from killick.federated.federation_settings import FederationPlan
+from killick.federated.method import State
+from killick.federated.server_rounds import run_rounds
+from killick.runtime.atomic_files import write_atomic
+from killick.runtime.progress import choose_display
+
+PROBLEM = "problem.txt"
+DESCRIBE, GENERIC, PERSONAL, EVALUATE = (
+    *("query.describe", "train.generic"),
+    *("train.personal", "evaluate.personal"),
+)
+_SECONDS_BETWEEN_PULLS = 0.1
+client_app = ClientApp()
+server_app = ServerApp()
+
+
+@lru_cache(maxsize=4)
+def _open_data(plan: str, own: str | None) -> FederatedData:
+    """The data of a plan, read once in each process."""
+    return FederatedData(FederationPlan.from_json(plan), own)
+
+
+def _tasks(context: Context) -> ClientTasks:
+    """The client of a node: one of the plan's, or with `data` and `folder` of its own."""
+    node, plan = context.node_config, str(context.run_config["plan"])
+    own = str(node["data"]) if "data" in node else None
+    folder = Path(str(node["folder"])) if "folder" in node else None
+    data = _open_data(plan, own)
+    if data.plan.threads is not None:
+        torch.set_num_threads(data.plan.threads)
+    return ClientTasks(data, int(node["partition-id"]), folder)
+
+
+def _answer(message: Message, **records: Any) -> Message:
+    return Message(RecordDict(records), reply_to=message)
+
+
+def _fault(message: Message, problem: KillickError) -> Message:
+    return _answer(message, about=ConfigRecord({"fault": str(problem)}))
+
+
+@client_app.query("describe")
+def describe(message: Message, context: Context) -> Message:
+    """Number, signature and counts of this client."""
+    try:
+        tasks = _tasks(context)
+        counts = tasks.describe(fresh=bool(message.content["task"]["fresh"]))
+        about = {"client": tasks.number, "signature": tasks.data.signature}
+    except KillickError as problem:
+        return _fault(message, problem)
+    return _answer(message, about=ConfigRecord(about), counts=MetricRecord(counts))
+
+
+@client_app.train("generic")
+def train_generic(message: Message, context: Context) -> Message:
+    """Train the generic model, and remember the one received for the personalized one."""
+    received = message.content["weights"]
+    context.state["received"] = received
+    try:
+        weights, counts = _tasks(context).train_generic(
+            int(message.content["task"]["round"]), _to_state(received)
+        )
+    except KillickError as problem:
+        return _fault(message, problem)
+    return _answer(message, weights=ArrayRecord(weights), counts=MetricRecord(counts))
+
+
+@client_app.train("personal")
+def train_personal(message: Message, context: Context) -> Message:
+    """Train the personalized model, which stays here."""
+    try:
+        received = context.state["received"] if "received" in context.state else ArrayRecord()
+        number = int(message.content["task"]["round"])
+        counts = _tasks(context).train_personal(number, _to_state(received))
+    except KillickError as problem:
+        return _fault(message, problem)
+    return _answer(message, counts=MetricRecord(counts))
+
+
+@client_app.evaluate("personal")
+def evaluate_personal(message: Message, context: Context) -> Message:
+    """Counts of this client's model on its test images."""
+    task = message.content["task"]
+    try:
+        counts = _tasks(context).evaluate(
+            int(task["round"]), _to_state(message.content["weights"]), last=bool(task["last"])
+        )
+    except KillickError as problem:
+        return _fault(message, problem)
+    return _answer(message, counts=MetricRecord(counts))
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """All rounds; what goes wrong is also written to the folder, for the command that waits."""
+    plan = FederationPlan.from_json(str(context.run_config["plan"]))
+    try:
+        data = FederatedData(plan)
+        run_rounds(data, FlowerEngine(grid, data), choose_display(None, quiet=False))
+    except KillickError as problem:
+        plan.output.mkdir(parents=True, exist_ok=True)
+        write_atomic(plan.output / PROBLEM, str(problem))
+        raise
+
+
+def _to_state(record: Any) -> State:
+    return dict(record.to_torch_state_dict())
+
+
+class FlowerEngine:
+    """Sends tasks to Flower's nodes and collects their answers."""
+
+    def __init__(self, grid: Grid, data: FederatedData) -> None:
+        federation = data.plan.federation
+        self._grid, self._signature = grid, data.signature
+        self._count, self._timeout = federation.clients, federation.timeout
+        self._method = federation.method_settings
+        self._nodes: dict[int, int] = {}  # by client
+        self._personal: dict[str, int] = {}  # clients by message that is not answered yet
+
+    def describe(self, *, fresh: bool) -> dict[int, Counts]:
+        """All clients, once enough of them are there; a client that does not fit is an error."""
+        end = time.monotonic() + self._timeout
+        while len(nodes := list(self._grid.get_node_ids())) < self._count:
+            if time.monotonic() > end:
+                raise OptionError(
+                    f"found {len(nodes)} of {self._count} clients within {self._timeout:g} s. Start"
+                    " more SuperNodes, or use fewer --clients."
+                )
+            time.sleep(_SECONDS_BETWEEN_PULLS)
+        task = {"fresh": fresh}
+        sent = {self._send(DESCRIBE, node, task): node for node in nodes[: self._count]}
+        found: dict[int, Counts] = {}
+        for message, reply in self._replies(sent):
+            node = sent.pop(message)
+            about = _read(reply, "about")
+            if isinstance(about, Fault):
+                raise OptionError(f"a client cannot take part: {about.reason}")
+            client = int(about["client"])
+            if about["signature"] != self._signature:
+                raise OptionError(
+                    f"client {client} has another version, network or classes"
+                    f" ({about['signature']}) than the server ({self._signature}). Install the same"
+                    " version of Killick, and use the same classes."
+                )
+            if client in found:
+                raise OptionError(f"two clients have the partition-id {client}. Number them anew.")
+            self._nodes[client], found[client] = node, _counts(reply)
+        if sent:
+            raise OptionError(f"{len(sent)} clients did not answer within {self._timeout:g} s.")
+        return dict(sorted(found.items()))
+
+    def train(self, round_: int, weights: State, clients: Sequence[int]) -> Answers[Upload]:
+        """Train the generic model; who has answered goes on with the personalized one at once."""
+        task, answers = {"round": round_}, Answers[Upload]()
+        if not self._method.uploads:
+            for client in clients:
+                self._begin_personal(client, task)
+            return answers
+        sent = {self._send(GENERIC, self._nodes[c], task, weights): c for c in clients}
+        for message, reply in self._replies(sent):
+            client = sent.pop(message)
+            received = _read(reply, "weights")
+            if isinstance(received, Fault):
+                answers[client] = received
+                continue
+            answers[client] = Upload(_to_state(received), _counts(reply))
+            if self._method.trains_personal:
+                self._begin_personal(client, task)
+        return answers | self._late(sent)
+
+    def _begin_personal(self, client: int, task: dict[str, Any]) -> None:
+        self._personal[self._send(PERSONAL, self._nodes[client], task)] = client
+
+    def finish_personal(self) -> Answers[Counts]:
+        """Wait for the personalized models."""
+        sent, self._personal = self._personal, {}
+        return self._collect_counts(sent)
+
+    def evaluate(
+        self, round_: int, weights: State, clients: Sequence[int], *, last: bool
+    ) -> Answers[Counts]:
+        """Let every client evaluate its model."""
+        task = {"round": round_, "last": last}
+        sent = {self._send(EVALUATE, self._nodes[c], task, weights): c for c in clients}
+        return self._collect_counts(sent)
+
+    def _collect_counts(self, sent: dict[str, int]) -> Answers[Counts]:
+        answers: Answers[Counts] = {}
+        for message, reply in self._replies(sent):
+            fault = _read(reply, "counts")
+            answers[sent.pop(message)] = fault if isinstance(fault, Fault) else _counts(reply)
+        return answers | self._late(sent)
+
+    def _late(self, sent: dict[str, int]) -> Answers[Any]:
+        return {c: Fault(f"no answer within {self._timeout:g} s") for c in sent.values()}
+
+    def _send(
+        self, kind: str, node: int, task: dict[str, Any], weights: State | None = None
+    ) -> str:
+        records: dict[str, Any] = {"task": ConfigRecord(task)}
+        if weights is not None:
+            records["weights"] = ArrayRecord(weights)
+        message = Message(RecordDict(records), node, kind, ttl=self._timeout)
+        (number,) = self._grid.push_messages([message])
+        return number
+
+    def _replies(self, sent: Iterable[str]) -> Iterator[tuple[str, Message]]:
+        """Replies as they come, until all are there or the time is over."""
+        waiting, end = set(sent), time.monotonic() + self._timeout
+        while waiting and time.monotonic() < end:
+            for reply in self._grid.pull_messages(set(waiting)):
+                number = reply.metadata.reply_to_message_id
+                waiting.discard(number)
+                yield number, reply
+            if waiting:
+                time.sleep(_SECONDS_BETWEEN_PULLS)
+
+
+def _read(reply: Message, name: str) -> Any:
+    """A record of a reply; or what is wrong with the client."""
+    if reply.has_error():
+        return Fault(f"dropped out ({' '.join(str(reply.error.reason).split())[:200]})")
+    about = reply.content.get("about", {})
+    if "fault" in about:
+        return Fault(str(about["fault"]))
+    return reply.content[name] if name in reply.content else Fault(f"an answer without {name}")
+
+
+def _counts(reply: Message) -> Counts:
+    return dict(reply.content["counts"])  # type: ignore[arg-type]

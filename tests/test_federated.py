@@ -1,0 +1,227 @@
+"""`killick federate`: rounds, resume, report, anchored clients, bad input."""
+
+import copy
+
+import pytest
+import torch
+from federations import assert_equal, colors, make_plan, without_seconds
+
+import killick
+from killick.cli import main
+from killick.core.anchored import Anchored
+from killick.errors import OptionError
+from killick.federated import federate
+from killick.federated.client_store import ClientStore
+from killick.federated.client_tasks import ClientTasks
+from killick.federated.federated_data import FederatedData
+from killick.federated.federation_report import clock_times
+from killick.federated.federation_settings import Federation
+from killick.federated.local_client import state_of
+from killick.federated.server_rounds import choose_clients
+from killick.federated.server_state import FILE, ServerState, load_state
+
+SETTINGS = [
+    *(
+        "--data",
+        "given:colors",
+        "--data.size",
+        "8",
+        "--batch",
+        "8",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ),
+    *("--network.arguments", "{width: 4}", "--clients", "2", "--rounds", "2", "--partition", "iid"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _data():
+    with colors():
+        yield
+
+
+def test_a_federation_writes_models_rounds_and_a_report(tmp_path, capsys):
+    words = ["federate", *SETTINGS, "--output", str(tmp_path), "--protocol", "masked"]
+    assert main([*words, "--target", "label"]) == 0
+    said = capsys.readouterr().out
+    assert "personalized accuracy" in said
+    assert "red, green, blue" in said
+    page = (tmp_path / "report.html").read_text()
+    assert "Clients after the last round" in page
+    assert "wait-free" in page
+    lines = (tmp_path / "rounds.csv").read_text().splitlines()
+    assert lines[0] == "round,model,client,accuracy,count"
+    assert len(lines) == 4
+    generic = killick.load(tmp_path / "generic" / "model")
+    assert isinstance(generic, Anchored)
+    assert generic.reference_policy == "mean of test images"
+    plan_weights = load_state_weights(tmp_path)
+    assert_equal(state_of(generic), plan_weights)
+    own = killick.load(tmp_path / "clients" / "0001" / "model")
+    train = FederatedData(make_plan(tmp_path, clients=2, partition="iid")).client(1, 1).train
+    images = {image.numpy().tobytes() for image in train.images()}
+    assert own.references[0].numpy().tobytes() in images  # the client's own
+    before = (tmp_path / FILE).read_bytes()
+    assert main([*words, "--target", "label", "--quiet"]) == 0  # finished: nothing is trained again
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def load_state_weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / FILE)
+
+
+@pytest.mark.parametrize("method", ["spectral", "pfedme"])
+def test_a_killed_federation_goes_on_with_the_same_bits(method, tmp_path, monkeypatch):
+    changes = {"rounds": 3, "fraction": 0.5, "clients": 4}
+    whole = federate(make_plan(tmp_path / "whole", method, **changes), quiet=True)
+    plan = make_plan(tmp_path / "killed", method, **changes)
+    save = ServerState.save
+
+    def killed(self, plan):
+        if len(self.records) == 2:  # clients have trained round 2, the server has not saved it
+            raise KeyboardInterrupt
+        save(self, plan)
+
+    monkeypatch.setattr(ServerState, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        federate(plan, quiet=True)
+    monkeypatch.undo()
+    assert len(load_state(plan).records) == 1
+    resumed = federate(plan, quiet=True)
+    assert_equal(whole.weights, resumed.weights)
+    assert without_seconds(whole.records) == without_seconds(resumed.records)
+    for client in range(4):
+        stores = [
+            ClientStore(p / "clients" / f"{client:04}") for p in (tmp_path / "whole", plan.output)
+        ]
+        first, second = (store.load(before=4) for store in stores)
+        assert (first is None) is (second is None)
+        if first is not None:
+            assert_equal(first, second)
+
+
+def test_a_store_keeps_two_rounds_and_begins_again_before_a_repeated_one(tmp_path):
+    store = ClientStore(tmp_path)
+    assert store.load(before=1) is None
+    for number in (1, 3, 7):
+        store.save(number, {"w": torch.tensor(float(number))})
+    assert store.load(before=8)["w"] == 7
+    assert store.load(before=7)["w"] == 3
+    assert len(list(tmp_path.iterdir())) == 2
+    store.save(7, {"w": torch.tensor(70.0)})  # repeated
+    assert store.load(before=8)["w"] == 70
+    assert store.load(before=7)["w"] == 3
+    store.clear()
+    assert store.load(before=99) is None
+
+
+def test_who_takes_part_depends_on_seed_and_round_and_every_client_does():
+    federation = Federation(fraction=0.25)
+    drawn = [choose_clients(federation, 0, n, list(range(8))) for n in range(400)]
+    assert drawn == [choose_clients(federation, 0, n, list(range(8))) for n in range(400)]
+    counts = torch.bincount(torch.tensor(drawn).flatten(), minlength=8)
+    assert counts.min() > 70  # 100 of 400 on average
+    assert counts.max() < 130
+    assert all(len(set(each)) == 2 for each in drawn)
+
+
+def test_models_do_not_share_storage_and_training_does_not_touch_what_it_was_given(tmp_path):
+    data = FederatedData(make_plan(tmp_path, protocol="masked"))
+    client, first = data.client(0, 1), data.first_weights
+    before, template = copy.deepcopy(first), copy.deepcopy(data.first_weights)
+    trained = client.fit(first)
+    assert_equal(first, before)
+    assert_equal(data.first_weights, template)
+    places = {each.data_ptr() for each in trained.values()}
+    assert places.isdisjoint(each.data_ptr() for each in first.values())
+
+
+def test_anchored_clients_settle_with_their_own_images(tmp_path):
+    data = FederatedData(make_plan(tmp_path, protocol="masked", partition="dirichlet:alpha=0.3"))
+    weights = data.first_weights
+    models = [data.client(number, 1).ready(weights) for number in range(2)]
+    means = [model.net.bn1.running_mean for model in models]
+    assert not torch.allclose(means[0], weights["bn1.running_mean"])
+    assert not torch.allclose(*means)
+    again = data.client(0, 1).ready(weights)
+    assert torch.equal(again.net.bn1.running_mean, means[0])
+
+
+def test_random_numbers_of_clients_rounds_and_purposes_differ(tmp_path):
+    data = FederatedData(make_plan(tmp_path, partition="iid"))
+    client, first = data.client(0, 1), data.first_weights
+    base = client.fit(first)["conv1.weight"]
+    assert torch.equal(base, client.fit(first)["conv1.weight"])
+    for other in (
+        data.client(0, 2).fit(first),
+        client.fit(first, purpose="personal"),
+    ):
+        assert not torch.equal(base, other["conv1.weight"])
+
+
+def test_the_clock_of_a_federation_counts_links_only_where_something_is_sent(tmp_path):
+    for method, sent in (("ditto", True), ("local", False)):
+        plan = make_plan(tmp_path / method, method, clients=2, rounds=1, bandwidth=0.001)
+        state = federate(plan, quiet=True)
+        times = clock_times(plan, state.records)
+        link = 2 * state.records[0]["bytes"] / 1000
+        assert (times["sequential"][-1] > link) is sent
+        assert (times["wait-free"][-1] < times["sequential"][-1]) is sent
+
+
+def test_a_diverging_client_is_left_out_and_the_others_go_on(tmp_path, monkeypatch):
+    from killick.errors import DivergedError
+
+    train = ClientTasks.train_generic
+
+    def diverge(self, round_, received):
+        if self.number == 1:
+            raise DivergedError("the loss of client 1 is not finite.")
+        return train(self, round_, received)
+
+    monkeypatch.setattr(ClientTasks, "train_generic", diverge)
+    state = federate(make_plan(tmp_path, "fedavg", clients=3, rounds=1), quiet=True)
+    assert state.records[0]["faults"] == [
+        {"client": 1, "fault": "the loss of client 1 is not finite."}
+    ]
+    assert set(state.records[0]["seconds"]["generic"]) == {"0", "2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--clients", "500"], "500 clients are more than the 60 test images"),
+        (["--partition", "dirichlet:p=0.0001"], "has no owner"),
+        (["--clients", "35"], "has 0 test images"),
+        (["--fraction", "0.1"], "selects none of 2 clients"),
+        (["--method", "fedfoo"], "federated method"),
+        (["--method", "ditto:mu=1"], "no such setting"),
+        (["--partition", "sorted"], "partition"),
+        (["--superlink", "127.0.0.1:1"], "requires --engine flower"),
+        (["--engine", "flower", "--superlink", "127.0.0.1:1"], "no SuperLink at 127.0.0.1:1"),
+        (["--epochs", "3"], "--local-epochs"),
+        (["--rounds", "0"], "at least 1"),
+        (["--augment.crop", "resized"], "crop: pad"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(words, message, tmp_path, capsys):
+    output = tmp_path / "run"
+    assert main(["federate", *SETTINGS, "--output", str(output), *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not output.exists()
+
+
+def test_a_folder_with_another_federation_is_refused(tmp_path):
+    plan = make_plan(tmp_path, "fedavg", clients=2, rounds=1)
+    federate(plan, quiet=True)
+    before = (tmp_path / FILE).read_bytes()
+    with pytest.raises(OptionError, match="other settings"):
+        federate(make_plan(tmp_path, "ditto", clients=2, rounds=1), quiet=True)
+    assert (tmp_path / FILE).read_bytes() == before
