@@ -5,9 +5,11 @@ decoupling). All take whole steps of a run in turns: samples, forward, backward,
 a small ResNet at 32 px on the embedded shapes; on a GPU a ResNet-18, bf16, captured where the
 component allows it. Components with stages or a ramp are at their beginning.
 
-    OMP_NUM_THREADS=1 python benchmarks/components.py   # the CPU, or the GPU where there is one
+    OMP_NUM_THREADS=1 python benchmarks/components.py          # all, on the CPU or a GPU
+    OMP_NUM_THREADS=1 python benchmarks/components.py elr acls # some
 """
 
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -65,8 +67,8 @@ def save_extractor(folder: Path) -> str:
     return str(folder)
 
 
-def measure(device: torch.device, rounds: int) -> list[Ratio]:
-    """All components in turns, beside the standard step of the same network and protocol."""
+def measure(device: torch.device, wanted: list[str], rounds: int) -> list[Ratio]:
+    """Components in turns, beside the standard step of the same network and protocol."""
     groups: dict[str, tuple[dict[str, Any], list[str]]] = {
         "resnet, standard": ({}, []),
         "vit, standard": (VIT, ["attention_dropout"]),
@@ -80,7 +82,10 @@ def measure(device: torch.device, rounds: int) -> list[Ratio]:
             **MADE_OTHERWISE,
             "attentive_cutmix": {"extractor": save_extractor(Path(folder) / "net")},
         }
-        for title, (changes, names) in groups.items():
+        for title, (changes, possible) in groups.items():
+            names = [name for name in possible if name in wanted]
+            if not names:
+                continue
             contenders = {"no component": make_step(device, **changes)}
             for name in names:
                 component = {"name": name, **settings.get(name, {})}
@@ -101,9 +106,8 @@ def main() -> None:
     """Measure and write."""
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
-    write(
-        "components-h200" if cuda else "components-cpu", measure(device, rounds=20 if cuda else 30)
-    )
+    rows = measure(device, sys.argv[1:] or list(COMPONENTS.names()), rounds=20 if cuda else 12)
+    write("components-h200" if cuda else "components-cpu", rows)
 
 
 if __name__ == "__main__":
