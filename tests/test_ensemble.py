@@ -42,6 +42,8 @@ def test_its_probabilities_are_the_mean_of_those_of_its_members(tmp_path):
     expected = torch.stack([model(IMAGES).double().softmax(1) for model in models]).mean(0)
     found = make_ensemble(models, tmp_path / "all")
     assert torch.allclose(found(IMAGES).softmax(1).double(), expected, atol=1e-5)
+    energies = torch.stack([model(IMAGES).double().logsumexp(1) for model in models])
+    assert torch.allclose(found(IMAGES).double().logsumexp(1), energies.mean(0), atol=1e-4)
     loaded = killick.load(tmp_path / "all").eval()
     assert torch.equal(loaded(IMAGES), found(IMAGES))
     assert loaded.class_names == NAMES

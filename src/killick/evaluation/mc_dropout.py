@@ -1,6 +1,5 @@
 """MC dropout (Gal and Ghahramani 2016): the mean of predictions with dropout on."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from killick.core.residual_blocks import head_of
 from killick.core.stochastic_layers import drop_elements
 from killick.data.keyed_random import key
 from killick.errors import OptionError
+from killick.nets.ensemble_net import average_logits
 
 
 class MCDropout:
@@ -65,5 +65,5 @@ class MCDropout:
 
 
 def mean_logits(logits: Tensor) -> Tensor:
-    """The logarithm of the mean probabilities of draws `(draws, n, classes)`, as `(1, n, classes)`."""
-    return (logits.float().log_softmax(2).logsumexp(0) - math.log(len(logits)))[None]
+    """The logits of the mean probabilities of draws `(draws, n, classes)`, as `(1, n, classes)`."""
+    return average_logits(logits)[None]

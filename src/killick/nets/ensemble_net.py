@@ -31,7 +31,7 @@ class Member(nn.Module):
 
 
 class EnsembleNet(nn.Module):
-    """Members on the same images in 0 to 1; the logarithm of their mean probabilities."""
+    """Members on the same images in 0 to 1; the mean of their probabilities."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         super().__init__()
@@ -47,9 +47,19 @@ class EnsembleNet(nn.Module):
         return torch.stack([member(x).float() for member in self.members])
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logarithms of probabilities, which are logits."""
-        logs = self.each(x).log_softmax(2)
-        return logs.logsumexp(0) - math.log(len(self.members))
+        """Logits of the mean probabilities, see `average_logits`."""
+        return average_logits(self.each(x))
+
+
+def average_logits(members: Tensor) -> Tensor:
+    """`(n, classes)`: the logarithms of the mean probabilities of members `(members, n, classes)`.
+
+    To each image the mean `logsumexp` of its members is added. That changes no probability, and the
+    energy is the mean of theirs.
+    """
+    members = members.float()
+    logs = members.log_softmax(2).logsumexp(0) - math.log(len(members))
+    return logs + members.logsumexp(2, keepdim=True).mean(0)
 
 
 @network
