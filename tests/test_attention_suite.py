@@ -10,6 +10,7 @@ from judged import MEAN_STD, make_set, make_standard
 
 import killick
 from killick.attention import attention_maps, measure
+from killick.cli.summaries import show_summary
 from killick.errors import DataError, OptionError
 from killick.report.head_values import read_heads
 from killick.report.report_data import make_report_data
@@ -73,6 +74,15 @@ def test_rows_are_what_is_measured_and_say_how(evaluated, name):
                 spread = float(layer.spread(metric)[row["head"]])
                 assert row["std"] == pytest.approx(spread, abs=1e-6)
                 assert len(row["members"].split()) == 2
+
+
+def test_the_terminal_gives_a_minimum_beside_mean_median_and_local_heads(evaluated, capsys):
+    _, _, rows = evaluated
+    values = [row["value"] for row in rows["mine"] if row["metric"] == "attention_distance"]
+    show_summary(rows["mine"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "attention" in line]
+    for value in (min(values), sum(values) / 9, sorted(values)[4]):
+        assert f"{value:.3f}" in line
 
 
 def test_rows_are_measured_once_and_read_again_from_disk(evaluated, monkeypatch):

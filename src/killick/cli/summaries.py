@@ -9,10 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from killick.metrics.attention_locality import LOCAL
 from killick.metrics.metric_registry import METRICS, SCORES, Metric
 from killick.report.conditions import suite_of, title_of
+from killick.report.head_values import read_heads
 from killick.report.intervals import Interval
 from killick.report.summary_metrics import find_summary_metric, summary_metrics
+from killick.results.run_folder import Run
 from killick.studies.findings import Findings
 from killick.studies.study import Study
 
@@ -66,6 +69,15 @@ def show_summary(rows: Rows) -> None:
         if cells:
             console.print(_table(first, cells))
             console.print()
+    if (heads := read_heads(Run("", Path(), rows))) is not None:
+        found = heads.summary
+        console.print(
+            f"attention distance of {found.heads} heads: minimum {found.minimum:.3f}, mean"
+            f" {found.mean:.3f}, median {found.median:.3f}; {found.local} below {LOCAL:g}; the 3 most"
+            f" local give {100 * found.diagonal_mass:.0f} % to their own patch"
+            f" ({heads.about['normalizer']}, {heads.about['prefix']})",
+            soft_wrap=True,
+        )
     for row in rows:
         if row["metric"] == "mce" and row["inference"] != "marginal":
             text = METRICS.find("mce").format(row["value"], unit=True)

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping
 
+from killick.errors import DataError
 from killick.metrics.attention_locality import LOCAL
 from killick.report.intervals import no_interval, t_interval
 from killick.report.tables import TextTable
@@ -30,6 +31,11 @@ _LEAST = 1e-6  # whose logarithm stands for that of 0
 
 def make_findings(results: Results) -> Findings:
     """All tables, and a figure of the minimum distances."""
+    if not results.records(metric=MINIMUM):
+        raise DataError(
+            "no attention was measured, as the networks have none. Train a transformer: --network"
+            " timm:vit_tiny_patch16_224."
+        )
     tables = (
         _table_of_arms(results),
         _table_of_published(results),
@@ -92,8 +98,9 @@ def _table_of_arms(results: Results) -> TextTable:
         row = {"arm": arm}
         for metric, title in columns.items():
             values = results.by_seed(metric, arm=arm)
-            whole = metric == "attention_heads"
-            row[title] = f"{values[min(values)]:.0f}" if whole else format_mean(values, 1, 3)
+            row[title] = format_mean(values, 1, 3)
+            if metric == "attention_heads" and values:
+                row[title] = f"{max(values.values()):.0f}"
         rows.append({**row, "accuracy, %": results.format(arm, "clean_top1")})
     return make_table("study-locality-arms", "Attention of each arm", rows, _describe(results))
 
