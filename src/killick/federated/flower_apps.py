@@ -57,6 +57,12 @@ def _answer(message: Message, **records: Any) -> Message:
     return Message(RecordDict(records), reply_to=message)
 
 
+def _task(message: Message) -> dict[str, Any]:
+    """The settings of the task in a message."""
+    record: Any = message.content["task"]
+    return dict(record)
+
+
 def _fault(message: Message, problem: KillickError) -> Message:
     return _answer(message, about=ConfigRecord({"fault": str(problem)}))
 
@@ -66,7 +72,7 @@ def describe(message: Message, context: Context) -> Message:
     """Number, signature and counts of this client."""
     try:
         tasks = _tasks(context)
-        counts = tasks.describe(fresh=bool(message.content["task"]["fresh"]))
+        counts = tasks.describe(fresh=bool(_task(message)["fresh"]))
         about = {"client": tasks.number, "signature": tasks.data.signature}
     except KillickError as problem:
         return _fault(message, problem)
@@ -80,7 +86,7 @@ def train_generic(message: Message, context: Context) -> Message:
     context.state["received"] = received
     try:
         weights, counts = _tasks(context).train_generic(
-            int(message.content["task"]["round"]), _to_state(received)
+            int(_task(message)["round"]), _to_state(received)
         )
     except KillickError as problem:
         return _fault(message, problem)
@@ -92,7 +98,7 @@ def train_personal(message: Message, context: Context) -> Message:
     """Train the personalized model, which stays here."""
     try:
         received = context.state["received"] if "received" in context.state else ArrayRecord()
-        number = int(message.content["task"]["round"])
+        number = int(_task(message)["round"])
         counts = _tasks(context).train_personal(number, _to_state(received))
     except KillickError as problem:
         return _fault(message, problem)
@@ -102,7 +108,7 @@ def train_personal(message: Message, context: Context) -> Message:
 @client_app.evaluate("personal")
 def evaluate_personal(message: Message, context: Context) -> Message:
     """Counts of this client's model on its test images."""
-    task = message.content["task"]
+    task = _task(message)
     try:
         counts = _tasks(context).evaluate(
             int(task["round"]), _to_state(message.content["weights"]), last=bool(task["last"])
@@ -174,7 +180,8 @@ class FlowerEngine:
 
     def train(self, round_: int, weights: State, clients: Sequence[int]) -> Answers[Upload]:
         """Train the generic model; who has answered goes on with the personalized one at once."""
-        task, answers = {"round": round_}, Answers[Upload]()
+        task = {"round": round_}
+        answers: Answers[Upload] = {}
         if not self._method.uploads:
             for client in clients:
                 self._begin_personal(client, task)
@@ -243,11 +250,12 @@ def _read(reply: Message, name: str) -> Any:
     """A record of a reply; or what is wrong with the client."""
     if reply.has_error():
         return Fault(f"dropped out ({' '.join(str(reply.error.reason).split())[:200]})")
-    about = reply.content.get("about", {})
+    about: Any = reply.content.get("about", {})
     if "fault" in about:
         return Fault(str(about["fault"]))
     return reply.content[name] if name in reply.content else Fault(f"an answer without {name}")
 
 
 def _counts(reply: Message) -> Counts:
-    return dict(reply.content["counts"])  # type: ignore[arg-type]
+    record: Any = reply.content["counts"]
+    return dict(record)
