@@ -63,6 +63,11 @@ def _task(message: Message) -> dict[str, Any]:
     return dict(record)
 
 
+def _metrics(counts: Counts) -> MetricRecord:
+    values: dict[str, Any] = dict(counts)
+    return MetricRecord(values)
+
+
 def _fault(message: Message, problem: KillickError) -> Message:
     return _answer(message, about=ConfigRecord({"fault": str(problem)}))
 
@@ -73,10 +78,10 @@ def describe(message: Message, context: Context) -> Message:
     try:
         tasks = _tasks(context)
         counts = tasks.describe(fresh=bool(_task(message)["fresh"]))
-        about = {"client": tasks.number, "signature": tasks.data.signature}
+        about: dict[str, Any] = {"client": tasks.number, "signature": tasks.data.signature}
     except KillickError as problem:
         return _fault(message, problem)
-    return _answer(message, about=ConfigRecord(about), counts=MetricRecord(counts))
+    return _answer(message, about=ConfigRecord(about), counts=_metrics(counts))
 
 
 @client_app.train("generic")
@@ -90,7 +95,7 @@ def train_generic(message: Message, context: Context) -> Message:
         )
     except KillickError as problem:
         return _fault(message, problem)
-    return _answer(message, weights=ArrayRecord(weights), counts=MetricRecord(counts))
+    return _answer(message, weights=ArrayRecord(weights), counts=_metrics(counts))
 
 
 @client_app.train("personal")
@@ -102,7 +107,7 @@ def train_personal(message: Message, context: Context) -> Message:
         counts = _tasks(context).train_personal(number, _to_state(received))
     except KillickError as problem:
         return _fault(message, problem)
-    return _answer(message, counts=MetricRecord(counts))
+    return _answer(message, counts=_metrics(counts))
 
 
 @client_app.evaluate("personal")
@@ -115,7 +120,7 @@ def evaluate_personal(message: Message, context: Context) -> Message:
         )
     except KillickError as problem:
         return _fault(message, problem)
-    return _answer(message, counts=MetricRecord(counts))
+    return _answer(message, counts=_metrics(counts))
 
 
 @server_app.main()
