@@ -20,17 +20,17 @@ USAGE = (
 )
 EXAMPLES = """\
 examples:
-  killick federate                                        8 clients with shapes, minutes on two cores
+  killick federate                                  8 clients with shapes, minutes on two cores
   killick federate --method ditto:strength=0.5 --partition iid
-  killick federate --protocol masked --target label       anchored clients: references stay with them
+  killick federate --protocol masked --target label       anchored; references stay with clients
   killick federate --recipe cifar10-resnet18 --data pack:cifar10.npz --clients 20 --rounds 50 \\
-      --partition dirichlet:p=0.7,alpha=10 --schedule constant --batch 64
-  killick federate --engine flower                        the same clients as processes of Flower
-  killick federate --engine flower --superlink HOST:PORT --clients 2     real clients: docs/federated.md
+      --partition dirichlet:p=0.7,alpha=10 --schedule.name constant --batch 64
+  killick federate --engine flower                  the same clients, simulated by Flower
+  killick federate --engine flower --superlink HOST:PORT --clients 2     real clients
 
 Clients train a generic model together and each a personalized one. What leaves a client are weights
 and counts. Settings of the recipe are options too, as in killick train; --local-epochs takes the
-place of --epochs. The same command resumes an interrupted federation. The schedule runs over rounds.
+place of --epochs, and the schedule runs over rounds. The same command resumes a federation.
 """
 RECIPE = "shapes-federated"
 

@@ -23,7 +23,7 @@ from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.protocols.base import components_of, uses
 from killick.runtime.processes import Processes, choose_device
 from killick.storage.weights import digest_weights
-from killick.training.initial_weights import Model, make_model
+from killick.training.initial_weights import Model, Normalization, make_model
 from killick.training.recipe import named_classes
 from killick.training.validation import ValidationSet, validate
 
@@ -120,7 +120,7 @@ class FederatedData:
         if hooks:
             raise OptionError(f"the component {hooks[0]} cannot be used in a federation.")
         mean, std = recipe.data.mean, recipe.data.std
-        normalize = (IMAGENET_MEAN, IMAGENET_STD)
+        normalize: Normalization = (IMAGENET_MEAN, IMAGENET_STD)
         if mean is not None and std is not None:
             normalize = (tuple(mean), tuple(std))
         seed = key(recipe.seed, NUMBER_IN_SEED) % 2**63

@@ -107,10 +107,13 @@ def _content(plan: FederationPlan, records: Sequence[Record], picture: str) -> C
     panels = (
         _draw_lines("accuracy", "Accuracy", "%; band: all clients", rounds, curves, _STYLES, 100),
         _draw_lines(
-            *("clock", "Time by the clock", "seconds"),
+            "clock",
+            "Time by the clock",
+            "seconds",
             [record["round"] for record in records],
             {name: [[end] for end in ends] for name, ends in times.items()},
-            *(_CLOCK_STYLES, 1),
+            _CLOCK_STYLES,
+            1,
         ),
     )
     accuracy = [
@@ -118,20 +121,17 @@ def _content(plan: FederationPlan, records: Sequence[Record], picture: str) -> C
         for name, line in curves.items()
         for number, values in zip(rounds, line, strict=False)
     ]
-    figure = Figure(
-        *("federation", "", panels),
-        ("model", "round", "mean", "least", "most"),
-        tuple(accuracy),
-    )
+    columns = ("model", "round", "mean", "least", "most")
+    figure = Figure("federation", "", panels, columns, tuple(accuracy))
     last, clients = evaluated[-1], picture.splitlines()[1:]
     rows = tuple(
         (str(client), *clients[client].split()[1:], f"{100 * accuracy:.1f}")
         for client, accuracy in personal_accuracies(last).items()
         if client < len(clients)
     )
-    columns = ("client", "training images", "classes", "personalized accuracy, %")
+    heads = ("client", "training images", "classes", "personalized accuracy, %")
     note = f"Classes, darker is more: {picture.splitlines()[0].partition('(')[2].rstrip(')')}."
-    table = TextTable("federation-clients", "Clients after the last round", columns, rows, note)
+    table = TextTable("federation-clients", "Clients after the last round", heads, rows, note)
     faults = tuple(
         f"Round {record['round']}, client {fault['client']} left out: {fault['fault']}."
         for record in records

@@ -57,6 +57,17 @@ def _answer(message: Message, **records: Any) -> Message:
     return Message(RecordDict(records), reply_to=message)
 
 
+def _task(message: Message) -> dict[str, Any]:
+    """The settings of the task in a message."""
+    record: Any = message.content["task"]
+    return dict(record)
+
+
+def _metrics(counts: Counts) -> MetricRecord:
+    values: dict[str, Any] = dict(counts)
+    return MetricRecord(values)
+
+
 def _fault(message: Message, problem: KillickError) -> Message:
     return _answer(message, about=ConfigRecord({"fault": str(problem)}))
 
@@ -66,11 +77,11 @@ def describe(message: Message, context: Context) -> Message:
     """Number, signature and counts of this client."""
     try:
         tasks = _tasks(context)
-        counts = tasks.describe(fresh=bool(message.content["task"]["fresh"]))
-        about = {"client": tasks.number, "signature": tasks.data.signature}
+        counts = tasks.describe(fresh=bool(_task(message)["fresh"]))
+        about: dict[str, Any] = {"client": tasks.number, "signature": tasks.data.signature}
     except KillickError as problem:
         return _fault(message, problem)
-    return _answer(message, about=ConfigRecord(about), counts=MetricRecord(counts))
+    return _answer(message, about=ConfigRecord(about), counts=_metrics(counts))
 
 
 @client_app.train("generic")
@@ -80,11 +91,11 @@ def train_generic(message: Message, context: Context) -> Message:
     context.state["received"] = received
     try:
         weights, counts = _tasks(context).train_generic(
-            int(message.content["task"]["round"]), _to_state(received)
+            int(_task(message)["round"]), _to_state(received)
         )
     except KillickError as problem:
         return _fault(message, problem)
-    return _answer(message, weights=ArrayRecord(weights), counts=MetricRecord(counts))
+    return _answer(message, weights=ArrayRecord(weights), counts=_metrics(counts))
 
 
 @client_app.train("personal")
@@ -92,24 +103,24 @@ def train_personal(message: Message, context: Context) -> Message:
     """Train the personalized model, which stays here."""
     try:
         received = context.state["received"] if "received" in context.state else ArrayRecord()
-        number = int(message.content["task"]["round"])
+        number = int(_task(message)["round"])
         counts = _tasks(context).train_personal(number, _to_state(received))
     except KillickError as problem:
         return _fault(message, problem)
-    return _answer(message, counts=MetricRecord(counts))
+    return _answer(message, counts=_metrics(counts))
 
 
 @client_app.evaluate("personal")
 def evaluate_personal(message: Message, context: Context) -> Message:
     """Counts of this client's model on its test images."""
-    task = message.content["task"]
+    task = _task(message)
     try:
         counts = _tasks(context).evaluate(
             int(task["round"]), _to_state(message.content["weights"]), last=bool(task["last"])
         )
     except KillickError as problem:
         return _fault(message, problem)
-    return _answer(message, counts=MetricRecord(counts))
+    return _answer(message, counts=_metrics(counts))
 
 
 @server_app.main()
@@ -174,7 +185,8 @@ class FlowerEngine:
 
     def train(self, round_: int, weights: State, clients: Sequence[int]) -> Answers[Upload]:
         """Train the generic model; who has answered goes on with the personalized one at once."""
-        task, answers = {"round": round_}, Answers[Upload]()
+        task = {"round": round_}
+        answers: Answers[Upload] = {}
         if not self._method.uploads:
             for client in clients:
                 self._begin_personal(client, task)
@@ -243,11 +255,12 @@ def _read(reply: Message, name: str) -> Any:
     """A record of a reply; or what is wrong with the client."""
     if reply.has_error():
         return Fault(f"dropped out ({' '.join(str(reply.error.reason).split())[:200]})")
-    about = reply.content.get("about", {})
+    about: Any = reply.content.get("about", {})
     if "fault" in about:
         return Fault(str(about["fault"]))
     return reply.content[name] if name in reply.content else Fault(f"an answer without {name}")
 
 
 def _counts(reply: Message) -> Counts:
-    return dict(reply.content["counts"])  # type: ignore[arg-type]
+    record: Any = reply.content["counts"]
+    return dict(record)

@@ -157,7 +157,8 @@ class LocalClient:
         """A model of its own with these weights, on the device."""
         model = copy.deepcopy(self.template)
         model.net.load_state_dict(weights)
-        return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+        model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
 
     def without_head(self, weights: State) -> State:
         """Weights and buffers without those of the last layer."""

@@ -67,7 +67,7 @@ def divergence(student: Mapping[str, Tensor], teacher: Mapping[str, Tensor]) -> 
 def _probabilities(weight: Tensor, keep: float) -> Tensor:
     weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
     matrix = weight.view(1, -1) if weight.ndim == 1 else weight.flatten(1)
-    magnitudes = torch.fft.fft2(matrix).abs()
+    magnitudes: Tensor = torch.fft.fft2(matrix).abs()
     kept = magnitudes[_low_bins(*matrix.shape, keep).to(weight.device)]
     return (kept / kept.sum().clamp_min(SMALLEST)).clamp_min(SMALLEST)
 
@@ -76,6 +76,6 @@ def _probabilities(weight: Tensor, keep: float) -> Tensor:
 def _low_bins(rows: int, columns: int, keep: float) -> Tensor:
     """Which bins are kept: all up to the radius of the `ceil(keep * n)`-th."""
     down, across = (torch.fft.fftfreq(n, dtype=torch.float64).square() for n in (rows, columns))
-    radii = down[:, None] + across
+    radii: Tensor = down[:, None] + across
     last = math.ceil(keep * radii.numel() * (1 - 1e-12))
     return radii <= radii.flatten().kthvalue(last).values * (1 + 1e-9)

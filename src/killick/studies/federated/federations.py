@@ -58,7 +58,7 @@ def _measure_federation(
     state = federate(plan, show=show)
     data = FederatedData(plan)
     rounds = [record for record in state.records if "personal" in record]
-    found = [
+    found: list[Record] = [
         {"metric": names.CURVE, "round": each["round"], "value": _mean(personal_accuracies(each))}
         for each in rounds
     ]
@@ -71,7 +71,8 @@ def _measure_federation(
     values |= measure_personalized(data, state.weights, conditions)
     times = clock_times(plan, state.records)
     values[names.SAVING] = 1 - times["wait-free"][-1] / times["sequential"][-1]
-    return found + [{"metric": name, "value": value} for name, value in values.items()]
+    found += [{"metric": name, "value": value} for name, value in values.items()]
+    return found
 
 
 def measure_personalized(
@@ -90,7 +91,7 @@ def measure_personalized(
         )
         labels.append(client.test.labels)
     truth, logits = torch.cat(labels), torch.cat(clean)
-    under = [each for each in torch.cat(corrupted, 1)]
+    under = list(torch.cat(corrupted, 1))
     return {
         names.ECE: metrics.smooth_ece(logits.softmax(1), truth),
         names.CORRUPTED: statistics.fmean(metrics.top_k(each, truth) for each in under),
