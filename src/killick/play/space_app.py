@@ -16,7 +16,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="killick-") as unpacked:
         with zipfile.ZipFile(wheel) as file:
             file.extractall(unpacked)
-        sys.path.insert(0, unpacked)
+        sys.path.insert(1, unpacked)  # Killick drops the first, the folder of this file
         words = ["killick", "play", *map(str, sorted(here.glob("models/*")))]
         words += ["--host", os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")]
         words += ["--port", os.environ.get("GRADIO_SERVER_PORT", "7860")]
