@@ -51,12 +51,12 @@ def heat(attention: Tensor, image: Tensor) -> str:
 def gauge_place(result: ModelResult) -> float:
     """Where the energy is on a gauge whose middle is the threshold, in percent.
 
-    The ends are as far from the threshold as that is from 0, at least 1.
+    The ends are twice as far from the threshold as that is from 0, at least 1.
     """
     assert result.threshold is not None
     assert result.record.energy is not None
     middle = result.threshold.energy
-    offset = (result.record.energy - middle) / max(1, abs(middle))
+    offset = (result.record.energy - middle) / max(1, 2 * abs(middle))
     return 50 + 50 * min(1, max(-1, offset))
 
 

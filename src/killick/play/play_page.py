@@ -115,7 +115,7 @@ def make_page(playground: Playground, places: tuple[str, ...]) -> Any:
                         elem_id="images",
                     )
                 upload = gr.File(
-                    label="An image", show_label=False, file_types=["image"], height=110
+                    label="An image", show_label=False, file_types=["image"], height=130
                 )
             with gr.Column(scale=3):
                 with gr.Row(elem_id="controls"):

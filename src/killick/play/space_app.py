@@ -1,13 +1,14 @@
 """Serves the models in `models/` beside this file: `python app.py`."""
 
 import os
+import runpy
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
 
-def main() -> int:
+def main() -> None:
     """Unpack Killick, and run `killick play`."""
     here = Path(__file__).parent
     # Not in requirements.txt: a Space installs those before it has the other files.
@@ -15,16 +16,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="killick-") as unpacked:
         with zipfile.ZipFile(wheel) as file:
             file.extractall(unpacked)
-        sys.path.insert(0, unpacked)
-        from killick.cli import main as run
-
-        words = ["play", *map(str, sorted(here.glob("models/*")))]
+        sys.path.insert(1, unpacked)  # Killick drops the first, the folder of this file
+        words = ["killick", "play", *map(str, sorted(here.glob("models/*")))]
         words += ["--host", os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")]
         words += ["--port", os.environ.get("GRADIO_SERVER_PORT", "7860")]
         if (here / "images").is_dir():
             words += ["--data", f"images:{here / 'images'}"]
-        return run(words)
+        sys.argv = words
+        runpy.run_module("killick", run_name="__main__")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
