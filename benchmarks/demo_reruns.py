@@ -1,6 +1,6 @@
 """The demo three times, with other seeds each time: does it give the same answers?
 
-    python benchmarks/demo_reruns.py --work demo        # four minutes each on two idle cores
+    python benchmarks/demo_reruns.py --work demo
 
 `killick compare` without other arguments than seeds and folder. `results/demo/seeds-0-4.csv` and
 the others are the `summary.csv` of each; `results/demo/time.csv` how long they took. A finished

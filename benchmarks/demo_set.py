@@ -40,7 +40,7 @@ def measure(contrast: Range, period: Range, epochs: int, seed: int = 0) -> dict[
     data = load_recipe(RECIPE).data
     count = (data.limit or 0) + int(data.validation or 0)
     x, y, test_x, test_y = make_textures(count, TEST, 0, contrast, period)
-    settings = {"data.limit": data.limit, "data.validation": data.validation}
+    settings: dict[str, object] = {"data.limit": data.limit, "data.validation": data.validation}
     settings |= {"protocol.name": "standard", "epochs": epochs, "seed": seed}
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
