@@ -177,8 +177,8 @@ def test_without_arguments_three_arms_with_five_seeds_are_planned(tmp_path, monk
     assert main(["compare", "--dry-run"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert len(lines) == 15
-    assert sum("28 + 7 epochs" in line for line in lines) == 5
-    assert "comparisons/textures-compare" in last
+    assert sum("40 + 10 epochs" in line for line in lines) == 5
+    assert "comparisons/shapes-compare" in last
 
 
 def test_other_data_get_the_recipe_and_seeds_that_they_had(image_folder, tmp_path, capsys):

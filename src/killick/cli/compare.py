@@ -54,7 +54,6 @@ interrupted one is resumed by the same command, and one that fails is reported w
 Exit code 1 if some failed.
 """
 OWN_DATA = "killick compare --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
-OWN_DATA_RECIPE = "shapes-compare"
 DEMO_SEEDS = (0, 1, 2, 3, 4)
 
 
@@ -64,7 +63,7 @@ def add(parser: Parser) -> None:
     add(
         "--recipe",
         metavar="NAME_OR_FILE",
-        help=f"shipped, or a YAML file ({RECIPE}; with --data {OWN_DATA_RECIPE}; finetune)",
+        help=f"shipped, or a YAML file ({RECIPE}, finetune)",
     )
     add(
         "--arm",
@@ -91,9 +90,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     evaluation = read_evaluation(options)
     settings = read_shared_settings(rest)
     arms = parse_arms(options.arm)
-    usual = OWN_DATA_RECIPE if "data.name" in settings else RECIPE
-    recipe = options.recipe or ("finetune" if "network.pretrained" in settings else usual)
-    demo = recipe == RECIPE
+    recipe = options.recipe or ("finetune" if "network.pretrained" in settings else RECIPE)
+    demo = recipe == RECIPE and "data.name" not in settings
     seeds = options.seeds or (DEMO_SEEDS if demo else (0, 1))
     evaluation = {"references": 1 if demo else 5, **evaluation}
     if options.recipe is None and settings.get("data.name", "shapes") not in EMBEDDED:
