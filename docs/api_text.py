@@ -56,6 +56,17 @@ SECTIONS = {
         "killick.report.writer.write_report",
         *("killick.results.run_folder.find_runs", "killick.results.run_folder.Run"),
     ),
+    "Attention": (
+        "killick.attention.measure",
+        "killick.attention.AttentionLocality",
+        "killick.attention.LayerLocality",
+        "killick.attention.attention_maps",
+    ),
+    "Federated training": (
+        "killick.federated.spectrum",
+        "killick.federated.spectral_kl",
+        "killick.federated.simulate",
+    ),
     "Studies": (
         *("killick.studies.find_study", "killick.studies.study.make_plan"),
         *("killick.studies.study_runner.run_study", "killick.studies.study_runner.StudyRun"),
