@@ -159,6 +159,25 @@ def test_the_gauge_has_the_threshold_in_its_middle(ground, anchored):
         assert 0 <= gauge_place(result) <= 100
 
 
+def test_a_transformer_shows_where_its_class_token_looks():
+    torch.manual_seed(0)
+    net = killick.nets.create(
+        "timm:vit_tiny_patch16_224", num_classes=4, img_size=32, patch_size=8, depth=2
+    )
+    model = killick.standard(net, ((0.5,) * 3, (0.5,) * 3), image_shape=(3, 32, 32))
+    seen = []
+    net.blocks[-1].attn.fused_attn = False
+    net.blocks[-1].attn.attn_drop.register_forward_pre_hook(lambda _, read: seen.append(read[0]))
+    image = torch.randint(256, (3, 32, 32), dtype=torch.uint8)
+    shown = playground.attention_map(open_classifier(model), image)
+    patches = seen[-1][0, :, 0, 1:].mean(0).view(4, 4)  # of the class token, mean over heads
+    assert shown.shape == (32, 32)
+    assert (shown.min(), shown.max()) == (0, 1)
+    row, column = divmod(int(patches.argmax()), 4)
+    tall, wide = divmod(int(shown.argmax()), 32)
+    assert (tall // 8, wide // 8) == (row, column)
+
+
 def test_an_attention_map_is_shown_beside_the_image(ground, monkeypatch):
     assert "attention" not in render_results(ground.show(ground.test_image(0), "fog", 0))
     monkeypatch.setattr(playground, "attention_map", lambda *_: torch.eye(SIDE))

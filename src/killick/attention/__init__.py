@@ -8,3 +8,4 @@ from killick.attention.attention_measure import AttentionLocality as AttentionLo
 from killick.attention.attention_measure import LayerLocality as LayerLocality
 from killick.attention.attention_measure import measure as measure
 from killick.attention.head_maps import attention_maps as attention_maps
+from killick.attention.head_maps import last_map as last_map

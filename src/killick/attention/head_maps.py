@@ -47,3 +47,26 @@ def attention_maps(model: nn.Module, images: Tensor, heads: Sequence[Head]) -> l
     with evaluating(model), torch.no_grad():
         AttentionCapture(model, receive).run(len(images), partial(forward, images))
     return [found[head] for head in heads]
+
+
+def last_map(model: nn.Module, images: Tensor) -> Tensor | None:
+    """Where the last layer that sees whole images looks, `(n, rows, columns)`; None if none does.
+
+    The mean over heads of what the class token sees; without one, over all patches.
+
+    Args:
+        model: As for `measure`; of an anchored model, its first reference.
+        images: `(n, channels, height, width)`.
+    """
+    found: list[Tensor] = []
+
+    def receive(tokens: Tokens, weights: Tensor) -> None:
+        if tokens.windows == 1:
+            looking = slice(0, 1) if tokens.prefix else slice(None)
+            seen = weights[:, :, looking, tokens.prefix :].mean((1, 2))
+            found[:] = [seen.unflatten(-1, tokens.grid)]
+
+    forward = forwards_of(model)[0]
+    with evaluating(model), torch.no_grad():
+        AttentionCapture(model, receive).run(len(images), partial(forward, images))
+    return found[0] if found else None

@@ -156,7 +156,7 @@ class Classifier:
         """
         inner = image_model_in(self.model)
         if self.ensemble is not None and inner is not None and self.inference == "single":
-            images = self._normalized(images).contiguous(memory_format=torch.channels_last)
+            images = self.prepare(images).contiguous(memory_format=torch.channels_last)
             return self.ensemble.each(
                 images if inner.normalize is None else inner.normalize(images)
             )

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
+from killick.attention import last_map
 from killick.core.image_model import Threshold
 from killick.core.inference import predict
 from killick.corruptions.corruption import CORRUPTIONS, choose_table, corrupt
@@ -15,6 +17,7 @@ from killick.data.image_set import ImageSet
 from killick.deploy.decoding_limits import decode_limited, read_file
 from killick.deploy.image_paths import InputImage
 from killick.deploy.prediction_records import Record, make_records
+from killick.errors import OptionError
 from killick.evaluation.classifier import Classifier
 from killick.results.run_folder import JOB, read_job
 
@@ -109,7 +112,19 @@ def _show(
 
 def attention_map(classifier: Classifier, image: Tensor) -> Tensor | None:
     """Where a transformer looks in the image, `(size, size)` from 0 to 1; None if it has no map."""
-    return None
+    kinds = (type(module).__name__.lower() for module in classifier.model.modules())
+    if not any("attention" in kind for kind in kinds):
+        return None  # at once: most networks have none
+    prepared = classifier.prepare(image[None].to(classifier.device))
+    try:
+        found = last_map(classifier.model, prepared)
+    except OptionError:  # attention that cannot be placed on the image
+        return None
+    if found is None:
+        return None
+    scaled = interpolate(found[None].float(), tuple(image.shape[1:]), mode="bilinear")[0, 0].cpu()
+    lowest, highest = scaled.aminmax()
+    return (scaled - lowest) / (highest - lowest).clamp_min(1e-12)
 
 
 def choose_images(images: ImageSet) -> ImageSet:
