@@ -29,6 +29,10 @@ class CoTeaching(Component):
         0.05, "share of the run in which it grows from 0 to that", least=0, most=1
     )
 
+    def cost(self) -> float:
+        """Two networks."""
+        return 2.0
+
     def check(self, recipe: Any) -> list[str]:
         """Losses must be those of labels."""
         problems = check_labels(self.name, recipe)

@@ -21,6 +21,10 @@ class ReferencesPerImage(Component):
     name: str = "references_per_image"
     count: int = setting(2, "references of an image", least=1)
 
+    def cost(self) -> float:
+        """A pass for each reference."""
+        return float(self.count)
+
     def check(self, recipe: Any) -> list[str]:
         """There must be references, and the copies of an image must be alike."""
         problems = []
