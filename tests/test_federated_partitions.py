@@ -6,12 +6,12 @@ import pytest
 from killick.errors import OptionError
 from killick.federated.partitions import (
     PARTITIONS,
+    ClassCounts,
     Dirichlet,
     Iid,
     LongTail,
     deal,
     draw_partition,
-    draw_picture,
 )
 
 
@@ -93,10 +93,10 @@ def test_bad_partitions_are_refused_in_one_line():
         draw_partition(Iid(), 5, 2, few, seed=0)
 
 
-def test_the_picture_has_a_row_for_each_client_and_a_block_for_each_class():
+def test_class_counts_print_a_row_for_each_client_and_a_block_for_each_class():
     labels = np.array([0, 0, 0, 0, 1, 1, 2])
-    picture = draw_picture([np.arange(4), np.arange(4, 7)], labels, ("a", "b", "c")).splitlines()
-    assert picture[1:] == ["     0       4  ██····", "     1       3  ··▒▒░░"]
+    found = ClassCounts.of([np.arange(4), np.arange(4, 7)], labels, ("a", "b", "c"))
+    assert str(found).splitlines()[1:] == ["     0       4  ██····", "     1       3  ··▒▒░░"]
 
 
 def test_all_partitions_have_names():

@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     data = FederatedData(plan)
     data.check()
     if not options.quiet:
-        print(data.picture(), flush=True)
+        print(data.class_counts(), flush=True)
     if options.engine == "flower":
         from killick.federated.flower_runner import run_flower
 

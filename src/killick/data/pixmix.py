@@ -1,6 +1,6 @@
 """PixMix: images mixed with images of rich structure and with altered copies of themselves.
 
-After Hendrycks et al., "PixMix: Dreamlike Pictures Comprehensively Improve Safety Measures", CVPR
+After Hendrycks et al., "PixMix: Dreamlike Images Comprehensively Improve Safety Measures", CVPR
 2022.
 """
 

@@ -18,7 +18,7 @@ from killick.errors import DataError, OptionError
 from killick.federated.federation_settings import FederationPlan
 from killick.federated.local_client import LocalClient, state_of
 from killick.federated.method import State
-from killick.federated.partitions import draw_partition, draw_picture
+from killick.federated.partitions import ClassCounts, draw_partition
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD
 from killick.protocols.base import components_of, uses
 from killick.runtime.processes import Processes, choose_device
@@ -78,11 +78,11 @@ class FederatedData:
         self._dealt  # noqa: B018
         self.template  # noqa: B018
 
-    def picture(self) -> str:
-        """Clients x classes as text."""
+    def class_counts(self) -> ClassCounts:
+        """Training images of each client and class."""
         train = self.parts.train
         dealt = [own.numpy() for own in self._dealt["train"]]
-        return draw_picture(dealt, train.labels.numpy(), train.class_names)
+        return ClassCounts.of(dealt, train.labels.numpy(), train.class_names)
 
     @cached_property
     def device(self) -> torch.device:

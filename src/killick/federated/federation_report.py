@@ -9,6 +9,7 @@ import numpy as np
 
 from killick.federated.event_clock import ClientTimes, simulate
 from killick.federated.federation_settings import FederationPlan
+from killick.federated.partitions import ClassCounts
 from killick.federated.server_rounds import personal_accuracies
 from killick.federated.server_state import Record
 from killick.report.figures import Figure, Panel, Style, drawing, finish, new_chart, put_line
@@ -79,12 +80,12 @@ def write_rounds(plan: FederationPlan, records: Sequence[Record]) -> Path:
 
 
 def write_federation_report(
-    plan: FederationPlan, records: Sequence[Record], picture: str, command: str | None
+    plan: FederationPlan, records: Sequence[Record], clients: ClassCounts, command: str | None
 ) -> Path:
     """`report.html` of a finished federation; the generic model was evaluated into `generic/`."""
     write_rounds(plan, records)
     section = Section(
-        "federation", "Rounds, clients and clock", 0, lambda _: _content(plan, records, picture)
+        "federation", "Rounds, clients and clock", 0, lambda _: _content(plan, records, clients)
     )
     return write_report(
         [read_run(plan.output / "generic")],
@@ -96,7 +97,7 @@ def write_federation_report(
     )
 
 
-def _content(plan: FederationPlan, records: Sequence[Record], picture: str) -> Content:
+def _content(plan: FederationPlan, records: Sequence[Record], clients: ClassCounts) -> Content:
     evaluated = [record for record in records if "personal" in record]
     rounds = [record["round"] for record in evaluated]
     curves = {
@@ -123,14 +124,14 @@ def _content(plan: FederationPlan, records: Sequence[Record], picture: str) -> C
     ]
     columns = ("model", "round", "mean", "least", "most")
     figure = Figure("federation", "", panels, columns, tuple(accuracy))
-    last, clients = evaluated[-1], picture.splitlines()[1:]
+    blocks, images = clients.blocks(), clients.counts.sum(1).tolist()
     rows = tuple(
-        (str(client), *clients[client].split()[1:], f"{100 * accuracy:.1f}")
-        for client, accuracy in personal_accuracies(last).items()
-        if client < len(clients)
+        (str(client), str(images[client]), blocks[client], f"{100 * accuracy:.1f}")
+        for client, accuracy in personal_accuracies(evaluated[-1]).items()
+        if client < len(blocks)
     )
     heads = ("client", "training images", "classes", "personalized accuracy, %")
-    note = f"Classes, darker is more: {picture.splitlines()[0].partition('(')[2].rstrip(')')}."
+    note = f"Classes, darker is more: {', '.join(clients.class_names)}."
     table = TextTable("federation-clients", "Clients after the last round", heads, rows, note)
     faults = tuple(
         f"Round {record['round']}, client {fault['client']} left out: {fault['fault']}."

@@ -39,4 +39,4 @@ def finish(data: FederatedData, state: ServerState, command: str | None = None) 
         provenance=provenance,
     )
     evaluate(str(folder), suites=("clean",), device=str(data.device), folder=folder, quiet=True)
-    return write_federation_report(plan, state.records, data.picture(), command)
+    return write_federation_report(plan, state.records, data.class_counts(), command)

@@ -5,7 +5,7 @@ the same shares, so that a client is tested on its own mix of classes.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from killick.errors import OptionError
 from killick.registry import Registry
@@ -133,16 +133,34 @@ def draw_partition(
     return found
 
 
-def draw_picture(
-    dealt: "list[NDArray[Any]]", labels: "NDArray[Any]", class_names: tuple[str, ...]
-) -> str:
-    """Clients x classes as text: a darker block is a larger part of the largest entry."""
-    import numpy as np
+class ClassCounts(NamedTuple):
+    """Clients x classes: how many images of each class a client has."""
 
-    counts = np.array([np.bincount(labels[own], minlength=len(class_names)) for own in dealt])
-    steps = np.ceil(4 * counts / counts.max()).astype(int)
-    rows = ["client  images  classes (" + ", ".join(class_names) + ")"]
-    for client, (own, line) in enumerate(zip(counts, steps, strict=True)):
-        blocks = "".join(2 * "·░▒▓█"[step] for step in line)
-        rows.append(f"{client:6}  {own.sum():6}  {blocks}")
-    return "\n".join(rows)
+    class_names: tuple[str, ...]
+    counts: "NDArray[np.int64]"  # (clients, classes)
+
+    @classmethod
+    def of(
+        cls,
+        dealt: "list[NDArray[Any]]",
+        labels: "NDArray[Any]",
+        class_names: tuple[str, ...],
+    ) -> "ClassCounts":
+        """Of the numbers of each client's images."""
+        import numpy as np
+
+        found = [np.bincount(labels[own], minlength=len(class_names)) for own in dealt]
+        return cls(class_names, np.array(found))
+
+    def blocks(self) -> list[str]:
+        """A line for each client: a darker block is a larger part of the largest entry."""
+        import numpy as np
+
+        steps = np.ceil(4 * self.counts / self.counts.max()).astype(int)
+        return ["".join(2 * "·░▒▓█"[step] for step in line) for line in steps]
+
+    def __str__(self) -> str:
+        lines = [f"client  images  classes ({', '.join(self.class_names)})"]
+        for client, (own, blocks) in enumerate(zip(self.counts, self.blocks(), strict=True)):
+            lines.append(f"{client:6}  {own.sum():6}  {blocks}")
+        return "\n".join(lines)

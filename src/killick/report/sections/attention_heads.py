@@ -155,8 +155,8 @@ def _map_lines(arm: ArmRuns) -> list[tuple[str, list[str]]]:
         return []
     lines = [("image", [_uri(image) for image in found.images])]
     for each in found.maps:
-        pictures = [_uri(_draw_map(weights, each.query)) for weights in each.weights]
-        lines.append((f"layer {each.layer}, head {each.head}", pictures))
+        maps = [_uri(_draw_map(weights, each.query)) for weights in each.weights]
+        lines.append((f"layer {each.layer}, head {each.head}", maps))
     return lines
 
 
