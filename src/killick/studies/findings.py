@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from killick.report.formatting import signed, signless
-from killick.report.head_values import read_heads
 from killick.report.tables import TextTable
 from killick.results.measurements import Record, read_measured
 from killick.results.run_folder import Run
@@ -139,6 +138,7 @@ class Results:
 
 def make_results(plan: Plan, runs: Sequence[Run]) -> Results:
     """The results in finished runs, each of which names its arm."""
+    from killick.report.head_values import read_heads
     from killick.report.report_data import make_report_data
 
     planned = {each.arm.name: dict(each.factors) for each in plan.study_arms}
