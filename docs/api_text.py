@@ -56,7 +56,7 @@ SECTIONS = {
         "killick.report.writer.write_report",
         *("killick.results.run_folder.find_runs", "killick.results.run_folder.Run"),
     ),
-    "Attention": (
+    "killick.attention": (
         "killick.attention.measure",
         "killick.attention.AttentionLocality",
         "killick.attention.LayerLocality",
@@ -94,13 +94,13 @@ SECTIONS = {
 
 def describe_api() -> str:
     """All sections."""
-    killick = griffe.load("killick", search_paths=[SOURCE], docstring_parser="google")
+    package = griffe.load("killick", search_paths=[SOURCE], docstring_parser="google")
     parts = []
     for title, names in SECTIONS.items():
         parts.append(f"## {title}")
         for name in names:
             path, _, members = name.partition(": ")
-            found = killick[path.removeprefix("killick.")]
+            found = package[path.removeprefix("killick.")]
             parts += _describe(found, path, members.split() or None)
     return "\n\n".join(parts)
 

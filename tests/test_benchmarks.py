@@ -99,7 +99,7 @@ def test_every_grid_is_a_comparison_that_killick_takes(grid, monkeypatch, tmp_pa
     monkeypatch.setattr(
         sys,
         "argv",
-        ["evidence.py", "--data", "shapes", "--foreign", "x.npz", "--work", str(tmp_path)],
+        ["evidence.py", "--data", "shapes", "--ood-pack", "x.npz", "--work", str(tmp_path)],
     )
     options = evidence.read_options()
     words = evidence.command(grid, options)

@@ -109,7 +109,7 @@ def test_all_suites_run(run, image_folder, capsys):
     rows = read_rows(run)
     assert {r["suite"] for r in rows} == {
         *("clean", "corruptions", "cbar", "ood", "shift", "references", "occlusion"),
-        "adversarial",
+        *("adversarial", "multiplicity"),
     }
     assert {r["mean_of"] for r in rows if r["suite"] == "cbar"} == {"", "cbar-cifar"}
     assert {"disagreement", "conformal_raps_size"} <= {r["metric"] for r in rows}

@@ -100,7 +100,7 @@ def test_every_figure_is_drawn_with_marks_in_it(visit):
              return [svg.querySelector('title').textContent, box.width, box.height, marks.length];
            })"""
     )
-    assert len(figures) == 16
+    assert len(figures) == 17
     for title, width, height, marks in figures:
         assert width > 250, title
         assert height > 150, title

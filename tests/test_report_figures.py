@@ -530,7 +530,7 @@ def test_what_is_missing_is_named_with_the_way_to_it(tmp_path):
     scene = make_report_data(grid_runs(folder))
     for key, section in SECTIONS.items():
         content = section.make(scene)
-        optional = key in ("provenance", "robustness", "shifted")
+        optional = key in ("provenance", "robustness", "shifted", "attention", "costs")
         assert content.missing.startswith("No ") == (not optional), key
         assert not content.figures
 

@@ -25,8 +25,8 @@ def summarize_heads(distances: Sequence[float], diagonal_mass: Sequence[float]) 
     """Summarize heads by their mean attention distance.
 
     Example:
-        >>> summarize_heads([0.05, 0.4, 0.3], [0.9, 0.0, 0.3])
-        HeadSummary(minimum=0.05, mean=0.25, median=0.3, local=1, heads=3, diagonal_mass=0.4)
+        >>> summarize_heads([0.05, 0.4, 0.3], [0.75, 0.0, 0.0])
+        HeadSummary(minimum=0.05, mean=0.25, median=0.3, local=1, heads=3, diagonal_mass=0.25)
     """
     nearest = sorted(zip(distances, diagonal_mass, strict=True))[:_MOST_LOCAL]
     return HeadSummary(
