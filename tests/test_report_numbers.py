@@ -282,8 +282,8 @@ def test_without_predictions_for_the_same_images_the_interval_is_over_seeds(tmp_
     gap = summarize(make_comparison(runs))["masked-label"]["clean_nll"].difference
     assert gap.method == "paired t over 2 seeds"
     values = [
-        mean_in_rows(runs[2 + seed], suite="clean", metric="nll", inference="single")
-        - mean_in_rows(runs[seed], suite="clean", metric="nll")
+        mean_in_rows(runs[2 + seed], suite="clean", metric="nll", inference="single", scaling="")
+        - mean_in_rows(runs[seed], suite="clean", metric="nll", scaling="")
         for seed in range(2)
     ]
     reach = stats.t.ppf(0.975, 1) * abs(values[0] - values[1]) / 2

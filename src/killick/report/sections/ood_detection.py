@@ -61,7 +61,8 @@ def _make_table(data: ReportData) -> tuple[TextTable, ...]:
     metric = find_summary_metric("ood_auroc")
     found = ood_by_set(data.comparison)
     rows = tuple((name, *show_arms(metric, line, arms)) for name, line in found.items())
-    note = "Mean ± standard deviation over seeds; difference to the baseline [95 %]."
+    gaps = "; difference to the baseline [95 %]" if data.comparison.baseline else ""
+    note = f"Mean ± standard deviation over seeds{gaps}."
     low = any(each.mean < metric.metric.chance for line in found.values() for each in line.values())
     note += " !: below chance (50 %)." if low else ""
     return (TextTable(KEY, "AUROC, %", ("OOD set", *arms), rows, note),) if rows else ()
