@@ -77,7 +77,7 @@ def _draw_layers(data: ReportData, arm: str, file: str, by_seed: dict[int, RunHe
         count = 1 + max(head.head for head in run.heads)
         places = [h.layer + _MOST_JITTER * (2 * (h.head + 0.5) / count - 1) for h in run.heads]
         _dots(axes, places, [head.distance for head in run.heads], data, arm)
-    axes.set(xlabel="layer", ylim=(0, None))
+    axes.set(xlabel="layer", ylim=(0, _room(by_seed)))
     axes.locator_params(axis="x", integer=True)
     return figures.finish(canvas, file, f"Attention distance of {arm}", "By layer, a dot per head.")
 
@@ -88,8 +88,14 @@ def _draw_entropy(data: ReportData, found: Found) -> Panel:
         heads = [head for run in by_seed.values() for head in run.heads]
         values = [head.distance for head in heads], [head.entropy for head in heads]
         _dots(axes, *values, data, arm, label=arm)
-    axes.set(xlabel="distance", ylabel="", ylim=(0, 1.02), xlim=(0, None))
+    axes.set(xlabel="distance", ylim=(0, 1.05))
+    axes.set_xlim(0, max(_room(by_seed) for by_seed in found.values()))
     return figures.finish(canvas, f"{KEY}-entropy-0", "Distance against entropy", "A dot per head.")
+
+
+def _room(by_seed: dict[int, RunHeads]) -> float:
+    """Where an axis of distances ends."""
+    return 1.08 * max(head.distance for run in by_seed.values() for head in run.heads)
 
 
 def _dots(

@@ -98,7 +98,7 @@ def _table_of_arms(results: Results) -> TextTable:
         row = {"arm": arm}
         for metric, title in columns.items():
             values = results.by_seed(metric, arm=arm)
-            row[title] = format_mean(values, 1, 3)
+            row[title] = format_mean(values, 1, 1 if metric == "attention_local" else 3)
             if metric == "attention_heads" and values:
                 row[title] = f"{max(values.values()):.0f}"
         rows.append({**row, "accuracy, %": results.format(arm, "clean_top1")})
