@@ -140,7 +140,7 @@ def test_the_whole_study_with_controls_and_budgets(tmp_path):
     shown = tables["study-locality-effects"]
     rows = [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
     assert [(row["protocol"], row["references"]) for row in rows] == [
-        ("standard", ""),
+        ("standard", "–"),
         ("masked-label", "clean"),
         ("masked-label", "batch"),
     ]
