@@ -1,9 +1,10 @@
 """A training step with each component, over the standard step: what does it cost?
 
 Claim: at most 1.05 for those that only touch tensors (GridMask, PS-KD, ACLS, ELR, spectral
-decoupling). All take whole steps of a run in turns: samples, forward, backward, SGD, hooks. On a CPU
-a small ResNet at 32 px on the embedded shapes; on a GPU a ResNet-18, bf16, captured where the
-component allows it. Components with stages or a ramp are at their beginning.
+decoupling). Each takes turns with the standard step, step by step, and the standard step with itself
+as a control: samples, forward, backward, SGD, hooks. On a CPU a small ResNet at 32 px on the embedded
+shapes; on a GPU a ResNet-18, bf16, captured where the component allows it. Components with stages or
+a ramp are at their beginning.
 
     OMP_NUM_THREADS=1 python benchmarks/components.py          # all, on the CPU or a GPU
     OMP_NUM_THREADS=1 python benchmarks/components.py elr acls # some
@@ -68,7 +69,7 @@ def save_extractor(folder: Path) -> str:
 
 
 def measure(device: torch.device, wanted: list[str], rounds: int) -> list[Ratio]:
-    """Components in turns, beside the standard step of the same network and protocol."""
+    """Each component beside the standard step of the same network and protocol."""
     groups: dict[str, tuple[dict[str, Any], list[str]]] = {
         "resnet, standard": ({}, []),
         "vit, standard": (VIT, ["attention_dropout"]),
@@ -86,19 +87,19 @@ def measure(device: torch.device, wanted: list[str], rounds: int) -> list[Ratio]
             names = [name for name in possible if name in wanted]
             if not names:
                 continue
-            contenders = {"no component": make_step(device, **changes)}
+            standard = make_step(device, **changes)
             for name in names:
                 component = {"name": name, **settings.get(name, {})}
-                contenders[name] = make_step(device, **changes, components=[component])
-            rows += compare(
-                "components",
-                f"{title}, batch {BATCH[device.type]}",
-                contenders,
-                rounds=rounds,
-                items=BATCH[device.type],
-                repeats=20 if device.type == "cuda" else 1,
-                device=device,
-            )
+                step = make_step(device, **changes, components=[component])
+                rows += compare(
+                    "components",
+                    f"{title}, batch {BATCH[device.type]}, {name}",
+                    {"no component": standard, name: step},
+                    rounds=rounds,
+                    items=BATCH[device.type],
+                    repeats=20 if device.type == "cuda" else 1,
+                    device=device,
+                )
     return rows
 
 
@@ -106,7 +107,7 @@ def main() -> None:
     """Measure and write."""
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
-    rows = measure(device, sys.argv[1:] or list(COMPONENTS.names()), rounds=20 if cuda else 12)
+    rows = measure(device, sys.argv[1:] or list(COMPONENTS.names()), rounds=20 if cuda else 40)
     write("components-h200" if cuda else "components-cpu", rows)
 
 

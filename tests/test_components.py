@@ -2,14 +2,13 @@
 two networks, attention dropout; and what all components have in common."""
 
 import dataclasses
-import functools
 import math
 import typing
 
 import pytest
 import timm
 import torch
-from runs import losses_of, small, weights_of
+from runs import small, weights_of
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
 
@@ -489,19 +488,6 @@ def test_a_network_that_does_not_end_with_a_linear_layer_is_refused(name):
     with pytest.raises(killick.errors.KillickError, match="linear layers") as caught:
         make(name).setup(model_of(net), Context())
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_a_network_with_hooks_is_compiled_after_one_without(image_folder, tmp_path, monkeypatch):
-    """In one process torch would reuse what it compiled for the same layers without hooks."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    nested = [{"name": "nested_dropout"}]
-    for components, execution in (([], "compiled"), (nested, "compiled"), (nested, "eager")):
-        folder = tmp_path / f"{execution}{len(components)}"
-        changes = {"execution": execution, "components": components, "epochs": 1}
-        train(small(image_folder, data__workers=0, **changes), folder, quiet=True)
-    assert losses_of(tmp_path / "compiled1") == losses_of(tmp_path / "eager1")
-    assert losses_of(tmp_path / "compiled0") != losses_of(tmp_path / "eager1")
 
 
 def test_a_very_large_dropout_fine_tunes_a_run(image_folder, tmp_path):

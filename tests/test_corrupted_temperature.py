@@ -11,7 +11,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import corrupted_temperature as benchmark  # noqa: E402
 
+from killick.cli import main  # noqa: E402
 from killick.metrics.smooth_calibration import smooth_ece  # noqa: E402
+from killick.studies.trained_job import open_job  # noqa: E402
 
 
 def made(n=400, blocks=4):
@@ -49,36 +51,35 @@ def test_each_temperature_is_the_best_of_what_it_is_fitted_on():
 
 def test_numbers_are_means_over_corruptions_and_clean_ones_stand_alone():
     found, labels = made()
-    judged = benchmark.judge(found, labels, 1.7)
+    measured = benchmark.measure(found, labels, 1.7)
     errors = []
     for logits in found:
         probs = (logits / 1.7).softmax(1)
         errors.append(smooth_ece(probs.amax(1), logits.argmax(1) == labels))
-    assert judged["smooth ECE, clean"] == pytest.approx(errors[0])
-    assert judged["smooth ECE, corrupted"] == pytest.approx(sum(errors[1:]) / 3)
+    assert measured["smooth ECE, clean"] == pytest.approx(errors[0])
+    assert measured["smooth ECE, corrupted"] == pytest.approx(sum(errors[1:]) / 3)
     losses = [loss(logits, labels, 1.7) for logits in found]
-    assert judged["NLL, clean"] == pytest.approx(losses[0], rel=1e-5)
-    assert judged["NLL, corrupted"] == pytest.approx(sum(losses[1:]) / 3, rel=1e-5)
+    assert measured["NLL, clean"] == pytest.approx(losses[0], rel=1e-5)
+    assert measured["NLL, corrupted"] == pytest.approx(sum(losses[1:]) / 3, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_all_of_it_at_small_size(tmp_path, here):
-    results = tmp_path / "found.csv"
-    words = ["--data", "shapes", "--recipe", "shapes-small", "--epochs", "2", "--aside", "100"]
-    words += ["--seeds", "3", "--corruptions", "fog,contrast", "--limit", "50", "--device", "cpu"]
-    words += ["--work", str(tmp_path / "work"), "--results", str(results)]
-    assert benchmark.main(words) == 0
+def test_runs_get_lines_once(tmp_path, here, few_shapes):
+    results, work = tmp_path / "found.csv", tmp_path / "work"
+    words = ["compare", "--arm", "standard", "--arm", "ensemble:members=2"]
+    words += ["--data.limit", "80", "--data.validation", "60", "--epochs", "1", "--suite", "clean"]
+    words += ["--limit", "20", "--seeds", "3", "--output", str(work), "--quiet"]
+    assert main(words) == 0
+    runs = [str(path.parent) for path in sorted(work.glob("*/job.json"))]
+    options = ["--corruptions", "fog,contrast", "--severities", "3", "--limit", "50"]
+    for some in (runs[:-1], runs, runs):
+        assert benchmark.main([*some, *options, "--results", str(results)]) == 0
     with open(results, newline="") as file:
         lines = list(csv.DictReader(file))
-    arms = ("finetuned", "more-masked-running", "standard")
-    on = ("nothing", "clean", "corrupted")
-    assert [(r["arm"], r["fitted_on"]) for r in lines] == [(a, o) for a in arms for o in on]
-    assert {r["seed"] for r in lines} == {"3"}
-    for first, second, third in zip(*[iter(lines)] * 3, strict=True):
-        assert float(first["temperature"]) == 1
-        assert float(second["NLL, clean"]) <= float(first["NLL, clean"]) + 0.3
-        assert float(third["temperature"]) > 0
-    before = results.read_bytes()
-    # Nothing is trained again, and the numbers are the same however many are asked at once.
-    assert benchmark.main([*words, "--jobs", "2"]) == 0
-    assert results.read_bytes() == before
+    assert [line["fitted_on"] for line in lines] == ["nothing", "clean", "corrupted"]
+    (standard,) = work.glob("standard-seed3-*")
+    assert {line["run"] for line in lines} == {standard.name}
+    job = open_job(standard, "cpu")
+    images, labels = job.load_test(50)
+    expected = loss(job.model(images).detach(), labels, 1.0)
+    assert float(lines[0]["NLL, clean"]) == pytest.approx(expected, abs=1e-4)

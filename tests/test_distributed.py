@@ -28,6 +28,12 @@ for name, values in json.loads(Path(sys.argv[1]).read_text()).items():
 """
 
 
+NOISY = (
+    *("mixout", "co_teaching", "dropblock", "spatial_dropout", "stochastic_depth", "layer_drop"),
+    *("multi_sample_dropout", "nested_dropout"),
+)
+
+
 def recipes(image_folder: Path) -> dict[str, Recipe]:
     vit = {
         "network__name": "timm:vit_tiny_patch16_224",  # no BatchNorm
@@ -61,7 +67,20 @@ def recipes(image_folder: Path) -> dict[str, Recipe]:
                 )
             ],
         ),
+        "penalized": small(
+            image_folder,
+            **vit,
+            components=[
+                {"name": name} for name in ("gradient_penalty", "confidence_penalty", "focal_loss")
+            ],
+        ),
         "batchnorm": small(image_folder, average__decay=0.9, data__validation=4),
+        "noisy": small(
+            image_folder,
+            data__workers=0,
+            average__decay=0.9,
+            components=[{"name": name} for name in NOISY],
+        ),
     }
 
 
@@ -84,7 +103,7 @@ def two(image_folder, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["streamed", "policy", "mixed", "regularized"])
+@pytest.mark.parametrize("name", ["streamed", "policy", "mixed", "regularized", "penalized"])
 def test_two_processes_train_as_one(image_folder, tmp_path, two, name):
     """A network without BatchNorm, references of a pool, a shared mask: the same loss curve."""
     train(recipes(image_folder)[name], tmp_path / name, quiet=True)
@@ -101,8 +120,9 @@ def test_two_processes_train_as_one(image_folder, tmp_path, two, name):
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-4)
 
 
-def test_processes_with_batchnorm_of_their_own_have_equal_weights(two):
-    first, second = (torch.load(two / f"batchnorm-{rank}.pt") for rank in (0, 1))
+@pytest.mark.parametrize("name", ["batchnorm", "noisy"])
+def test_processes_with_draws_and_batchnorm_of_their_own_have_equal_weights(two, name):
+    first, second = (torch.load(two / f"{name}-{rank}.pt") for rank in (0, 1))
     assert len(first) > 20
     for name in first:
         assert torch.equal(first[name], second[name]), name

@@ -44,17 +44,17 @@ class Everything(Component):
         CALLS.append("batch")
         return batch._replace(images=255 - batch.images)
 
-    def targets(self, batch, logits, targets, masked):
+    def targets(self, seen):
         CALLS.append("targets")
-        return nn.functional.one_hot(targets, logits.shape[1]).float() * 0.9 + 0.025
+        return nn.functional.one_hot(seen.targets, seen.logits.shape[1]).float() * 0.9 + 0.025
 
     def criterion(self, logits, targets):
         CALLS.append("criterion")
         return nn.functional.mse_loss(logits.softmax(1), targets)
 
-    def loss(self, model, batch, logits, targets, loss):
+    def loss(self, seen, loss):
         CALLS.append("loss")
-        other = model(batch.images.flip(3))
+        logits, other = seen.logits, seen.model(seen.batch.images.flip(3))
         self._sum += logits.detach().mean(0)
         distance = (self.module(other) - logits).square().mean()
         return loss + self.strength * distance + 0.01 * (self._sum * logits.mean(0)).sum()

@@ -1,5 +1,6 @@
 """Regularizers: each against its formula, in a run that resumes exactly, and exact at rate 0."""
 
+import functools
 import math
 
 import pytest
@@ -26,6 +27,7 @@ from killick.data.keyed_random import sample_keys
 from killick.errors import OptionError, RecipeError
 from killick.experiments.arms import parse_arm
 from killick.protocols import COMPONENTS, PROTOCOLS
+from killick.protocols.base import ForwardPass
 from killick.protocols.references.reference_sampler import MaskSampler
 from killick.protocols.scheduled import Scheduled
 from killick.training import load_recipe, train
@@ -44,7 +46,11 @@ def make(name, **settings):
 
 def added(name, **settings):
     """What a component adds to the loss."""
-    return make(name, **settings).loss(None, None, LOGITS, LABELS, ZERO).item()
+    return make(name, **settings).loss(seen(None, LOGITS, LABELS), ZERO).item()
+
+
+def seen(batch, logits, targets, masked=None):
+    return ForwardPass(batch, logits, targets, masked, None)
 
 
 # Losses -------------------------------------------------------------------------------------------
@@ -147,7 +153,7 @@ def test_gridmask_fills_with_the_mean_color_as_often_as_its_schedule_says():
     keys = sample_keys(0, 1, torch.arange(2000))
     component = make("gridmask", probability=0.8)
     component.setup(model_of(nn.Sequential(nn.Flatten(), nn.Linear(768, 2)), 16), Context())
-    for step, expected in ((0, 0.0), (50, 0.4), (100, 0.8)):
+    for step, expected in ((0, 0.0), (40, 0.4), (80, 0.8), (100, 0.8)):
         component.step(step)
         made = component.batch(Batch(images, LABELS, keys, keys)).images
         changed = (made != images).flatten(1).any(1).float().mean().item()
@@ -484,7 +490,7 @@ def test_ps_kd_mixes_labels_with_the_predictions_of_the_epoch_before():
     for place, (epoch, numbers, logits, masked) in enumerate(steps_of(4)):
         mask = torch.tensor(masked)
         batch = batch_of(numbers)
-        found = component.targets(batch, logits, batch.labels, mask)
+        found = component.targets(seen(batch, logits, batch.labels, mask))
         share = 0.8 * (epoch + 1) / 4 if epoch else 0.0
         for row, number in enumerate(numbers.tolist()):
             label = torch.eye(CLASSES, dtype=torch.float64)[LABELS[number]]
@@ -495,7 +501,7 @@ def test_ps_kd_mixes_labels_with_the_predictions_of_the_epoch_before():
             if not masked:
                 now[number] = logits[row].double().softmax(0)
         uniform = torch.full((3, CLASSES), 1 / CLASSES)
-        kept = component.targets(batch, logits, uniform, torch.tensor(True))
+        kept = component.targets(seen(batch, logits, uniform, torch.tensor(True)))
         assert torch.allclose(kept, uniform)
         component.observe(batch, logits, mask)
         if place % 2:
@@ -503,23 +509,30 @@ def test_ps_kd_mixes_labels_with_the_predictions_of_the_epoch_before():
             component.epoch(epoch + 1)
 
 
-def test_elr_is_its_formula():
+@pytest.mark.parametrize("scope", ["batch", "sample"])
+@pytest.mark.parametrize("uniform", [False, True])
+def test_elr_is_its_formula(uniform, scope):
+    """A masked sample keeps its average; towards the uniform distribution it has no term."""
     component, averages = make("elr", strength=2.0, decay=0.6), torch.zeros(6, CLASSES).double()
     component.setup(None, Table())
-    for _, numbers, logits, masked in steps_of(3):
+    for _, numbers, logits, drawn in steps_of(4):
         batch, expected = batch_of(numbers), 0.0
+        masked = [drawn or (scope == "sample" and row == 1) for row in range(3)]
+        mask = torch.tensor(drawn) if scope == "batch" else torch.tensor(masked)
+        targets = torch.full((3, CLASSES), 1 / CLASSES) if uniform else batch.labels
         logits.requires_grad_()
-        found = component.loss(None, batch, logits, batch.labels, ZERO)
+        found = component.loss(seen(batch, logits, targets, mask), ZERO)
         for row, number in enumerate(numbers.tolist()):
             p = logits[row].detach().double().softmax(0).clamp(1e-4, 1 - 1e-4)
-            average = 0.6 * averages[number] + 0.4 * p / p.sum()
-            expected += 2.0 * math.log(1 - float((p * average).sum())) / 3
-            if not masked:
-                averages[number] = average
+            if not masked[row]:
+                averages[number] = 0.6 * averages[number] + 0.4 * p / p.sum()
+            if not (uniform and masked[row]):
+                expected += 2.0 * math.log(1 - float((p * averages[number]).sum())) / 3
         assert found.item() == pytest.approx(expected, abs=5e-3)
         (slope,) = torch.autograd.grad(found, logits)
-        assert slope.abs().sum() > 0
-        component.observe(batch, logits.detach(), torch.tensor(masked))
+        assert uniform or slope.abs().sum() > 0
+        component.observe(batch, logits.detach(), mask)
+        assert torch.allclose(component._table.read(torch.arange(6)).double(), averages, atol=2e-3)
 
 
 def test_tables_are_refused_for_streams_mixed_labels_and_huge_sets(image_folder):
@@ -601,6 +614,23 @@ def test_it_runs_with_bfloat16_an_average_and_accumulated_gradients(
     losses = losses_of(tmp_path / "run")
     assert len(losses) == 8
     assert all(map(math.isfinite, losses))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPONENT_NAMES)
+def test_compiled_steps_are_those_of_eager_ones(
+    image_folder, tmp_path, monkeypatch, plain_run, name
+):
+    """Also after one without hooks: torch would reuse what it compiled for the same layers."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    plain = small(image_folder, data__workers=0, execution="compiled", epochs=1)
+    train(plain, tmp_path / "plain", quiet=True)
+    for execution in ("compiled", "eager"):
+        changes = {"execution": execution, "epochs": 2}
+        recipe = recipe_with(image_folder, plain_run, name, **changes)
+        train(recipe, tmp_path / execution, quiet=True)
+    compiled, eager = (losses_of(tmp_path / each) for each in ("compiled", "eager"))
+    assert compiled == pytest.approx(eager, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
 """Terms that methods add to a client's loss, as components of its training step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from killick.federated.weight_spectrum import divergence, spectrum
-from killick.protocols.base import Component, RunContext
+from killick.protocols.base import Component, ForwardPass, RunContext
 
 if TYPE_CHECKING:
-    from killick.data.batches import Batch
     from killick.protocols.base import Model
 
 
@@ -24,14 +23,7 @@ class Penalty(Component):
         """Remember the network."""
         self._net = model.net
 
-    def loss(
-        self,
-        model: "Callable[[Tensor], Tensor]",
-        batch: "Batch",
-        logits: Tensor,
-        targets: Tensor,
-        loss: Tensor,
-    ) -> Tensor:
+    def loss(self, seen: ForwardPass, loss: Tensor) -> Tensor:
         """The loss with the penalty."""
         return loss + self._strength * self.value(self._net)
 

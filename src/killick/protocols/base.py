@@ -9,8 +9,8 @@ A component in one file:
         name: str = "logit_penalty"
         strength: float = setting(0.01, "factor of the penalty", least=0)
 
-        def loss(self, model, batch, logits, targets, loss):
-            return loss + self.strength * logits.square().mean()
+        def loss(self, seen, loss):
+            return loss + self.strength * seen.logits.square().mean()
 
     COMPONENTS.register("logit_penalty", LogitPenalty)
 
@@ -24,7 +24,7 @@ plain functions: a copy of the model would copy the component of a bound method.
 """
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from killick.registry import Registry
 from killick.settings import setting
@@ -66,6 +66,16 @@ class RunContext:
     shift: "Shift"  # cropping and flipping of training images
     workers: int  # processes that read images
     policy: "BatchPolicy | None" = None  # of augmentation, if it acts on batches
+
+
+class ForwardPass(NamedTuple):
+    """What hooks may know about a forward pass."""
+
+    batch: "Batch"
+    logits: "Tensor"
+    targets: "Tensor"  # what the logits are compared with
+    masked: "Tensor | None"  # which references are masked, see `Draw`
+    model: "Callable[[Tensor], Tensor]"  # gives logits of other images with the same references
 
 
 @dataclass
@@ -164,11 +174,9 @@ class Component:
         """Further logits of the samples; the loss is the mean over them and the network's own."""
         return ()
 
-    def targets(
-        self, batch: "Batch", logits: "Tensor", targets: "Tensor", masked: "Tensor | None"
-    ) -> "Tensor":
-        """Change what the logits are compared with; `masked` says which references are, see `Draw`."""
-        return targets
+    def targets(self, seen: ForwardPass) -> "Tensor":
+        """Change what the logits are compared with."""
+        return seen.targets
 
     def criterion(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
         """Replace cross-entropy. At most one component of a run may."""
@@ -176,15 +184,8 @@ class Component:
 
         return cross_entropy(logits, targets)
 
-    def loss(
-        self,
-        model: "Callable[[Tensor], Tensor]",
-        batch: "Batch",
-        logits: "Tensor",
-        targets: "Tensor",
-        loss: "Tensor",
-    ) -> "Tensor":
-        """Change the loss; `model(images)` gives logits of other images with this pass's references."""
+    def loss(self, seen: ForwardPass, loss: "Tensor") -> "Tensor":
+        """Change the loss."""
         return loss
 
     def observe(self, batch: "Batch", logits: "Tensor", masked: "Tensor | None") -> None:

@@ -34,15 +34,20 @@ class SampleTable:
         """The rows of some samples, as float32."""
         return self.values.index_select(0, numbers).float()
 
-    def write(self, numbers: "Tensor", rows: "Tensor", masked: "Tensor | None") -> None:
-        """Set the rows of some samples, but of those with a masked reference."""
+    def update(self, numbers: "Tensor", rows: "Tensor", masked: "Tensor | None") -> "Tensor":
+        """New rows of some samples; with a masked reference a sample keeps its own."""
+        import torch
+
+        if masked is None:
+            return rows
+        return torch.where(masked.view(-1, 1), self.read(numbers), rows)
+
+    def write(self, numbers: "Tensor", rows: "Tensor") -> None:
+        """Set the rows of some samples."""
         import torch
         from torch import distributed
 
         rows = rows.to(self.values.dtype)
-        if masked is not None:
-            old = self.values.index_select(0, numbers)
-            rows = torch.where(masked.view(-1, 1), old, rows)
         if distributed.is_initialized() and distributed.get_world_size() > 1:
             count = distributed.get_world_size()
             parts = [torch.empty_like(numbers) for _ in range(count)]

@@ -10,8 +10,26 @@ if TYPE_CHECKING:
     from killick.protocols.base import Model
 
 
+class Stepwise(Component):
+    """A component whose state is how far the run is; `step` sets what follows from that."""
+
+    _done = 0
+
+    def step(self, number: int) -> None:
+        """Note the number of steps."""
+        self._done = number
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the run is."""
+        return {"step": self._done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.step(state["step"])
+
+
 @dataclass
-class Scheduled(Component):
+class Scheduled(Stepwise):
     """A component with a factor from 0 to 1, on the device, that follows a schedule.
 
     "early" is for networks that underfit, "late" for those that overfit (Liu et al. 2023).
@@ -42,23 +60,15 @@ class Scheduled(Component):
         """Begin with the factor of the first step."""
         import torch
 
-        self._steps, self._done = run.steps, 0
+        self._steps = run.steps
         self.factor = torch.zeros((), device=run.device)
         self._last = 0.0
         self.step(0)
 
     def step(self, number: int) -> None:
         """Set the factor of the next step."""
-        self._done = number
+        super().step(number)
         now = self.factor_at(number / self._steps)
         if now != self._last:
             self.factor.fill_(now)
             self._last = now
-
-    def state_dict(self) -> dict[str, Any]:
-        """How far the run is."""
-        return {"step": self._done}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.step(state["step"])

@@ -24,7 +24,7 @@ from killick.core.image_model import image_model_in
 from killick.core.masking import Draw
 from killick.data.batches import Batch, Batches
 from killick.data.transforms import erase
-from killick.protocols.base import Component, TrainingProtocol, uses
+from killick.protocols.base import Component, ForwardPass, TrainingProtocol, uses
 from killick.training.recipe import Recipe
 
 EAGER_STEPS = 3  # before capture: they compile, and allocate what the graph will use
@@ -240,21 +240,22 @@ class TrainingStep:
         several = [logits]
         for component in self._hooks["more_logits"]:
             several += component.more_logits()
-        losses = [self._compare(each, targets, batch, draw) for each in several]
+
+        def model(images: Tensor) -> Tensor:
+            return self._protocol.forward(self._forward, images, batch.labels, draw)[0]
+
+        masked = None if draw is None else draw.masked
+        seen = ForwardPass(batch, logits, targets, masked, model)
+        losses = [self._compare(seen._replace(logits=each)) for each in several]
         return logits, torch.stack(losses).mean()
 
-    def _compare(self, logits: Tensor, targets: Tensor, batch: Batch, draw: Draw | None) -> Tensor:
+    def _compare(self, seen: ForwardPass) -> Tensor:
         """The loss of some logits."""
-        masked = None if draw is None else draw.masked
         for component in self._hooks["targets"]:
-            targets = component.targets(batch, logits, targets, masked)
-        loss: Tensor = self._criterion(logits.float(), targets)
+            seen = seen._replace(targets=component.targets(seen))
+        loss: Tensor = self._criterion(seen.logits.float(), seen.targets)
         for component in self._hooks["loss"]:
-
-            def model(images: Tensor) -> Tensor:
-                return self._protocol.forward(self._forward, images, batch.labels, draw)[0]
-
-            loss = component.loss(model, batch, logits, targets, loss)
+            loss = component.loss(seen, loss)
         return loss
 
     def _keep_account(

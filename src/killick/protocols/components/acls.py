@@ -1,16 +1,13 @@
 """ACLS, adaptive and conditional label smoothing (Park et al. 2023): bounds how far logits spread."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from killick.protocols.base import COMPONENTS, Component
+from killick.protocols.base import COMPONENTS, Component, ForwardPass
 from killick.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from killick.data.batches import Batch
 
 
 @dataclass
@@ -23,16 +20,9 @@ class ACLS(Component):
     others: float = setting(0.1, "weight of the other logits' penalty", least=0)
     margin: float = setting(10.0, "up to which nothing is penalized", least=0)
 
-    def loss(
-        self,
-        model: "Callable[[Tensor], Tensor]",
-        batch: "Batch",
-        logits: "Tensor",
-        targets: "Tensor",
-        loss: "Tensor",
-    ) -> "Tensor":
+    def loss(self, seen: ForwardPass, loss: "Tensor") -> "Tensor":
         """Add the penalties."""
-        logits = logits.float()
+        logits = seen.logits.float()
         largest = logits.amax(1, keepdim=True)
         high = (largest - self.margin).relu().square().mean()
         # The largest is no further than the margin below itself: it adds nothing here.

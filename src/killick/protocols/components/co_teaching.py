@@ -4,8 +4,9 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from killick.protocols.base import COMPONENTS, Component, RunContext
+from killick.protocols.base import COMPONENTS, RunContext
 from killick.protocols.sample_table import check_labels
+from killick.protocols.scheduled import Stepwise
 from killick.settings import setting
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class CoTeaching(Component):
+class CoTeaching(Stepwise):
     """Trains a second network, with fresh weights; each learns from samples that the other finds easy.
 
     The first network is evaluated and saved. A step costs two.
@@ -60,7 +61,7 @@ class CoTeaching(Component):
                 self._read = args, kwargs
 
         model.register_forward_pre_hook(listen, with_kwargs=True)
-        self._steps, self._done = run.steps, 0
+        self._steps = run.steps
         self._kept = torch.ones((), device=run.device)
 
     def criterion(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
@@ -82,18 +83,18 @@ class CoTeaching(Component):
 
     def step(self, number: int) -> None:
         """Let the share that is left out grow."""
-        self._done = number
+        super().step(number)
         grown = min(1.0, number / (self.rise * self._steps)) if self.rise else 1.0
         self._kept.fill_(1 - self.forget * grown)
 
     def state_dict(self) -> dict[str, Any]:
         """The second network, and how far the run is."""
-        return {"step": self._done, "second": super().state_dict()}
+        return {**super().state_dict(), "second": self.module.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take them up."""
-        super().load_state_dict(state["second"])
-        self.step(state["step"])
+        super().load_state_dict(state)
+        self.module.load_state_dict(state["second"])
 
 
 COMPONENTS.register("co_teaching", CoTeaching)

@@ -1,16 +1,13 @@
 """Confidence penalty (Pereyra et al. 2017): rewards predictions of high entropy."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from killick.protocols.base import COMPONENTS, Component
+from killick.protocols.base import COMPONENTS, Component, ForwardPass
 from killick.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from killick.data.batches import Batch
 
 
 @dataclass
@@ -20,16 +17,9 @@ class ConfidencePenalty(Component):
     name: str = "confidence_penalty"
     strength: float = setting(0.1, "factor of the mean entropy", least=0)
 
-    def loss(
-        self,
-        model: "Callable[[Tensor], Tensor]",
-        batch: "Batch",
-        logits: "Tensor",
-        targets: "Tensor",
-        loss: "Tensor",
-    ) -> "Tensor":
+    def loss(self, seen: ForwardPass, loss: "Tensor") -> "Tensor":
         """Subtract the entropy."""
-        logs = logits.float().log_softmax(1)
+        logs = seen.logits.float().log_softmax(1)
         return loss + self.strength * (logs.exp() * logs).sum(1).mean()
 
 

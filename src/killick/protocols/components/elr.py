@@ -1,10 +1,9 @@
 """Early-learning regularization, ELR (Liu et al. 2020): holds on to what was learned before the noise."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from killick.protocols.base import COMPONENTS, Component, RunContext
+from killick.protocols.base import COMPONENTS, Component, ForwardPass, RunContext
 from killick.protocols.sample_table import SampleTable, check_labels
 from killick.settings import setting
 
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 class ELR(Component):
     """Pulls predictions towards their own average over the epochs, against noisy labels.
 
-    The average is updated where the reference was not masked.
+    The average is updated where the reference is not masked; a sample that is masked towards the
+    uniform distribution has no such term.
     """
 
     name: str = "elr"
@@ -34,28 +34,24 @@ class ELR(Component):
         """Make the table of averages."""
         self._table = SampleTable(run, self.name)
 
-    def loss(
-        self,
-        model: "Callable[[Tensor], Tensor]",
-        batch: "Batch",
-        logits: "Tensor",
-        targets: "Tensor",
-        loss: "Tensor",
-    ) -> "Tensor":
+    def loss(self, seen: ForwardPass, loss: "Tensor") -> "Tensor":
         """Add `strength * mean log(1 - <p, t>)`."""
-        p = _probabilities(logits)
-        agreement = (p * self._average(batch, logits)).sum(1)
-        return loss + self.strength * (1 - agreement).log().mean()
+        average = self._average(seen.batch, seen.logits, seen.masked)
+        terms = (1 - (_probabilities(seen.logits) * average).sum(1)).log()
+        if seen.masked is not None and seen.targets.ndim == 2:  # towards the uniform distribution
+            terms = terms * ~seen.masked
+        return loss + self.strength * terms.mean()
 
     def observe(self, batch: "Batch", logits: "Tensor", masked: "Tensor | None") -> None:
         """Update the averages."""
-        self._table.write(batch.numbers, self._average(batch, logits), masked)
+        self._table.write(batch.numbers, self._average(batch, logits, masked))
 
-    def _average(self, batch: "Batch", logits: "Tensor") -> "Tensor":
-        """Of all predictions so far, with these."""
+    def _average(self, batch: "Batch", logits: "Tensor", masked: "Tensor | None") -> "Tensor":
+        """Of all predictions so far, with these where the reference is not masked."""
         p = _probabilities(logits).detach()
         before = self._table.read(batch.numbers)
-        return self.decay * before + (1 - self.decay) * p / p.sum(1, keepdim=True)
+        now = self.decay * before + (1 - self.decay) * p / p.sum(1, keepdim=True)
+        return self._table.update(batch.numbers, now, masked)
 
     def state_dict(self) -> dict[str, Any]:
         """The averages."""

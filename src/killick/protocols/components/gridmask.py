@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from killick.data.batches import Batch
     from killick.protocols.base import Model
 
+_RISE = 0.8  # share of a ramp after which it is at its height
+
 
 @dataclass
 class GridMask(Scheduled):
@@ -28,7 +30,7 @@ class GridMask(Scheduled):
     )
     longest: float = setting(1.0, "to", above=0, most=4)
     visible: float = setting(0.4, "share of a period's edge that is not deleted", least=0, most=1)
-    ramp: bool = setting(True, "whether the probability rises from 0 over the run")
+    ramp: bool = setting(True, "whether the probability rises from 0, over 0.8 of the run")
 
     def check(self, recipe: object) -> list[str]:
         """The shortest period must not be the longest."""
@@ -58,7 +60,8 @@ class GridMask(Scheduled):
             periods=(self.shortest * side, self.longest * side),
             visible=self.visible,
         )
-        drawn = uniform(batch.keys, Stream.GRID_CHANCE) < self.probability * self.factor
+        rise = (self.factor / _RISE).clamp_max(1)
+        drawn = uniform(batch.keys, Stream.GRID_CHANCE) < self.probability * rise
         gone = (gone & drawn[:, None, None])[:, None]
         fill = self._fill.round().to(batch.images.dtype)[:, None, None]
         return batch._replace(images=torch.where(gone, fill, batch.images))

@@ -31,10 +31,13 @@ class Mixout(Component):
     def weights(self, parameters: "Sequence[Tensor]") -> None:
         """Mix, and remember what was there."""
         import torch
+        from torch import distributed
 
         self._before, self._kept = [], []
         for weight, start in zip(_matrices(parameters), self._start, strict=True):
-            kept = torch.rand_like(weight, dtype=torch.float32) >= self.rate
+            kept = (torch.rand_like(weight, dtype=torch.float32) >= self.rate).to(torch.uint8)
+            if distributed.is_initialized() and distributed.get_world_size() > 1:
+                distributed.broadcast(kept, 0)  # the weights of all processes stay equal
             mixed = start + (weight - start) * kept / (1 - self.rate)
             self._before.append(weight.detach().clone())
             self._kept.append(kept)

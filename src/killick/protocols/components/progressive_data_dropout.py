@@ -1,9 +1,10 @@
 """Progressive data dropout (2025): samples that are learned already are left out of the gradient."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from killick.protocols.base import COMPONENTS, Component, RunContext
+from killick.protocols.base import COMPONENTS, RunContext
+from killick.protocols.scheduled import Stepwise
 from killick.settings import setting
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ProgressiveDataDropout(Component):
+class ProgressiveDataDropout(Stepwise):
     """Trains on samples whose class is not yet predicted with some confidence; at last on all.
 
     A step costs what it always does: samples are left out of the loss, not of the batch.
@@ -29,7 +30,7 @@ class ProgressiveDataDropout(Component):
         """Begin with dropping."""
         import torch
 
-        self._steps, self._done = run.steps, 0
+        self._steps = run.steps
         self._all = torch.zeros((), dtype=torch.bool, device=run.device)
 
     def criterion(self, logits: "Tensor", targets: "Tensor") -> "Tensor":
@@ -44,17 +45,9 @@ class ProgressiveDataDropout(Component):
 
     def step(self, number: int) -> None:
         """Take all samples in the last part."""
-        self._done = number
+        super().step(number)
         if number >= (1 - self.rest) * self._steps:
             self._all.fill_(True)
-
-    def state_dict(self) -> dict[str, Any]:
-        """How far the run is."""
-        return {"step": self._done}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.step(state["step"])
 
 
 COMPONENTS.register("progressive_data_dropout", ProgressiveDataDropout)

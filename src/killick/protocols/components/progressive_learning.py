@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError
 from killick.protocols.activation_noise import hook_features
-from killick.protocols.base import COMPONENTS, Component, RunContext
+from killick.protocols.base import COMPONENTS, RunContext
 from killick.protocols.components.mixup import check_pairs
+from killick.protocols.scheduled import Stepwise
 from killick.settings import setting
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ProgressiveLearning(Component):
+class ProgressiveLearning(Stepwise):
     """Trains in stages with larger and larger images, and with them dropout, mixup and RandAugment.
 
     Batches are resized before the network; evaluation sees images of full size.
@@ -41,6 +42,15 @@ class ProgressiveLearning(Component):
     def captures(self) -> bool:
         """Shapes change."""
         return False
+
+    def cost(self) -> float:
+        """The mean number of pixels in a step."""
+        return sum(side**2 for side in self._sides()) / self.stages
+
+    def _sides(self) -> list[float]:
+        """Of each stage, as shares of the full size."""
+        rise = (1 - self.smallest) / (self.stages - 1)
+        return [self.smallest + rise * stage for stage in range(self.stages)]
 
     @property
     def mixes(self) -> bool:
@@ -72,10 +82,10 @@ class ProgressiveLearning(Component):
         from killick.data.mixing import Mixing
         from killick.data.transforms import resize
 
-        self._run, self._done = run, 0
+        self._run = run
         shares = [stage / (self.stages - 1) for stage in range(self.stages)]
         side = model.image_shape[-1]
-        self._sizes = [round(side * (self.smallest + (1 - self.smallest) * s)) for s in shares]
+        self._sizes = [round(side * share) for share in self._sides()]
         self._check_sizes(model)
         self._rates, alphas = (
             [first + (last - first) * share for share in shares]
@@ -125,7 +135,7 @@ class ProgressiveLearning(Component):
 
     def step(self, number: int) -> None:
         """Go on to the next stage when it is time."""
-        self._done = number
+        super().step(number)
         self._stage = min(self.stages - 1, number * self.stages // self._run.steps)
         self._rate.fill_(self._rates[self._stage])
         if self.magnitude:
@@ -143,14 +153,6 @@ class ProgressiveLearning(Component):
                 " here. Leave it out, or use data.resident: always."
             )
         policy.set_magnitude(magnitude)
-
-    def state_dict(self) -> dict[str, Any]:
-        """How far the run is."""
-        return {"step": self._done}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.step(state["step"])
 
 
 COMPONENTS.register("progressive_learning", ProgressiveLearning)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from killick.protocols.base import COMPONENTS, Component, RunContext
+from killick.protocols.base import COMPONENTS, Component, ForwardPass, RunContext
 from killick.protocols.sample_table import SampleTable, check_labels
 from killick.settings import setting
 
@@ -40,22 +40,22 @@ class PSKD(Component):
         self._now = torch.zeros((), device=run.device)
         self._epochs, self._epoch = max(1, round(run.steps / run.steps_per_epoch)), 0
 
-    def targets(
-        self, batch: "Batch", logits: "Tensor", targets: "Tensor", masked: "Tensor | None"
-    ) -> "Tensor":
+    def targets(self, seen: ForwardPass) -> "Tensor":
         """Labels mixed with predictions."""
         import torch
         from torch.nn.functional import one_hot
 
-        soft = targets if targets.ndim == 2 else one_hot(targets, logits.shape[1]).float()
-        share = self._now * self._seen.index_select(0, batch.numbers)
-        if masked is not None and targets.ndim == 2:  # towards the uniform distribution
-            share = torch.where(masked.view(-1, 1), 0.0, share)
-        return torch.lerp(soft, self._table.read(batch.numbers), share)
+        targets, numbers = seen.targets, seen.batch.numbers
+        soft = targets if targets.ndim == 2 else one_hot(targets, seen.logits.shape[1]).float()
+        share = self._now * self._seen.index_select(0, numbers)
+        if seen.masked is not None and targets.ndim == 2:  # towards the uniform distribution
+            share = torch.where(seen.masked.view(-1, 1), 0.0, share)
+        return torch.lerp(soft, self._table.read(numbers), share)
 
     def observe(self, batch: "Batch", logits: "Tensor", masked: "Tensor | None") -> None:
         """Keep the predictions."""
-        self._table.write(batch.numbers, logits.float().softmax(1), masked)
+        found = self._table.update(batch.numbers, logits.float().softmax(1), masked)
+        self._table.write(batch.numbers, found)
 
     def epoch(self, number: int) -> None:
         """Let the share rise; samples without a prediction keep their label."""

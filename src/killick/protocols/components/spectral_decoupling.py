@@ -1,16 +1,13 @@
 """Spectral decoupling (Pezeshki et al. 2021): a penalty on the logits instead of weight decay."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from killick.protocols.base import COMPONENTS, Component
+from killick.protocols.base import COMPONENTS, Component, ForwardPass
 from killick.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from killick.data.batches import Batch
 
 
 @dataclass
@@ -20,16 +17,9 @@ class SpectralDecoupling(Component):
     name: str = "spectral_decoupling"
     strength: float = setting(1e-3, "factor of half the mean squared norm", least=0)
 
-    def loss(
-        self,
-        model: "Callable[[Tensor], Tensor]",
-        batch: "Batch",
-        logits: "Tensor",
-        targets: "Tensor",
-        loss: "Tensor",
-    ) -> "Tensor":
+    def loss(self, seen: ForwardPass, loss: "Tensor") -> "Tensor":
         """Add the penalty."""
-        return loss + self.strength / 2 * logits.float().square().sum(1).mean()
+        return loss + self.strength / 2 * seen.logits.float().square().sum(1).mean()
 
 
 COMPONENTS.register("spectral_decoupling", SpectralDecoupling)

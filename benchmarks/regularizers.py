@@ -1,0 +1,185 @@
+"""Regularizers beside anchoring on CIFAR-10, ResNet-18: all four parts, on a GPU.
+
+    python benchmarks/regularizers.py --data pack:cifar10.npz --work grid --ood-pack ood.npz
+
+1. Each method alone, 20 epochs, one seed, without the last 5,000 training images, evaluated on 2,000 of
+   these under five corruptions. The best four have the lowest negative log-likelihood there; the rule
+   was set before anything was run.
+2. Standard, the best four, and each with masked references, 60 epochs, three seeds, all suites; dropout
+   with MC dropout; then for each arm the ensemble of its three seeds.
+3. Temperatures fitted under corruption, of the runs of part 2 (`corrupted_temperature.py`).
+4. A finished network, tuned for 10 epochs: standard, masked, Mixout, very large dropout.
+
+The same command goes on where it stopped. After each part its rows are written to `--results`.
+`--tiny` tries everything at a size that means nothing.
+"""
+
+import argparse
+import csv
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import corrupted_temperature
+from evidence import FOREIGN, hold_back
+from paired_timing import RESULTS
+
+from killick.cli import main as killick_command
+from killick.results.run_folder import Run, read_job, read_run
+
+RECIPE, TINY = "cifar10-resnet18", "shapes-compare"
+FIVE = "gaussian_noise,motion_blur,fog,pixelate,jpeg_compression"
+METHODS = (
+    *("gridmask", "progressive_data_dropout", "progressive_learning", "dropout", "dropblock"),
+    *("stochastic_depth", "multi_sample_dropout", "nested_dropout", "co_teaching", "acls", "ps_kd"),
+    *("elr", "spectral_decoupling", "sam", "gradient_penalty", "swa", "trivialaugment", "augmix"),
+    *("label_smoothing", "mixup:mixup=0.2"),
+)
+SUITES = "clean,corruptions,cbar,occlusion,adversarial,calibration,ood,conformal,multiplicity"
+TUNING = ("standard", "masked-label", "mixout", "dropout:rate=0.9")
+COLUMNS = (
+    *("arm", "seed", "suite", "set", "corruption", "mean_of", "severity", "inference", "scaling"),
+    *("score", "metric", "value", "count", "training_cost", "inference_cost"),
+)
+
+
+class Grid:
+    """The parts, as commands of Killick."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.work = options, options.work
+        self.seeds = "0,1" if options.tiny else "0,1,2"
+
+    def run(self, name: str, epochs: int, *command: str) -> None:
+        """Run a command of Killick that trains, with what all have in common, and keep its rows."""
+        folder, tiny = self.work / name, self.options.tiny
+        words = [*command, "--recipe", TINY if tiny else RECIPE]
+        words += ["--epochs", str(1 if tiny else epochs)]
+        words += ["--output", str(folder), "--device", self.options.device]
+        words += ["--jobs", str(self.options.jobs)] if self.options.jobs else []
+        if tiny:
+            words += ["--data.limit", "300", "--batch", "50", "--limit", "20", "--severities", "3"]
+            words += [] if "--corruptions" in words else ["--corruptions", "fog,sparkles"]
+        call(words)
+        keep(folder, self.options.results / f"{name}-rows.csv")
+
+    @property
+    def ood(self) -> list[str]:
+        """The OOD sets beside the built-in ones."""
+        pack = self.options.ood_pack
+        return [w for n in FOREIGN for w in ("--ood", f"{n}=pack:{pack}#{n}")] if pack else []
+
+    def part1(self) -> None:
+        """Each method alone."""
+        held = self.work / "held.npz"
+        hold_back(self.options.data, held)
+        methods = ["none", *(METHODS[:1] if self.options.tiny else METHODS)]
+        words = [",".join(methods), "--protocols", "standard", "--label-noise", "0"]
+        words += ["--seeds", "0", "--suite", "clean,corruptions,calibration"]
+        words += ["--corruptions", FIVE, *([] if self.options.tiny else ["--limit", "2000"])]
+        words += ["--data", f"pack:{held}"]
+        self.run("alone", 20, "study", "regularizers", "--methods", *words)
+
+    def best(self) -> list[str]:
+        """The four methods of part 1 with the lowest NLL under corruption."""
+        with open(self.work / "alone" / "figures" / "study-regularizers-table.csv") as file:
+            found = {line["regularizer"]: line["NLL, C"] for line in csv.DictReader(file)}
+        found.pop("none")
+        values = {
+            method: float(text.split()[0]) for method, text in found.items() if text[0].isdigit()
+        }
+        return sorted(values, key=lambda method: values[method])[:4]
+
+    def part2(self) -> None:
+        """The best four, with and without masked references, and their ensembles."""
+        methods = dict.fromkeys(["none", *self.best(), "dropout", "dropout+mc-dropout"])
+        words = [",".join(methods), "--seeds", self.seeds, "--suite", SUITES, *self.ood]
+        # One split for all seeds: an ensemble of them must not have seen its validation images.
+        words += ["--data.seed", "0", "--data.validation", "60" if self.options.tiny else "5000"]
+        words += ["--data", self.options.data]
+        self.run("combined", 60, "study", "regularizers", "--methods", *words)
+        arms: dict[str, list[Path]] = {}
+        for folder in finished(self.work / "combined"):
+            if (folder / "recipe.yaml").exists():
+                arms.setdefault(str(read_job(folder)["arm"]), []).append(folder)
+        for arm, runs in arms.items():
+            model = self.work / "ensembles" / arm
+            if not model.exists():
+                call(["ensemble", *map(str, runs), "--output", str(model), "--quiet"])
+            words = ["evaluate", str(model), "--data", self.options.data, *self.ood]
+            words += ["--suite", "clean" if arm.startswith("noise") else SUITES]
+            words += ["--limit", "20", "--corruptions", "fog"] if self.options.tiny else []
+            call([*words, "--device", self.options.device, "--output", str(model), "--quiet"])
+        keep(self.work / "ensembles", self.options.results / "ensembles-rows.csv")
+
+    def part3(self) -> None:
+        """Temperatures."""
+        runs = [each for each in finished(self.work / "combined") if "noise" not in each.name]
+        words = [*map(str, runs), "--results", str(self.options.results / "temperatures.csv")]
+        words += ["--device", self.options.device]
+        words += ["--limit", "20", "--corruptions", "fog"] if self.options.tiny else []
+        corrupted_temperature.main(words)
+
+    def part4(self) -> None:
+        """Fine-tuning from the standard network of seed 0."""
+        (start,) = (self.work / "combined").glob("standard-seed0-*")
+        arms = [f"{arm}{',' if ':' in arm else ':'}from={start}" for arm in TUNING]
+        words = [word for arm in arms for word in ("--arm", arm)]
+        words += ["--data", self.options.data, "--seeds", self.seeds, "--optimizer.lr", "0.02"]
+        words += ["--data.seed", "0", "--data.validation", "60" if self.options.tiny else "5000"]
+        words += ["--suite", SUITES.removesuffix(",multiplicity"), *self.ood]
+        self.run("tuned", 10, "compare", *words)
+
+
+def call(words: Sequence[str]) -> None:
+    """Run a command of Killick; stop if it fails."""
+    print("killick", shlex.join(words), flush=True)
+    if code := killick_command(list(words)):
+        sys.exit(code)
+
+
+def finished(folder: Path) -> list[Path]:
+    """The run folders of a comparison or study that are finished."""
+    jobs = (path.parent for path in sorted(folder.glob("*/job.json")))
+    return [each for each in jobs if read_job(each).get("finished")]
+
+
+def keep(folder: Path, file: Path) -> None:
+    """Write the rows of all finished runs in a folder, or of evaluated models, to one file."""
+    runs = finished(folder) or [path.parent for path in sorted(folder.glob("*/rows.csv"))]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "w", newline="", encoding="utf-8") as target:
+        table = csv.DictWriter(target, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        for run in map(read_run, runs):
+            table.writerows({**row, **name(run)} for row in run.rows)
+
+
+def name(run: Run) -> dict[str, str]:
+    """Arm and seed of a run; an ensemble of all seeds has none."""
+    if not run.job:
+        return {"arm": f"ensemble+{run.name}", "seed": ""}
+    return {"arm": str(run.job["arm"]), "seed": str(run.job["seed"])}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", required=True, help="CIFAR-10 as pack:FILE.npz")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--ood-pack", help="a pack with the splits textures, scenes, characters")
+    parser.add_argument("--parts", nargs="*", type=int, default=[1, 2, 3, 4])
+    parser.add_argument("--results", type=Path, default=RESULTS / "regularizers" / "cifar10")
+    parser.add_argument("--jobs", type=int, help="jobs at once")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("--tiny", action="store_true", help="try it")
+    grid = Grid(parser.parse_args(arguments))
+    for part in grid.options.parts:
+        getattr(grid, f"part{part}")()
+
+
+if __name__ == "__main__":
+    main()
