@@ -175,6 +175,7 @@ def test_size_and_dropout_grow_in_stages(anchored):
     settings = {"stages": 3, "smallest": 0.25, "dropout": [0.1, 0.5], "mixup": [0, 0]}
     component, seen, features = make("progressive_learning", **settings), [], []
     component.setup(model, Context())
+    assert component.cost() == pytest.approx((0.25**2 + 0.625**2 + 1) / 3)
     model.net[0].register_forward_pre_hook(lambda _, x: seen.append(x[0]))
     model.net[3].register_forward_pre_hook(lambda _, x: features.append(x[0]))
     images = random_images(500)
