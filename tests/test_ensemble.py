@@ -84,8 +84,8 @@ def test_what_does_not_fit_is_one_line(tmp_path):
     small.class_names = NAMES
     for others, says in (
         ([], "at least two"),
-        ([member(1, classes=3)], "another classes"),
-        ([small], "another image shape"),
+        ([member(1, classes=3)], "differ in their classes"),
+        ([small], "differ in their image shape"),
         ([plain], "not made by name"),
     ):
         with pytest.raises(OptionError, match=says):

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from torch import nn
@@ -44,8 +45,9 @@ def make_ensemble(
             ("classes", "image shape", "view"), facts[0], own, strict=True
         ):
             if first != other:
+                found = (shorten(str(each), 60, placeholder=" ...") for each in (first, other))
                 raise OptionError(
-                    f"{name} has another {what} than {names[0]}: {other}, not {first}."
+                    f"{names[0]} and {name} differ in their {what}: {' and '.join(found)}."
                 )
     nets, described = zip(
         *(_describe(*each) for each in zip(names, members, strict=True)), strict=True

@@ -256,7 +256,8 @@ def find(results: Results) -> Findings:
     """The table, the ranks, and what masking adds to each regularizer."""
     grid = Grid(results)
     base, *others = sorted(results.levels("protocol"), key=lambda name: name != "standard")
-    ranks = {arm: statistics.fmean(v.values()) for arm, v in grid.ranks(_ranked()).items() if v}
+    found = grid.ranks([each for each in COLUMNS if each.direction])
+    ranks = {arm: statistics.fmean(v.values()) for arm, v in found.items() if v}
     parts = []
     if ranks:
         best = min(ranks, key=lambda arm: ranks[arm])
@@ -272,10 +273,6 @@ def find(results: Results) -> Findings:
     return Findings(
         " ".join(parts), (draw_figure("study-regularizers", plots, draw_points),), tables
     )
-
-
-def _ranked() -> list[Column]:
-    return [each for each in COLUMNS if each.direction]
 
 
 STUDY = Study(
