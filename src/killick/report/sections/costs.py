@@ -52,6 +52,8 @@ def _draw(
     unit = "points" if metric.metric.unit == "%" else "lower is better"
     canvas, axes = figures.new_chart(metric.title, f"difference to the baseline, {unit}")
     axes.axhline(0, color=figures.MUTED, linewidth=1)
+    known = [own[kind] for own in costs.values() if kind in own]
+    beside = 0.03 * (max(known) - min(known))  # arms of the same cost are drawn side by side
     for arm, line in data.table.items():
         if key not in line or kind not in costs[arm]:
             continue
@@ -59,7 +61,8 @@ def _draw(
         value = 0.0 if gap is None else gap.value * factor
         below, above = (0.0, 0.0) if gap is None else (end * factor for end in gap.reach)
         style = data.styles[arm].line | {"linestyle": "none"}
-        axes.errorbar([cost], [value], [[below], [above]], label=arm, elinewidth=1, **style)
+        place = cost + beside * sum(record[3] == cost for record in records)
+        axes.errorbar([place], [value], [[below], [above]], label=arm, elinewidth=1, **style)
         records.append((key, kind, arm, cost, value, value - below, value + above))
     axes.set_xlabel(f"passes of {kind}, relative to standard")
     axes.margins(x=0.1)
