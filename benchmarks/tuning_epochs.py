@@ -84,9 +84,7 @@ def about(job: Job) -> dict[str, object]:
 def pick(rows: Sequence[dict[str, Any]], wanted: dict[str, str]) -> float:
     """The value of the one row that is wanted, without a temperature."""
     wanted = {"inference": "single", "scaling": "", **wanted}
-    (value,) = [
-        row["value"] for row in rows if all(str(row[key]) == wanted[key] for key in wanted)
-    ]
+    (value,) = [row["value"] for row in rows if all(str(row[key]) == wanted[key] for key in wanted)]
     return float(value)
 
 

@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tuning_table import describe_tuning
+
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results" / "cifar10"
 FIRST = {
     "standard": "standard",
@@ -334,6 +336,7 @@ PARTS = {
     "evidence-references": describe_references,
     "evidence-gate": describe_gate,
     "evidence-gate-shapes": describe_gate_of_shapes,
+    "evidence-tuning": describe_tuning,
 }
 
 

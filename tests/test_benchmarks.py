@@ -30,6 +30,8 @@ import evidence_results  # noqa: E402
 import gate  # noqa: E402
 import gpu  # noqa: E402
 import timing_tables  # noqa: E402
+import tuning_epochs  # noqa: E402
+import tuning_table  # noqa: E402
 
 C, CBAR = (list_corruptions(kind, "cifar") for kind in ("c", "cbar"))
 FIRST = ("standard", "masked-label", "finetuned", "continued")
@@ -321,3 +323,47 @@ def test_a_row_that_was_not_measured_is_refused(tmp_path):
     )
     with pytest.raises(SystemExit, match="expected 'y' with 's' in a.csv, found no such line"):
         timing_tables.renew(row.format("y"), tmp_path)
+
+
+# Epochs of tuning ---------------------------------------------------------------------------------
+
+
+def test_tuning_with_and_without_masks_differs_in_the_protocol_alone():
+    arms = {arm.name: arm for arm in tuning_epochs.make_arms()}
+    assert len(arms) == 11
+    for epochs in (1, 2, 5, 10, 20):
+        masked, plain = (arms[f"{way}-{epochs}"] for way in ("masked-label", "standard"))
+        assert masked.after is plain.after is tuning_epochs.FINISHED
+        own, other = (
+            {k: v for k, v in a.settings.items() if "protocol" not in k} for a in (masked, plain)
+        )
+        assert own == other == {"epochs": epochs, "optimizer.lr": 0.01}
+
+
+def test_the_bins_of_a_tuned_network_hold_all_its_images_and_give_its_accuracy():
+    tables = []
+    for table in ("epochs", "reliability"):
+        with open(tuning_epochs.FOLDER / f"{table}.csv", newline="") as file:
+            tables.append(list(csv.DictReader(file)))
+    assert len(tables[0]) == 33
+    for network in tables[0]:
+        about = [network[key] for key in ("tuning", "epochs", "seed")]
+        bins = [row for row in tables[1] if [row[k] for k in ("tuning", "epochs", "seed")] == about]
+        images = [int(row["images"]) for row in bins]
+        right = sum(n * float(row["accuracy"]) for n, row in zip(images, bins, strict=True))
+        assert sum(images) == 19 * 5 * 500
+        assert right / sum(images) == pytest.approx(float(network["corrupted"]), abs=2e-5)
+
+
+def test_differences_of_tuning_are_paired_by_seed(tmp_path, monkeypatch):
+    lines = ['tuning,epochs,seed,clean,corrupted,severity 5,"smooth ECE, corrupted"']
+    masked = {"0": 0.52, "1": 0.63, "2": 0.73}
+    for seed, value in masked.items():
+        plain = float(f"0.{int(seed) + 5}")
+        lines.append(f"standard,5,{seed},0,{plain},0,0")
+        lines.append(f"masked-label,5,{seed},0,{value},0,0")
+    (tmp_path / "epochs.csv").write_text("\n".join(lines))
+    monkeypatch.setattr(tuning_table, "FILE", tmp_path / "epochs.csv")
+    low, high = stats.ttest_1samp([2, 3, 3], 0).confidence_interval()
+    cells = tuning_table.describe_tuning().splitlines()[-1].split(" | ")
+    assert cells[2] == f"**+2.7**<br>{low:+.1f}\u00a0to\u00a0{high:+.1f}"

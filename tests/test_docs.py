@@ -26,6 +26,7 @@ from killick.training.recipe_files import settings
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS))
+import evidence_figures  # noqa: E402
 import evidence_tables  # noqa: E402
 import reference_parts  # noqa: E402
 import timing_tables  # noqa: E402
@@ -88,6 +89,16 @@ def test_generated_tables_are_up_to_date(page):
     assert evidence_tables.renew(text) == text, "run python docs/evidence_tables.py"
     renewed = timing_tables.renew(text, (ROOT / page).parent)
     assert renewed == text, "run python docs/timing_tables.py"
+
+
+@pytest.mark.parametrize("figure", evidence_figures.FIGURES)
+def test_figures_show_the_numbers_of_their_tables(figure):
+    kept = (evidence_figures.RESULTS / figure).read_text()
+    lines = [
+        re.findall(r' d="([^"]+)"', text) for text in (evidence_figures.FIGURES[figure](), kept)
+    ]
+    drawn, kept = ([float(n) for n in re.findall(r"-?[\d.]+", " ".join(each))] for each in lines)
+    assert drawn == pytest.approx(kept, abs=0.5), "run python docs/evidence_figures.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
