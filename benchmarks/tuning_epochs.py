@@ -1,11 +1,11 @@
 """How many epochs does it take to tune a finished network with masked references?
 
-    python benchmarks/tuning_epochs.py pack:cifar10.npz --work tuning      # an hour of one core
+    python benchmarks/tuning_epochs.py pack:cifar10.npz --work tuning      # half an hour of one core
 
 A standard network is trained to the end (60 epochs on 5,000 images of CIFAR-10), then tuned for 1, 2, 5,
 10 or 20 epochs at a tenth of the learning rate, with masked references and without: equal budgets,
 three seeds. Size, learning rate and epochs were set before any tuned network was evaluated; data
-and network were chosen on the standard network alone, so that an hour of one core is enough.
+and network were chosen on the standard network alone, so that half an hour of one core is enough.
 
 Every network is evaluated on 500 test images under 19 corruptions at five severities. `epochs.csv`
 has accuracy and calibration of each; `reliability.csv` accuracy against confidence in 15 bins of equal
