@@ -85,7 +85,7 @@ def draw_gain_against_cost() -> str:
             x = [float(row["training cost"]) for row in own]
             y = [float(row["C"]) - base for row in own]
             axes.plot(x, y, label=title, **_STYLES[way].line | {"linestyle": "none"})
-            for row, *place in zip(own, x, y, strict=True):
+            for row, place in zip(own, zip(x, y, strict=True), strict=True):
                 name = row["regularizer"].replace(":members=2", " of 2").replace("_", " ")
                 name = "no regularizer" if name == "none" else name
                 axes.annotate(name, place, (6, -4), textcoords="offset points")
