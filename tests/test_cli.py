@@ -263,7 +263,7 @@ def test_train_alone_says_what_it_does_and_how_to_name_data(tmp_path, monkeypatc
     assert main(["train", *given]) == 0
     told = capsys.readouterr().out
     assert ("--data imagefolder:" in told) == (given == [])
-    assert ("shapes-long" in told) == (given == [])
+    assert ("small-shapes" in told) == (given == [])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ SHIPPED = {
     *("shapes-small", "digits-small", "cifar10-resnet18", "cifar100-resnet18", "cifar100-wrn40-2"),
     *("imagenet-swinv2-t", "imagenet-swinv2-s", "imagenet-swinv2-b", "imagenet-vit-b16"),
     *("finetune", "shapes-compare", "shapes-wide", "cifar10-vit", "cifar10-convnext"),
-    *("textures-compare", "shapes-long", "shapes-federated"),
+    *("textures-compare", "small-shapes", "shapes-federated"),
 }
 
 

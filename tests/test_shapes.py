@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from killick.data.sources import shapes
+from killick.data.sources import load_sets, shapes
 from killick.data.sources.shapes import CLASS_NAMES, make_shapes
 from killick.nets import resnet_small
 
@@ -123,7 +123,7 @@ def test_the_global_random_state_is_left_alone():
 
 def test_edges_are_soft_and_shapes_of_every_class_cover_a_fair_part(generator):
     labels = torch.arange(1000) % 10
-    coverage = shapes._draw_shapes(labels, generator)
+    coverage = shapes._draw_shapes(labels, shapes.RADIUS, generator)
     assert coverage.min() == 0
     assert coverage.max() == 1
     assert 0.02 < ((coverage > 0) & (coverage < 1)).float().mean() < 0.2
@@ -132,7 +132,7 @@ def test_edges_are_soft_and_shapes_of_every_class_cover_a_fair_part(generator):
 
 
 def test_shapes_lie_all_over_the_image(generator):
-    coverage = shapes._draw_shapes(torch.arange(2000) % 10, generator)[:, 0]
+    coverage = shapes._draw_shapes(torch.arange(2000) % 10, shapes.RADIUS, generator)[:, 0]
     ticks = torch.arange(32.0)
     weight = coverage.sum((1, 2))
     for across in (coverage.sum(1), coverage.sum(2)):
@@ -142,11 +142,30 @@ def test_shapes_lie_all_over_the_image(generator):
 
 
 def test_shapes_are_brighter_than_the_background_some_faint_and_some_plain(generator):
-    discs = shapes._draw_images(torch.zeros(500, dtype=torch.long), generator).float().mean(1)
+    labels = torch.zeros(500, dtype=torch.long)
+    discs = shapes._draw_images(labels, generator, shapes.RADIUS, shapes.CONTRAST)
+    discs = discs.float().mean(1)
     step = discs[:, 13:19, 13:19].mean((1, 2)) - discs[:, ::31, ::31].mean((1, 2))
     assert step.quantile(0.05) > -20
     assert step.quantile(0.1) < 25
     assert step.quantile(0.9) > 90
+
+
+def test_small_shapes_are_half_as_large_plainer_and_kept_apart(tmp_path, monkeypatch, generator):
+    labels = torch.arange(1000) % 10
+    large, small = (
+        shapes._draw_shapes(labels, radius, generator).mean()
+        for radius in (shapes.RADIUS, shapes.SMALL_RADIUS)
+    )
+    assert 0.15 < small / large < 0.25  # of the area
+    monkeypatch.setenv("KILLICK_CACHE", str(tmp_path))
+    monkeypatch.setattr(shapes, "TRAIN_COUNT", 40)
+    monkeypatch.setattr(shapes, "TEST_COUNT", 20)
+    whole, loaded = load_sets("shapes").test.images(), load_sets("small-shapes").test.images()
+    expected = make_shapes(40, 20, 0, shapes.SMALL_RADIUS, shapes.SMALL_CONTRAST)[2]
+    assert torch.equal(loaded, expected)
+    assert torch.equal(whole, make_shapes(40, 20, 0)[2])
+    assert not torch.equal(whole, loaded)
 
 
 @pytest.mark.slow

@@ -34,10 +34,10 @@ examples:
   killick train --data imagefolder:images --protocol standard --data.size 64
   killick train --from my_net.pth --network timm:resnet50 --data imagefolder:images
   killick train --network timm:resnet50 --pretrained --data imagefolder:images
-  killick train --resume runs/shapes-long-masked-label-seed0
+  killick train --resume runs/small-shapes-masked-label-seed0
   torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
 """
-RECIPE, OWN_RECIPE = "shapes-long", "shapes-small"  # without and with --data or --network
+RECIPE, OWN_RECIPE = "small-shapes", "shapes-small"  # without and with --data or --network
 OWN_DATA = "killick train --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
 
 

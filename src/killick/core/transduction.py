@@ -102,7 +102,7 @@ def nearest_residuals(x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:
     # Shift by the candidates' mean: distances stay, numbers get smaller, rounding too.
     centre = candidates.mean(0)
     x, candidates = x - centre, candidates - centre
-    size = bank.square().sum(1)
+    size = torch.linalg.vector_norm(bank, dim=1).square()  # without a copy of the bank
     from_candidates = size + 2 * (candidates @ bank.T)  # (k, M)
     squares = torch.empty(len(x), len(candidates), dtype=x.dtype, device=x.device)
     cells = 2**27 if x.is_cuda else 2**18

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from killick.settings import setting
 
 INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic")
-EMBEDDED = ("shapes", "textures")  # drawn by Killick; recipes for them take a few of the images
+EMBEDDED = ("shapes", "small-shapes", "textures")  # drawn by Killick; recipes take a few images
 LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
 
 

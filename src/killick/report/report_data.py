@@ -8,6 +8,7 @@ from killick.report.figures import Style, choose_styles
 from killick.report.run_groups import ArmRuns
 from killick.report.statistics import Table, summarize
 from killick.results.run_folder import Run
+from killick.runtime.devices import one_thread
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class ReportData:
     command: str = ""  # by which all can be repeated; empty if unknown
 
 
+@one_thread()
 def make_report_data(runs: Sequence[Run], baseline: str | None = None) -> ReportData:
     """The runs as arms, with their numbers and styles."""
     comparison = make_comparison(runs, baseline)

@@ -17,6 +17,7 @@ from killick.report.summary_metrics import SummaryMetric, find_summary_metric
 from killick.report.tables import TextTable
 from killick.results.run_folder import Run
 from killick.runtime.atomic_files import write_atomic
+from killick.runtime.devices import one_thread
 
 _MOST_NAMED = 4  # arms in a title
 # The first of these that both arms have is compared.
@@ -32,6 +33,7 @@ _IMAGES = {
 PAGE, FIGURES, SUMMARY = "report.html", "figures", "summary.csv"
 
 
+@one_thread()
 def write_report(
     runs: Sequence[Run],
     output: Path,

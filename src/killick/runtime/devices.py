@@ -106,6 +106,17 @@ def set_threads(given: int | None = None) -> None:
         torch.set_num_threads(min(torch.get_num_threads(), count_free_cores()))
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within this block torch uses one thread: for many small operations more only wait."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes of a GPU's memory, or of the host's, that nobody needs; 4 GiB where it is not known."""
     if device.type == "cuda":

@@ -3,6 +3,10 @@
 Position, size, rotation, aspect and colors vary, lines and dots lie in the way, and there is a
 little noise. How hard it is was chosen with a standard network alone: a small one, trained for
 seconds, names about nine images in ten.
+
+`small-shapes` are the same shapes, half as large and plainer: a standard network names as many of
+them, and loses 15 to 20 points under corruption, as on CIFAR-10. Size and contrast were chosen by
+looking at the standard network alone.
 """
 
 import math
@@ -31,9 +35,14 @@ from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
 
 TRAIN_COUNT, TEST_COUNT, SEED = 8000, 2000, 0
 VERSION = 1  # one more whenever `make_shapes` draws other images
+Range = tuple[float, float]
+RADIUS, SMALL_RADIUS = (0.5, 0.8), (0.22, 0.35)  # of half the image
+CONTRAST, SMALL_CONTRAST = (0.07, 0.8), (0.3, 0.9)  # from faint to plain
 
 
-def make_shapes(train: int, test: int, seed: int) -> Parts:
+def make_shapes(
+    train: int, test: int, seed: int, radius: Range = RADIUS, contrast: Range = CONTRAST
+) -> Parts:
     """Training images, uint8 `(n, 3, 32, 32)`, their labels, test images and their labels.
 
     Each part is balanced over the classes to within one, and in random order. Both are drawn in
@@ -44,18 +53,21 @@ def make_shapes(train: int, test: int, seed: int) -> Parts:
         >>> tuple(images.shape), labels.bincount().tolist()
         ((20, 3, 32, 32), [2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
-    return draw_parts(_draw_images, len(CLASS_NAMES), train, test, seed)
+    draw = partial(_draw_images, radius=radius, contrast=contrast)
+    return draw_parts(draw, len(CLASS_NAMES), train, test, seed)
 
 
-def _draw_images(labels: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_images(
+    labels: Tensor, generator: torch.Generator, radius: Range, contrast: Range
+) -> Tensor:
     """An image for each label, uint8."""
     n = len(labels)
     dark = between((n, 3, 1, 1), 0.05, 0.35, generator)
     lift = between((n, 3, 1, 1), 0.3, 1, generator)  # its direction is the shape's own color
-    bright = dark + lift * between((n, 1, 1, 1), 0.07, 0.8, generator)  # from faint to plain
+    bright = dark + lift * between((n, 1, 1, 1), *contrast, generator)
     image = dark + draw_background(n, generator)
     shade = 0.05 * smooth_noise(n, 1, 3, generator)  # no shape is of one even color
-    image = torch.lerp(image, bright + shade, _draw_shapes(labels, generator))
+    image = torch.lerp(image, bright + shade, _draw_shapes(labels, radius, generator))
     image = paint(image, draw_lines(n, generator), generator)
     image = paint(image, draw_dots(n, generator), generator)
     noise = torch.randn(image.shape, generator=generator)
@@ -63,10 +75,10 @@ def _draw_images(labels: Tensor, generator: torch.Generator) -> Tensor:
     return image.mul_(255).round_().clamp_(0, 255).byte()
 
 
-def _draw_shapes(labels: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_shapes(labels: Tensor, sizes: Range, generator: torch.Generator) -> Tensor:
     """How much of each pixel the shape covers, `(n, 1, 32, 32)`."""
     n = len(labels)
-    radius = between((n, 1, 1), 0.5, 0.8, generator)  # of half the image
+    radius = between((n, 1, 1), *sizes, generator)
     room = 0.95 - radius  # for the middle, so that hardly a corner is cut off
     x0, y0 = (between((n, 1, 1), -1, 1, generator) * room for _ in range(2))
     angle = between((n, 1, 1), -0.3, 0.3, generator)
@@ -131,12 +143,18 @@ _SHAPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 CLASS_NAMES: tuple[str, ...] = tuple(_SHAPES)
 
 
-def load_shapes(argument: str, options: LoadOptions) -> Sets:
-    """The shapes: drawn the first time, read from the cache later."""
-    return load_drawn(
-        "shapes", VERSION, (TRAIN_COUNT, TEST_COUNT), CLASS_NAMES, partial(make_shapes, seed=SEED)
-    )
+def _register(name: str, about: str, **ranges: Range) -> None:
+    def load(argument: str, options: LoadOptions) -> Sets:
+        make = partial(make_shapes, seed=SEED, **ranges)
+        return load_drawn(name, VERSION, (TRAIN_COUNT, TEST_COUNT), CLASS_NAMES, make)
+
+    DATA_SOURCES.register(name, DataSource(name, load, about))
 
 
-_HELP = "ten shapes, 32 px, drawn by Killick; no download"
-DATA_SOURCES.register("shapes", DataSource("shapes", load_shapes, _HELP))
+_register("shapes", "ten shapes, 32 px, drawn by Killick; no download")
+_register(
+    "small-shapes",
+    "the same shapes, half as large; corruption hurts as on CIFAR-10; no download",
+    radius=SMALL_RADIUS,
+    contrast=SMALL_CONTRAST,
+)
