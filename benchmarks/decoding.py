@@ -173,7 +173,7 @@ def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.
 def measure(tiny: bool, device: torch.device, work: Path) -> list[dict[str, object]]:
     """Decoder alone, then training, for every kind of file."""
     rows: list[dict[str, object]] = []
-    rounds, steps, batch, size = (1, 2, 8, 32) if tiny else (5, 40, 256, 224)
+    rounds, steps, batch, size = (1, 2, 8, 32) if tiny else (3, 80, 256, 224)
     networks = ("timm:resnet10t",) if tiny else ("timm:resnet18", "timm:resnet50")
 
     def note(files: str, network: str, contender: str, found: float) -> None:
@@ -208,6 +208,7 @@ def measure(tiny: bool, device: torch.device, work: Path) -> list[dict[str, obje
                         "augment": {"crop": "resized", "flip": True},
                         "protocol": {"name": "masked", "target": "label", "references": "batch"},
                         "batch": batch,
+                        "execution": "captured" if device.type == "cuda" else "auto",
                     }
                 )
                 step, close = killick_step(recipe, device, contender == "limit")

@@ -42,7 +42,7 @@ class Everything(Component):
 
     def batch(self, batch):
         CALLS.append("batch")
-        return batch._replace(images=255 - batch.images)
+        return batch.with_images(255 - batch.images)
 
     def targets(self, seen):
         CALLS.append("targets")

@@ -26,6 +26,11 @@ class Batch(NamedTuple):
     keys: Tensor  # from which everything random about each sample is drawn
     numbers: Tensor  # of the images in the training set; -1 in a stream
 
+    # `_replace` returns an empty tuple in functions compiled by torch 2.11.
+    def with_images(self, images: Tensor, labels: Tensor | None = None) -> "Batch":
+        """The same samples as other images, perhaps with other labels."""
+        return Batch(images, self.labels if labels is None else labels, self.keys, self.numbers)
+
 
 @dataclass(frozen=True)
 class Cut:

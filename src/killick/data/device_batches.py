@@ -73,7 +73,7 @@ class DeviceBatches(Batches):
             images = gather(pixels, places, *self._shift.draw(batch.keys))
         if self.policy is not None:
             images = self.policy(images, batch.keys)
-        return batch._replace(images=images)
+        return batch.with_images(images)
 
 
 class ResidentFiles(DeviceBatches):

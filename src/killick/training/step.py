@@ -230,7 +230,7 @@ class TrainingStep:
         batch = self._batches.batch(pass_)
         if self._recipe.augment.erase:
             images = erase(batch.images, batch.keys, self._recipe.augment.erase, self._fill)
-            batch = batch._replace(images=images)
+            batch = batch.with_images(images)
         for component in self._hooks["batch"]:
             batch = component.batch(batch)
         return batch, self._protocol.draw(batch, step)

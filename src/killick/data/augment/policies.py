@@ -133,7 +133,7 @@ class BatchAutoAugment(BatchPolicy):
         chosen = self.space.choose(keys, self._places[pair], self._bins[pair])
         applied = uniform(keys, Stream.APPLIED, 2) < self._probabilities[pair]
         identity = number_of("Identity")
-        return chosen._replace(operations=torch.where(applied, chosen.operations, identity))
+        return Chosen(torch.where(applied, chosen.operations, identity), chosen.magnitudes)
 
 
 class BatchAugMix(BatchPolicy):
@@ -164,7 +164,7 @@ class BatchAugMix(BatchPolicy):
         within = torch.arange(AUGMIX_DEPTH, device=keys.device) < depths[..., None]
         identity = number_of("Identity")
         operations = torch.where(within.flatten(1), chosen.operations, identity)
-        return chosen._replace(operations=operations)
+        return Chosen(operations, chosen.magnitudes)
 
     def shares(self, keys: Tensor) -> Tensor:
         """Of the image and of each chain, `(n, 1 + chains)`; each row sums to 1.

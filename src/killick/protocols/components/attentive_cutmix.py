@@ -75,7 +75,7 @@ class AttentiveCutMix(Scheduled):
             count=max(1, round(self.share * grid**2)),
             drawn=uniform(batch.keys, Stream.PASTE) < self.probability * self.factor,
         )
-        return batch._replace(images=images, labels=labels)
+        return batch.with_images(images, labels)
 
     def _attend(self, images: "Tensor", grid: int) -> "Tensor":
         """How much each cell is attended to, `(n, grid, grid)`."""

@@ -64,7 +64,7 @@ class GridMask(Scheduled):
         drawn = uniform(batch.keys, Stream.GRID_CHANCE) < self.probability * rise
         gone = (gone & drawn[:, None, None])[:, None]
         fill = self._fill.round().to(batch.images.dtype)[:, None, None]
-        return batch._replace(images=torch.where(gone, fill, batch.images))
+        return batch.with_images(torch.where(gone, fill, batch.images))
 
 
 COMPONENTS.register("gridmask", GridMask)

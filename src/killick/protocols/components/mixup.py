@@ -45,7 +45,7 @@ class Mixup(Component):
     def batch(self, batch: "Batch") -> "Batch":
         """Mixed images, and labels as probabilities."""
         images, labels = self._mixing(batch.images, batch.labels, batch.keys)
-        return batch._replace(images=images, labels=labels)
+        return batch.with_images(images, labels)
 
 
 def check_pairs(run: RunContext) -> None:

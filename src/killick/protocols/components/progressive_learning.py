@@ -131,7 +131,7 @@ class ProgressiveLearning(Stepwise):
         if not self.mixes:
             return batch
         images, labels = self._mixing[self._stage](batch.images, batch.labels, batch.keys)
-        return batch._replace(images=images, labels=labels)
+        return batch.with_images(images, labels)
 
     def step(self, number: int) -> None:
         """Go on to the next stage when it is time."""
