@@ -1,0 +1,199 @@
+"""The method at 224 px: Imagenette, ten classes of ImageNet, on a GPU.
+
+    python benchmarks/imagenette.py --data imagenette --work grid
+
+`--data` is a folder with `train` and `test`. In this order, by Killick's own commands:
+
+1. ResNet-18, seeds 0 to 2: standard; masked towards the label; half standard, then masked; and the
+   finished standard network tuned for 10 epochs, with masks and without.
+2. Two classes held out of training, seed 0, standard and masked: these classes are an OOD set.
+3. ViT-S/16 and ResNet-50, seed 0, standard and masked.
+
+Each run is evaluated on clean images, C and C-bar at five severities, calibration with and without a
+temperature (fitted on 500 training images set aside), and OOD images. `results/imagenette/runs.csv`
+has what people ask of each run, `corruptions.csv` its accuracy for each corruption. They are written
+after each command, and what is in them is not run again. `--tiny` tries it.
+"""
+
+import argparse
+import csv
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from paired_timing import RESULTS
+from regularizers import call, finished
+
+from killick.results.rows import Row
+from killick.results.run_folder import Run, read_run
+
+RECIPE = "imagenette-resnet18"
+SUITES = "clean,corruptions,cbar,calibration,ood"
+SCRATCH = ("standard", "masked-label", "finetuned")
+# As in cifar10-vit; set before any run.
+VIT = (
+    *("--network", "timm:vit_small_patch16_224", "--optimizer.name", "adamw"),
+    *("--optimizer.lr", "0.001", "--optimizer.weight_decay", "0.05", "--optimizer.clip", "1.0"),
+    *("--optimizer.decay", "matrices", "--schedule.warmup", "0.1", "--schedule.final", "0.01"),
+)
+KEY = ("part", "arm", "seed")
+MADE = ("noise", "blobs", "scrambled")
+
+
+class Grid:
+    """The parts, and the files of their results."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.tiny = options, options.tiny
+        self.runs, self.corruptions = (
+            options.results / name for name in ("runs.csv", "corruptions.csv")
+        )
+
+    def compare(
+        self, part: str, arms: Sequence[str], seed: int, epochs: int, data: Path, *more: str
+    ) -> Path:
+        """Train and evaluate arms that have no results yet, and keep these; their folder."""
+        folder: Path = self.options.work / f"{part}-seed{seed}"
+        done = {(line["part"], line["arm"]) for line in read(self.runs) if int(line["seed"]) == seed}
+        names = [arm.partition(":")[0] for arm in arms]
+        if all((part, name) in done for name in names):
+            return folder
+        words = ["compare", "--recipe", RECIPE, "--data", f"imagefolder:{data}"]
+        words += [word for arm in arms for word in ("--arm", arm)]
+        words += ["--seeds", str(seed), "--epochs", str(1 if self.tiny else epochs)]
+        words += ["--suite", SUITES, "--output", str(folder), "--device", self.options.device]
+        words += ["--references", "1", "--jobs", str(self.options.jobs or len(arms)), *more]
+        if self.tiny:
+            words += ["--data.size", "32", "--data.validation", "20", "--batch", "8"]
+            words += ["--limit", "10", "--corruptions", "fog,blue_noise", "--severities", "3"]
+        call(words)
+        self.keep(part, map(read_run, finished(folder)))
+        return folder
+
+    def keep(self, part: str, runs: Iterable[Run]) -> None:
+        """Add the results of runs to the files, in the place of older ones."""
+        lines, details = read(self.runs), read(self.corruptions)
+        for run in runs:
+            about = {"part": part, "arm": run.job["arm"], "seed": str(run.job["seed"])}
+            lines, details = (
+                [line for line in each if any(line[key] != about[key] for key in KEY)]
+                for each in (lines, details)
+            )
+            rows = [row for row in run.rows if row["inference"] in ("single", "")]
+            lines.append(about | {"network": run.recipe["network"]["name"]} | summarize(rows))
+            details += [about | found for found in by_corruption(rows)]
+        write(self.runs, lines)
+        write(self.corruptions, details)
+
+    def run(self) -> None:
+        """All parts in their order."""
+        data = self.options.data
+        for seed in range(1 if self.tiny else 3):
+            folder = self.compare("resnet18", SCRATCH, seed, 60, data)
+            start = next(iter(folder.glob(f"standard-seed{seed}-*")), None)
+            if start is not None:
+                arms = [f"{arm}:from={start}" for arm in SCRATCH[:2]]
+                rate = ("--optimizer.lr", "0.01")
+                self.compare("resnet18, 10 epochs more", arms, seed, 10, data, *rate)
+        if self.tiny:
+            return
+        eight, two = hold_out(data, self.options.work / "held-out")
+        ood = ("--ood", f"held-out classes=imagefolder:{two}")
+        self.compare("resnet18, eight classes", SCRATCH[:2], 0, 60, eight, *ood)
+        self.compare("vit-s", SCRATCH[:2], 0, 60, data, *VIT)
+        self.compare("resnet50", SCRATCH[:2], 0, 60, data, "--network", "timm:resnet50")
+
+
+def hold_out(data: Path, work: Path) -> tuple[Path, Path]:
+    """Folders with all but the last two classes, and with the test images of these two."""
+    if work.exists():
+        shutil.rmtree(work)
+    classes = sorted(os.listdir(data / "train"))
+    for kind in ("train", "test"):
+        for name in classes[:-2]:
+            shutil.copytree(data / kind / name, work / "eight" / kind / name)
+    for name in classes[-2:]:
+        shutil.copytree(data / "test" / name, work / "two" / name)
+    return work / "eight", work / "two"
+
+
+def summarize(rows: Sequence[Row]) -> dict[str, str]:
+    """What people ask of a run first; means over corruptions and severities."""
+
+    def mean(suite: str, metric: str, scaling: str = "", **where: object) -> str:
+        found = [
+            float(row["value"])
+            for row in rows
+            if (row["suite"], row["metric"], row["scaling"]) == (suite, metric, scaling)
+            and row["mean_of"] == ""
+            and row["score"] in ("", "energy")
+            and all(row[key] == value for key, value in where.items())
+        ]
+        return f"{statistics.fmean(found):.4f}" if found else ""
+
+    tempered = "temperature"
+    found = {
+        "clean": mean("clean", "top1"),
+        "corrupted": mean("corruptions", "top1"),
+        "severity 5": mean("corruptions", "top1", severity=5),
+        "C-bar": mean("cbar", "top1"),
+        "smooth ECE, clean": mean("clean", "smooth_ece"),
+        "smooth ECE, corrupted": mean("corruptions", "smooth_ece"),
+        "smooth ECE, corrupted, temperature": mean("corruptions", "smooth_ece", tempered),
+        "NLL, corrupted": mean("corruptions", "nll"),
+        "NLL, corrupted, temperature": mean("corruptions", "nll", tempered),
+        "temperature": mean("clean", tempered, tempered),
+    }
+    sets = (*MADE, "held-out classes")
+    return found | {f"OOD AUROC, {name}": mean("ood", "auroc", set=name) for name in sets}
+
+
+def by_corruption(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """Accuracy and calibration for each corruption and severity."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        if row["suite"] not in ("corruptions", "cbar") or row["mean_of"] or row["scaling"]:
+            continue
+        if row["metric"] in ("top1", "smooth_ece"):
+            place = (str(row["corruption"]), str(row["severity"]))
+            line = found.setdefault(place, {"corruption": place[0], "severity": place[1]})
+            line[row["metric"]] = f"{float(row['value']):.4f}"
+    return list(found.values())
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    """The lines of a table; none if it is not there."""
+    if not file.exists():
+        return []
+    with open(file, newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+def write(file: Path, lines: Sequence[dict[str, str]]) -> None:
+    """A table of lines that have the same columns."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "w", newline="", encoding="utf-8") as opened:
+        table = csv.DictWriter(opened, fieldnames=list(lines[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder with train and test")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--results", type=Path, default=RESULTS / "imagenette")
+    parser.add_argument("--jobs", type=int, help="jobs at once; by default one for each arm")
+    parser.add_argument("--device", default="cuda", help="cuda or cpu")
+    parser.add_argument("--tiny", action="store_true", help="try it")
+    Grid(parser.parse_args(arguments)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
