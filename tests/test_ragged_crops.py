@@ -1,5 +1,10 @@
 """Images of several sizes in one buffer: torchvision's crops and resizes, decided by each key."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -140,3 +145,32 @@ def test_memory_is_bounded_by_splitting_at_similar_widths(monkeypatch):
         assert len(part) * 100 * (10 + int(widths[part].max())) <= 3 * 100 * 1010
     monkeypatch.setattr(ragged_crops, "PIXELS", 1)
     assert sorted(map(len, ragged_crops._split(boxes, 10))) == [1] * 6
+
+
+BY_KERNEL = """
+import torch
+from test_ragged_crops import IMAGES, RaggedCrop, Shift, keys_of, ragged, ragged_crops
+
+numbers, keys, small = torch.arange(24) % len(IMAGES), keys_of(24), Shift(0, True, True)
+for interpolation, resized, squash in (
+    ("bilinear", True, False), ("bicubic", True, False), ("bilinear", False, False),
+    ("bilinear", False, True),
+):
+    crop = RaggedCrop(13, interpolation, resized, small, squash)
+    expected = crop(ragged(), numbers, keys)
+    ragged_crops.has_kernel = lambda device: True
+    found = crop(ragged(), numbers, keys)
+    ragged_crops.has_kernel = lambda device: False
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found, expected), (interpolation, resized, squash)
+    print("equal")
+"""
+
+
+def test_the_kernel_makes_the_same_images():
+    pytest.importorskip("triton")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", BY_KERNEL], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["equal"] * 4, done.stderr

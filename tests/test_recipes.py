@@ -23,6 +23,7 @@ from killick.training.recipe_files import (
 SHIPPED = {
     *("shapes-small", "digits-small", "cifar10-resnet18", "cifar100-resnet18", "cifar100-wrn40-2"),
     *("imagenet-swinv2-t", "imagenet-swinv2-s", "imagenet-swinv2-b", "imagenet-vit-b16"),
+    "imagenette-resnet18",
     *("finetune", "shapes-compare", "shapes-wide", "cifar10-vit", "cifar10-convnext"),
     *("textures-compare", "small-shapes", "shapes-federated"),
 }

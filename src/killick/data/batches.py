@@ -1,8 +1,9 @@
 """Batches of images: of a training run, from the device or from workers; or a whole set in order."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,15 +83,6 @@ class Batches:
     def _order(self, epoch: int) -> Tensor:
         return epoch_order(self.samples, self._seed, epoch, self._repeats)
 
-    def _passes(self, epoch: int, first: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The numbers and keys of the samples of each pass, from step `first` of an epoch on."""
-        order = self._order(epoch)
-        for step in range(first, self.samples // self.cut.batch):
-            for number in range(self.cut.passes):
-                start = step * self.cut.batch + self.cut.start(number)
-                drawn = order[start : start + self.cut.size]
-                yield drawn % self.samples, sample_keys(self._seed, epoch, drawn)
-
     def begin(self, epoch: int, step: int) -> None:
         """Go to a step of an epoch."""
         raise NotImplementedError
@@ -158,7 +150,80 @@ class Resident(Batches):
         self._cursor.add_(self.cut.batch)
 
 
-class Streamed(Batches):
+class ReadAhead(Batches):
+    """Samples made before their step, in the order of epochs, and copied to where the step reads them.
+
+    `until` is the epoch at which nothing more is made.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        size: int,
+        cut: Cut,
+        *,
+        seed: int,
+        device: torch.device,
+        repeats: int = 1,
+        until: int | None = None,
+    ) -> None:
+        super().__init__(samples, cut, seed, repeats)
+        self._until = math.inf if until is None else until
+        self._buffers = make_buffers(cut, size, device)
+        self._ready: Iterator[Batch] = iter(())
+        self._begun = self._next = (-1, 0)  # epoch and step
+
+    def begin(self, epoch: int, step: int) -> None:
+        """Go to a step of an epoch; the one that comes next is being made."""
+        if (epoch, step) != self._next:
+            self._end()
+            self._begun = self._next = (epoch, step)
+            self._ready = self._make()
+
+    def load(self) -> None:
+        """Copy the next samples to where the step reads them."""
+        for buffers in self._buffers:
+            for buffer, values in zip(buffers, next(self._ready), strict=True):
+                buffer.copy_(values, non_blocking=True)
+        epoch, step = self._next
+        ends = step + 1 == self.samples // self.cut.batch
+        self._next = (epoch + 1, 0) if ends else (epoch, step + 1)
+
+    def batch(self, number: int) -> Batch:
+        """The samples of a pass."""
+        return self._buffers[number]
+
+    def close(self) -> None:
+        """End what makes samples."""
+        self._end()
+
+    def _make(self) -> Iterator[Batch]:
+        """Samples from `_begun` on, pass by pass."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        ready, self._ready, self._next = self._ready, iter(()), (-1, 0)
+        if hasattr(ready, "close"):
+            ready.close()
+
+    def _passes(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The numbers and keys of the samples of each pass, from `_begun` on."""
+        epoch, first = self._begun
+        while epoch < self._until:
+            order = self._order(epoch)
+            for step in range(first, self.samples // self.cut.batch):
+                for number in range(self.cut.passes):
+                    start = step * self.cut.batch + self.cut.start(number)
+                    drawn = order[start : start + self.cut.size]
+                    yield drawn % self.samples, sample_keys(self._seed, epoch, drawn)
+            epoch, first = epoch + 1, 0
+
+    def _places(self) -> Iterator[list[tuple[int, int]]]:
+        for numbers, keys in self._passes():
+            yield list(zip(numbers.tolist(), keys.tolist(), strict=True))
+
+
+class Streamed(ReadAhead):
     """Images that are read, and made samples of `size` by `view`, in worker processes."""
 
     def __init__(
@@ -168,40 +233,21 @@ class Streamed(Batches):
         size: int,
         cut: Cut,
         *,
-        seed: int,
         device: torch.device,
         workers: int,
-        repeats: int = 1,
+        **options: Any,
     ) -> None:
-        super().__init__(len(images), cut, seed, repeats)
-        self._begun = (0, 0)
+        super().__init__(len(images), size, cut, device=device, **options)
         self._loader = SampleLoader(
             images, view, self._places, collate, workers=workers, pinned=device.type == "cuda"
         )
-        self._buffers = make_buffers(cut, size, device)
 
-    def begin(self, epoch: int, step: int) -> None:
-        """Go to a step of an epoch."""
-        self._begun = (epoch, step)
-        self._iterator = self._loader.begin()
-
-    def _places(self) -> Iterator[list[tuple[int, int]]]:
-        for numbers, keys in self._passes(*self._begun):
-            yield list(zip(numbers.tolist(), keys.tolist(), strict=True))
-
-    def load(self) -> None:
-        """Copy what the workers made to where the step reads it."""
-        for buffers in self._buffers:
-            for buffer, values in zip(buffers, checked(next(self._iterator)), strict=True):
-                buffer.copy_(values, non_blocking=True)
-
-    def batch(self, number: int) -> Batch:
-        """The samples of a pass."""
-        return self._buffers[number]
+    def _make(self) -> Iterator[Batch]:
+        return map(checked, self._loader.begin())
 
     def close(self) -> None:
         """End the workers."""
-        self._iterator = iter(())
+        super().close()
         self._loader.close()
 
 

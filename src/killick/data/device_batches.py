@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from killick.data.batches import Batch, Batches, Cut, make_buffers
+from killick.data.batches import Batch, Cut, ReadAhead
 from killick.data.device_decoding import (
     Decoder,
     as_read,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torchvision takes seconds to import
     from killick.data.augment.ragged_crops import RaggedCrop
 
 
-class DeviceBatches(Batches):
+class DeviceBatches(ReadAhead):
     """Images that `crop` makes of one size before a step; pads, shifts and policies act in the step.
 
     A captured step needs tensors of fixed sizes, which images of several sizes are not.
@@ -38,30 +38,11 @@ class DeviceBatches(Batches):
         shift: Shift,
         policy: "BatchPolicy | None",
         cut: Cut,
-        *,
-        seed: int,
-        device: torch.device,
-        repeats: int = 1,
+        **options: Any,
     ) -> None:
-        super().__init__(samples, cut, seed, repeats)
+        super().__init__(samples, crop.size, cut, **options)
         self.crop, self.policy = crop, policy
         self._shift = None if crop.resized or shift == Shift() else shift
-        self._buffers = make_buffers(cut, crop.size, device)
-        self._ready: Iterator[Batch] = iter(())
-
-    def begin(self, epoch: int, step: int) -> None:
-        """Go to a step of an epoch."""
-        self._ready = self._make(epoch, step)
-
-    def _make(self, epoch: int, step: int) -> Iterator[Batch]:
-        """Images of one size, pass by pass."""
-        raise NotImplementedError
-
-    def load(self) -> None:
-        """Copy the next images to where the step reads them."""
-        for buffers in self._buffers:
-            for buffer, values in zip(buffers, next(self._ready), strict=True):
-                buffer.copy_(values, non_blocking=True)
 
     def batch(self, number: int) -> Batch:
         """The samples of a pass, augmented."""
@@ -87,16 +68,17 @@ class ResidentFiles(DeviceBatches):
         shift: Shift,
         policy: "BatchPolicy | None",
         cut: Cut,
-        *,
-        seed: int,
-        repeats: int = 1,
+        **options: Any,
     ) -> None:
-        options = {"seed": seed, "repeats": repeats}
         super().__init__(len(images), crop, shift, policy, cut, device=images.device, **options)
         self.images, self._labels = images, labels
 
-    def _make(self, epoch: int, step: int) -> Iterator[Batch]:
-        for numbers, keys in self._passes(epoch, step):
+    def _make(self) -> Iterator[Batch]:
+        made = self._cut_passes()
+        return made_ahead(made, self.images.device) if self.images.device.type == "cuda" else made
+
+    def _cut_passes(self) -> Iterator[Batch]:
+        for numbers, keys in self._passes():
             images = self.crop(self.images, numbers, keys)
             yield Batch(images, self._labels[numbers], keys, numbers)
 
@@ -113,15 +95,12 @@ class StreamedFiles(DeviceBatches):
         policy: "BatchPolicy | None",
         cut: Cut,
         *,
-        seed: int,
         device: torch.device,
         workers: int,
-        repeats: int = 1,
+        **options: Any,
     ) -> None:
-        options = {"seed": seed, "repeats": repeats}
         super().__init__(len(images), crop, shift, policy, cut, device=device, **options)
         self._images, self._decoder, self._device = images, decoder, device
-        self._begun = (0, 0)
         self._loader = SampleLoader(
             to_read(images, decoder),
             as_read,
@@ -131,17 +110,7 @@ class StreamedFiles(DeviceBatches):
             pinned=False,  # nvJPEG reads bytes on the host
         )
 
-    def begin(self, epoch: int, step: int) -> None:
-        """Go to a step of an epoch."""
-        self._end()
-        self._begun = (epoch, step)
-        super().begin(epoch, step)
-
-    def _places(self) -> Iterator[list[tuple[int, int]]]:
-        for numbers, keys in self._passes(*self._begun):
-            yield list(zip(numbers.tolist(), keys.tolist(), strict=True))
-
-    def _make(self, epoch: int, step: int) -> Iterator[Batch]:
+    def _make(self) -> Iterator[Batch]:
         return made_ahead(self._decode(self._loader.begin()), self._device)
 
     def _decode(self, batches: Iterator[object]) -> Iterator[Batch]:
@@ -153,13 +122,8 @@ class StreamedFiles(DeviceBatches):
 
     def close(self) -> None:
         """End the thread and the workers."""
-        self._end()
+        super().close()
         self._loader.close()
-
-    def _end(self) -> None:
-        ready, self._ready = self._ready, iter(())
-        if hasattr(ready, "close"):
-            ready.close()
 
 
 def made_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:

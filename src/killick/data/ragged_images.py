@@ -49,15 +49,19 @@ class RaggedImages:
         self._shapes = torch.cat((self._shapes, shapes))
         self.used = last
 
+    def locate(self, numbers: Tensor, boxes: Boxes) -> tuple[Tensor, Tensor, Tensor]:
+        """Where boxes of images begin in the buffer, and the areas and widths of these images."""
+        heights, widths = self.shapes(numbers)
+        corners = self._starts[numbers] + boxes.top * widths + boxes.left
+        return corners, heights * widths, widths
+
     def cut(self, numbers: Tensor, boxes: Boxes) -> Tensor:
         """Boxes of images, `(n, 3, height, width)` as the largest box; the rest of others is arbitrary.
 
         `numbers` and `boxes` are on the host.
         """
         tall, wide = int(boxes.height.max()), int(boxes.width.max())
-        heights, widths = self.shapes(numbers)
-        corners = self._starts[numbers] + boxes.top * widths + boxes.left
-        facts = torch.stack((corners, heights * widths, widths, boxes.height - 1))
+        facts = torch.stack((*self.locate(numbers, boxes), boxes.height - 1))
         corner, area, width, lowest = facts.to(self.device, non_blocking=True)[..., None, None]
         line = torch.minimum(torch.arange(tall, device=self.device), lowest)
         channel = torch.arange(3, device=self.device)[:, None]

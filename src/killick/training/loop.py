@@ -277,7 +277,7 @@ def _train(
         logged = began = run.done
         while run.done < run.steps:
             epoch, within = divmod(run.done, run.steps_per_epoch)
-            run.data.batches.begin(run.first_epoch + epoch, within)
+            run.data.batches.begin(recipe.first_epoch + epoch, within)
             for _ in range(within, run.steps_per_epoch):
                 run.take_step()
                 display.advance(run.done)

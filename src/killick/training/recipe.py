@@ -180,6 +180,11 @@ class Recipe:
     )
     checkpoint_minutes: float = setting(5.0, "between checkpoints; 0: after every step", least=0)
 
+    @property
+    def first_epoch(self) -> int:
+        """Where its samples begin: those of a later part of a schedule come in another order."""
+        return round(self.epochs * self.schedule.begin / (self.schedule.end - self.schedule.begin))
+
 
 def named_classes(recipe: Recipe) -> dict[str, Any]:
     """The settings of a recipe that name a class, by what it is for; empty if none does."""

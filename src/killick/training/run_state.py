@@ -92,9 +92,6 @@ class TrainingRun:
         if own.scheduler is not None:
             self._given_rates = make_rates(own.scheduler, recipe, self.steps, self.steps_per_epoch)
         self._rates: list[Tensor] = []  # of the steps left in this epoch, on a GPU
-        part = recipe.schedule
-        # A run that takes a later part of a schedule sees the samples in another order.
-        self.first_epoch = round(recipe.epochs * part.begin / (part.end - part.begin))
         self.precision, execution, self.fallback = choose_arithmetic(recipe, processes)
         if execution in ("captured", "auto") and (own.optimizer or own.loss) is not None:
             execution = "compiled"  # they may wait for the host

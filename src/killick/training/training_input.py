@@ -98,6 +98,7 @@ def make_input(
     """
     settings, shift = recipe.data, shift_of(recipe)
     common: dict[str, Any] = {"seed": recipe.seed, "repeats": settings.repeats}
+    ahead = {**common, "until": recipe.first_epoch + recipe.epochs}
     if settings.resident == "always" and plan is None:
         raise OptionError(
             "data.resident: always is not possible with pixmix, transforms, such arguments of a"
@@ -124,17 +125,17 @@ def make_input(
             note += ", decoded on the GPU"
     if plan is None or way == SINGLE:
         batches: Batches = Streamed(
-            train, make_view(), settings.size, cut, device=device, workers=workers, **common
+            train, make_view(), settings.size, cut, device=device, workers=workers, **ahead
         )
         return TrainingInput(batches, SINGLE, note)
     crop = RaggedCrop(settings.size, settings.interpolation, plan.resized, shift, settings.squash)
     if way == BATCHED:
-        options = {"device": device, "workers": workers, **common}
+        options = {"device": device, "workers": workers, **ahead}
         batches = StreamedFiles(train, decoder, crop, shift, plan.policy, cut, **options)
         return TrainingInput(batches, BATCHED, note)
     if plan.resized and plan.files:
         images = read_resident(train, device, decoder, workers, size)
-        batches = ResidentFiles(images, train.labels, crop, shift, plan.policy, cut, **common)
+        batches = ResidentFiles(images, train.labels, crop, shift, plan.policy, cut, **ahead)
         return TrainingInput(batches, RESIDENT, note)
     kept = _keep(recipe, train, plan.resized, workers).to(device)
     resized = ResizedCrop(settings.size, settings.interpolation) if plan.resized else None

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from killick.data.augment.resized_crops import Boxes, draw_boxes, resize_crops
+from killick.data.augment.resized_crops import Boxes, draw_boxes, find_taps, resize_crops
 from killick.data.ragged_images import RaggedImages
 from killick.data.transforms import Shift
 
@@ -31,13 +32,57 @@ class RaggedCrop:
         """Those images, `(n, 3, size, size)` uint8 on the device; numbers and keys are on the host."""
         heights, widths = images.shapes(numbers)
         zero, middle = torch.zeros_like(heights), None
-        flips = (torch.zeros_like(keys, dtype=torch.bool),) * 2
+        still = torch.zeros_like(keys, dtype=torch.bool)
+        flips = (still, still)
         if self.resized:
             boxes = draw_boxes(keys, heights, widths)
-            flips = self.flips.draw(keys)[2:]
+            _, _, *drawn = self.flips.draw(keys)
+            flips = (drawn[0], drawn[1])
         else:
             boxes = Boxes(zero, zero, heights, widths)
             middle = self._middle(heights, widths)
+        resize = self._resize_by_kernel if has_kernel(images.device) else self._resize_by_products
+        return resize(images, numbers, boxes, flips, middle)
+
+    def _resize_by_kernel(
+        self,
+        images: RaggedImages,
+        numbers: Tensor,
+        boxes: Boxes,
+        flips: tuple[Tensor, Tensor],
+        middle: Boxes | None,
+    ) -> Tensor:
+        """All at once, on a GPU."""
+        from killick.data.augment import crop_kernel
+
+        zero = torch.zeros_like(numbers)
+        top, left, *targets = (zero, zero, zero + self.size, zero + self.size)
+        if middle is not None:
+            top, left, *targets = middle
+        facts = torch.stack(
+            (
+                *images.locate(numbers, boxes),
+                *(boxes.height, flips[1], top, targets[0]),  # of rows
+                *(boxes.width, flips[0], left, targets[1]),  # of columns
+            )
+        ).to(images.device, non_blocking=True)
+        corners, areas, widths = facts[:3]
+        length, flip, skipped, target = torch.cat((facts[3:7], facts[7:]), 1)
+        longest = int(torch.maximum(boxes.height, boxes.width).max())
+        taps = find_taps(
+            length, longest, self.size, self.interpolation, flip.bool(), skipped, target
+        )
+        return crop_kernel.resize(images.contents, corners, areas, widths, taps, self.size)
+
+    def _resize_by_products(
+        self,
+        images: RaggedImages,
+        numbers: Tensor,
+        boxes: Boxes,
+        flips: tuple[Tensor, Tensor],
+        middle: Boxes | None,
+    ) -> Tensor:
+        """Part by part, on any device."""
         found, parts = [], list(_split(boxes, self.size))
         for part in parts:
             chosen = Boxes(*(side[part] for side in boxes))
@@ -85,3 +130,8 @@ def _split(boxes: Boxes, size: int) -> Iterator[Tensor]:
         else:
             order = part[boxes.width[part].argsort(stable=True)]
             waiting += order.chunk(2)
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Whether this device resizes crops by the kernel; all CUDA builds of torch for Linux bring triton."""
+    return device.type == "cuda" and find_spec("triton") is not None

@@ -111,26 +111,48 @@ def _weights(
     skipped: Tensor,
     target: Tensor,
 ) -> Tensor:
-    """Matrices `(n, size, side)` that resize the part from `start` on, of `length`, to `target`.
+    """Matrices `(n, size, side)` that resize the part from `start` on, of `length`, to `target`."""
+    first, weights, _ = find_taps(length, side, size, interpolation, flip, skipped, target)
+    matrices = torch.zeros(len(start), size, side, device=start.device)
+    place = start[:, None, None] + first[..., None]
+    place = place + torch.arange(weights.shape[2], device=start.device)
+    return matrices.scatter_add_(2, place.clamp_max(side - 1), weights)
 
-    Of the pixels of the result `skipped` are left out, and `size` are taken.
+
+def find_taps(
+    length: Tensor,
+    side: int,
+    size: int,
+    interpolation: str,
+    flip: Tensor,
+    skipped: Tensor,
+    target: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What each pixel of a side of the result is made of.
+
+    Parts of `length`, at most `side`, are resized to `target`; `skipped` pixels of the result are
+    left out, and `size` are taken.
+
+    Returns:
+        The first pixel that each is made of, `(n, size)`; the weights of this and the next ones,
+        `(n, size, most)`; and how many of these may be other than 0, `(n,)`.
     """
-    start, length, flip, skipped, target = (
-        each[:, None, None] for each in (start, length, flip, skipped, target)
+    length, flip, skipped, target = (
+        each[:, None, None] for each in (length, flip, skipped, target)
     )
-    precise = torch.float32 if start.device.type == "mps" else torch.float64  # as torchvision's
+    precise = torch.float32 if length.device.type == "mps" else torch.float64  # as torchvision's
     radius = 1 if interpolation == "bilinear" else 2
     scale = length.to(precise) / target
     stretch = scale.clamp_min(1)
     reach = stretch * radius
-    along = torch.arange(size + 1, device=start.device)[:, None]
+    along = torch.arange(size + 1, device=length.device)[:, None]
     wanted = torch.where(flip, size - 1 - along, along) + skipped
     # Beside those that are taken, the first of all: weights at an edge are the largest.
     center = (torch.where(along < size, wanted, 0) + 0.5) * scale
     first = (center - reach + 0.5).long().clamp_min(0)
     last = torch.minimum((center + reach + 0.5).long(), length)
     most = int(2 * radius * max(1, side / size)) + 2  # pixels that one of the result is made of
-    place = first + torch.arange(most, device=start.device)
+    place = first + torch.arange(most, device=length.device)
     distance = ((place - center + 0.5) / stretch).abs()
     if interpolation == "bilinear":
         weights = (1 - distance).clamp_min(0)
@@ -143,9 +165,7 @@ def _weights(
     largest = weights.amax((1, 2), keepdim=True)
     unit = torch.where(largest > 1 - UNIT / 2, 2 * UNIT, UNIT)  # torchvision's weights have 16 bits
     weights = (weights.abs() / unit + 0.5).floor() * unit * weights.sign()
-    matrices = torch.zeros(len(start), size, side, device=start.device)
-    place = (start + place[:, :size]).clamp_max(side - 1)
-    return matrices.scatter_add_(2, place, weights[:, :size].float())
+    return first[:, :size, 0], weights[:, :size].float(), (last - first)[:, :size].amax((1, 2))
 
 
 def _round(values: Tensor) -> Tensor:

@@ -143,9 +143,9 @@ _SHAPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 CLASS_NAMES: tuple[str, ...] = tuple(_SHAPES)
 
 
-def _register(name: str, about: str, **ranges: Range) -> None:
+def _register(name: str, about: str, radius: Range = RADIUS, contrast: Range = CONTRAST) -> None:
     def load(argument: str, options: LoadOptions) -> Sets:
-        make = partial(make_shapes, seed=SEED, **ranges)
+        make = partial(make_shapes, seed=SEED, radius=radius, contrast=contrast)
         return load_drawn(name, VERSION, (TRAIN_COUNT, TEST_COUNT), CLASS_NAMES, make)
 
     DATA_SOURCES.register(name, DataSource(name, load, about))
