@@ -8,7 +8,6 @@ least 0.95 of the limit. The limit is Killick's own step on a batch that never c
 script is in the style of torchvision's reference: ImageFolder, transforms in 16 workers, autocast.
 Each contender runs alone, since those that read ahead would do so in the turns of others; `rate` is
 the median of the rounds. JPEGs are synthetic, of the mean size of ImageNet's files, and of small ones.
-Not run on a GPU yet.
 """
 
 import argparse
@@ -32,14 +31,14 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import killick
-from killick.data.batches import Batch, Batches, make_buffers
+from killick.data.batches import Batches, ReadAhead
 from killick.data.decoding import decode
 from killick.data.device_decoding import find_decoder
 from killick.runtime.devices import choose_device, wait_for
 from killick.runtime.processes import Processes, usual_workers
-from killick.training import Recipe, make_recipe
+from killick.training import make_recipe
 from killick.training.run_state import TrainingRun
-from killick.training.training_data import load_training_data
+from killick.training.training_data import TrainingData, load_training_data
 
 FILES = {"500 x 375, 110 kB": (375, 500, 110_000), "224 x 224, 11 kB": (224, 224, 11_000)}
 TINY = {"50 x 40, 3 kB": (40, 50, 3_000)}
@@ -92,43 +91,75 @@ def rate(step: Step, images: int, steps: int, rounds: int, device: torch.device)
     return statistics.median(found)
 
 
-class ConstantBatches(Batches):
-    """One batch that never changes."""
+class ChangingSource(ReadAhead):
+    """Buffers that a captured step reads, filled by other batches; by none, they never change."""
 
     def __init__(self, like: Batches, size: int, device: torch.device) -> None:
-        super().__init__(like.samples, like.cut, 0, 1)
-        self._buffers = make_buffers(like.cut, size, device)
+        super().__init__(like.samples, size, like.cut, seed=0, device=device)
+        self.source: ReadAhead | None = None
         for buffers in self._buffers:
             buffers.images.random_(256)
             buffers.labels.random_(CLASSES)
             buffers.keys.random_()
 
     def begin(self, epoch: int, step: int) -> None:
-        """Nothing changes."""
+        """Go to a step of an epoch."""
+        if self.source is not None:
+            self.source._buffers = self._buffers
+            self.source.begin(epoch, step)
 
-    def batch(self, number: int) -> Batch:
-        """Always the same."""
-        return self._buffers[number]
+    def load(self) -> None:
+        """Fill the buffers."""
+        if self.source is not None:
+            self.source.load()
 
 
-def killick_step(recipe: Recipe, device: torch.device, constant: bool) -> tuple[Step, Step]:
-    """A step of a run, as `killick train` takes it, and what ends its workers."""
-    processes = Processes(0, 1, device)
-    data = load_training_data(recipe, processes)
-    print(f"  {data.description}")
-    if constant:
-        data = replace(data, batches=ConstantBatches(data.batches, recipe.data.size, device))
-    run = TrainingRun(recipe, data, processes, None)
+class KillickRun:
+    """Steps as `killick train` takes them, compiled and captured once, on sets of the same length."""
 
-    def step() -> None:
+    def __init__(self, network: str, folder: Path, size: int, batch: int, device: torch.device):
+        self._processes = Processes(0, 1, device)
+        self._recipe = make_recipe(
+            {
+                "network": {"name": network},
+                "data": {"name": f"imagefolder:{folder}", "size": size, "validation": 0},
+                "augment": {"crop": "resized", "flip": True},
+                "protocol": {"name": "masked", "target": "label", "references": "batch"},
+                "batch": batch,
+                "epochs": 1000,
+                "execution": "captured" if device.type == "cuda" else "auto",
+            }
+        )
+        data = self._load(folder, "never")
+        self._batches = ChangingSource(data.batches, size, device)
+        data.batches.close()
+        data = replace(data, batches=self._batches)
+        self._run = TrainingRun(self._recipe, data, self._processes, None)
+
+    def _load(self, folder: Path, resident: str) -> TrainingData:
+        name = f"imagefolder:{folder}"
+        settings = replace(self._recipe.data, name=name, resident=resident)
+        return load_training_data(replace(self._recipe, data=settings), self._processes)
+
+    def read(self, folder: Path, resident: str) -> ReadAhead:
+        """Take samples from a set that is resident "always" or "never" from now on."""
+        began = time.perf_counter()
+        data = self._load(folder, resident)
+        print(f"  {data.description}, read in {time.perf_counter() - began:.1f} s")
+        assert isinstance(data.batches, ReadAhead)
+        self._batches.source = data.batches
+        self._batches.begin(*divmod(self._run.done, self._run.steps_per_epoch))
+        return data.batches
+
+    def step(self) -> None:
+        """Train one step."""
+        run = self._run
         epoch, within = divmod(run.done, run.steps_per_epoch)
         if within == 0:
-            run.data.batches.begin(epoch, 0)
+            self._batches.begin(epoch, 0)
         run.take_step()
-        if run.done % recipe.log_every == 0:
+        if run.done % self._recipe.log_every == 0:
             run.read_statistics()
-
-    return step, run.data.batches.close
 
 
 def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.device) -> Step:
@@ -170,53 +201,39 @@ def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.
     return step
 
 
-def measure(tiny: bool, device: torch.device, work: Path) -> list[dict[str, object]]:
+def measure(tiny: bool, device: torch.device, work: Path) -> Iterator[dict[str, object]]:
     """Decoder alone, then training, for every kind of file."""
-    rows: list[dict[str, object]] = []
-    rounds, steps, batch, size = (1, 2, 8, 32) if tiny else (3, 80, 256, 224)
+    rounds, steps, batch, size = (1, 2, 8, 32) if tiny else (3, 60, 256, 224)
     networks = ("timm:resnet10t",) if tiny else ("timm:resnet18", "timm:resnet50")
+    facts = {"device": device_name(device), "torch": torch.__version__.split("+")[0]}
 
-    def note(files: str, network: str, contender: str, found: float) -> None:
+    def note(files: str, network: str, contender: str, step: Step, some: int) -> dict[str, object]:
+        found = rate(step, batch, some, rounds, device)
         print(f"{files:20} {network:16} {contender:20} {found:10,.0f} images/s", flush=True)
-        facts = {"device": device_name(device), "torch": torch.__version__.split("+")[0]}
         row = {"files": files, "network": network, "contender": contender, "rate": round(found, 1)}
-        rows.append({**row, **facts})
+        return {**row, **facts}
 
-    for files, shape in (TINY if tiny else FILES).items():
-        folder = work / files.partition(",")[0].replace(" ", "")
-        make_folder(folder, shape, 40 if tiny else 10_240)
-        contents = [bytearray(make_jpeg(*shape, seed)) for seed in range(batch)]
-        tensors = [torch.frombuffer(data, dtype=torch.uint8) for data in contents]
+    shapes = TINY if tiny else FILES
+    folders = {files: work / str(number) for number, files in enumerate(shapes)}
+    for files, shape in shapes.items():
+        make_folder(folders[files], shape, 40 if tiny else 10_240)
+        contents = [path.read_bytes() for path in sorted(folders[files].rglob("*.jpg"))[:batch]]
+        tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in contents]
         decoders: dict[str, Step] = {"Pillow, one thread": partial(pillow, tensors)}
         if (decoder := find_decoder(device)) is not None:
             decoders["decoder of the GPU"] = partial(decoder, tensors)
-        for contender, run in decoders.items():
-            note(files, "", contender, rate(run, batch, 2, rounds, device))
-        for network in networks:
-            for contender, resident in (
-                *(("limit", "never"), ("streamed", "never"), ("resident", "always")),
-            ):
-                recipe = make_recipe(
-                    {
-                        "network": {"name": network},
-                        "data": {
-                            "name": f"imagefolder:{folder}",
-                            "size": size,
-                            "validation": 0,
-                            "resident": resident,
-                        },
-                        "augment": {"crop": "resized", "flip": True},
-                        "protocol": {"name": "masked", "target": "label", "references": "batch"},
-                        "batch": batch,
-                        "execution": "captured" if device.type == "cuda" else "auto",
-                    }
-                )
-                step, close = killick_step(recipe, device, contender == "limit")
-                note(files, network, contender, rate(step, batch, steps, rounds, device))
-                close()
+        for contender, step in decoders.items():
+            yield note(files, "", contender, step, 2)
+    for network in networks:
+        run = KillickRun(network, next(iter(folders.values())), size, batch, device)
+        yield note("", network, "limit", run.step, steps)
+        for files, folder in folders.items():
+            for contender, resident in (("streamed", "never"), ("resident", "always")):
+                batches = run.read(folder, resident)
+                yield note(files, network, contender, run.step, steps)
+                batches.close()
             plain = plain_step(folder, network, size, batch, device)
-            note(files, network, "plain script", rate(plain, batch, steps, rounds, device))
-    return rows
+            yield note(files, network, "plain script", plain, steps)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -224,18 +241,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tiny", action="store_true", help="a few images, nothing is written")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     device = choose_device(options.device)
+    path = options.results / f"decoding-{'gpu' if device.type == 'cuda' else 'cpu'}.csv"
+    rows = []
     with tempfile.TemporaryDirectory() as work:
-        rows = measure(options.tiny, device, Path(work))
-    if options.tiny:
-        return
-    path = RESULTS / f"decoding-{'gpu' if device.type == 'cuda' else 'cpu'}.csv"
-    with open(path, "w", newline="") as file:
-        table = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-    print(f"written: benchmarks/results/{path.name}")
+        for row in measure(options.tiny, device, Path(work)):
+            rows.append(row)
+            if not options.tiny:
+                with open(path, "w", newline="") as file:
+                    table = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
+                    table.writeheader()
+                    table.writerows(rows)
 
 
 if __name__ == "__main__":

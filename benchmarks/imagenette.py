@@ -20,7 +20,6 @@ import csv
 import os
 import shutil
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -57,7 +56,9 @@ class Grid:
     ) -> Path:
         """Train and evaluate arms that have no results yet, and keep these; their folder."""
         folder: Path = self.options.work / f"{part}-seed{seed}"
-        done = {(line["part"], line["arm"]) for line in read(self.runs) if int(line["seed"]) == seed}
+        done = {
+            (line["part"], line["arm"]) for line in read(self.runs) if int(line["seed"]) == seed
+        }
         names = [arm.partition(":")[0] for arm in arms]
         if all((part, name) in done for name in names):
             return folder
@@ -196,4 +197,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

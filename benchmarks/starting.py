@@ -1,14 +1,14 @@
 """How fast runs start, and whether `auto` execution is never much slower than the best fixed one.
 
-    python benchmarks/starting.py --data pack:cifar10.npz --imagenette imagenette      # on a GPU, about ten minutes
-    python benchmarks/starting.py --tiny                                            # tries it, on any machine
+    python benchmarks/starting.py --data pack:cifar10.npz --imagenette imagenette
 
+On a GPU some minutes; `--minute` also measures runs of one minute, which takes as long again.
 Targets: less than 10 s from the command to the first step, first reading of the data apart, with an
 empty compiler cache and with a full one; `auto` at most 1.1 times as slow as the best of eager and
 captured, for runs of 10 s, 1 min and 10 min of work. Each run is a process of its own. `first_step`
 and `reading` are seconds; `seconds` is the whole command without its test. A run of 10 s has as many
-steps as the captured one takes in that time once it runs. Runs of 1 min are measured for `auto` and
-`captured`; the others, and those of 10 min, follow from start and time of a step (`computed`).
+steps as the captured one takes in that time once it runs. What is `computed` follows from a
+measured start and the time of a step.
 """
 
 import argparse
@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def run_command(words: list[str], notes: Path) -> None:
     from killick.cli import main as killick_command
     from killick.training import loop
     from killick.training.run_state import TrainingRun
+    from killick.training.training_data import load_training_data
 
     seen: dict[str, Any] = {"reading": 0.0, "first_step": None, "looks": []}
 
@@ -68,11 +70,11 @@ def run_command(words: list[str], notes: Path) -> None:
 
     step, log, end = TrainingRun.take_step, loop._log_training, loop._finish
     vars(loop).update(
-        load_training_data=timed(loop.load_training_data),
+        load_training_data=timed(load_training_data),
         _log_training=log_training,
         _finish=finish,
     )
-    TrainingRun.take_step = take_step  # type: ignore[method-assign]
+    setattr(TrainingRun, "take_step", take_step)  # noqa: B010
     code = killick_command(words)
     notes.write_text(json.dumps(seen))
     sys.exit(code)
@@ -83,8 +85,15 @@ def measure(recipe: str, data: list[str], execution: str, steps: int, cache: Pat
     with tempfile.TemporaryDirectory() as work:
         notes = Path(work) / "notes.json"
         words = ["train", "--recipe", recipe, *data, "--execution", execution]
-        words += ["--output", str(Path(work) / "run"), "--data.validation", "0", "--log-every", "20"]
-        words += ["--epochs", str(epochs_of(recipe, data, steps))]
+        words += [
+            "--output",
+            str(Path(work) / "run"),
+            "--data.validation",
+            "0",
+            "--log-every",
+            "20",
+        ]
+        words += ["--epochs", str(epochs_of(recipe, steps))]
         places = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
         environment = os.environ | {name: str(cache / part) for name, part in places.items()}
         began = time.time()
@@ -108,13 +117,12 @@ def measure(recipe: str, data: list[str], execution: str, steps: int, cache: Pat
     }
 
 
-def epochs_of(recipe: str, data: list[str], steps: int) -> int:
+def epochs_of(recipe: str, steps: int) -> int:
     """Epochs of at least so many steps."""
-    per_epoch = STEPS_PER_EPOCH[recipe]
-    return max(1, -(-steps // per_epoch))
+    return max(1, -(-steps // STEPS_PER_EPOCH[recipe]))
 
 
-STEPS_PER_EPOCH = {"cifar10-resnet18": 390, "imagenette-resnet18": 46, "small-shapes": 23}
+STEPS_PER_EPOCH = {"cifar10-resnet18": 390, "imagenette-resnet18": 46, "small-shapes": 46}
 
 
 def compute(line: Line, work: int, steps: int) -> Line:
@@ -123,50 +131,38 @@ def compute(line: Line, work: int, steps: int) -> Line:
     return line | {"work": work, "steps": steps, "how": "computed", "seconds": round(seconds, 2)}
 
 
-def table_of(recipe: str, data: list[str], caches: Path, tiny: bool) -> list[Line]:
-    """All runs of one recipe."""
-    lines: list[Line] = []
-
-    def note(line: Line, **facts: Any) -> Line:
-        line = {**facts, **line}
-        print(*(f"{name} {line.get(name, '')}" for name in FIELDS), sep="  ", flush=True)
-        lines.append(line)
+def compute_auto(auto: Line, captured: Line, compiling: float, work: int, steps: int) -> Line:
+    """The same of `auto`, which compiles where that repays itself, and then steps as `captured`."""
+    line = compute(auto, work, steps)
+    if auto["step_ms"] * steps / 1000 * COMPILE_GAIN < COMPILE_SECONDS:
         return line
-
-    cache = caches / recipe
-    probe = 2 * STEPS_PER_EPOCH[recipe]
-    cold = note(measure(recipe, data, "captured", probe, cache), cache="cold", work="")
-    steps = {work: int(work / (cold["step_ms"] / 1000)) for work in WORK}
-    if tiny:
-        steps = {work: probe for work in WORK}
-    found: dict[str, Line] = {}
-    for execution in ("eager", "captured", "auto"):
-        found[execution] = note(
-            measure(recipe, data, execution, steps[10], cache), cache="full", work=10
-        )
-    note(measure(recipe, data, "auto", probe, caches / f"{recipe}-empty"), cache="cold", work="")
-    for execution in ("captured", "auto"):
-        found[execution] = note(
-            measure(recipe, data, execution, steps[60], cache), cache="full", work=60
-        )
-    note(compute(found["eager"], 60, steps[60]), cache="full")
-    for line in found.values():
-        note(compute(line, 600, steps[600]), cache="full")
-    if seconds_left(lines[-1]) * COMPILE_GAIN >= COMPILE_SECONDS:
-        lines[-1] = compiled_later(lines[-1], found["captured"], cold)
-    return lines
+    line = compute(auto | {"step_ms": captured["step_ms"]}, work, steps)
+    return line | {"seconds": round(line["seconds"] + compiling, 2)}
 
 
-def seconds_left(line: Line) -> float:
-    """Of a run, after its first step."""
-    return float(line["steps"] * line["step_ms"] / 1000)
-
-
-def compiled_later(auto: Line, captured: Line, cold: Line) -> Line:
-    """A long `auto` run: it compiles on its way, with an empty cache, and then steps as `captured`."""
+def table_of(
+    recipe: str, data: list[str], caches: Path, cold: Line, minute: bool
+) -> Iterator[Line]:
+    """All runs of one recipe, each alone; `cold` is the one that filled the compiler's cache."""
+    probe, full = 2 * STEPS_PER_EPOCH[recipe], caches / recipe
+    captured = measure(recipe, data, "captured", 4 * probe, full) | {"cache": "full"}
+    steps = {work: int(1000 * work / captured["step_ms"]) for work in WORK}
+    yield captured | {"work": ""}
+    eager = measure(recipe, data, "eager", probe, full) | {"cache": ""}
+    yield eager | {"work": ""}
+    auto = measure(recipe, data, "auto", steps[10], caches / f"{recipe}-auto") | {"cache": "empty"}
+    yield auto | {"work": 10}
     compiling = cold["first_step"] - auto["first_step"]
-    seconds = auto["first_step"] + auto["reading"] + compiling + seconds_left(captured | {"steps": auto["steps"]})
-    return auto | {"seconds": round(seconds, 2), "step_ms": captured["step_ms"]}
+    for work in WORK:
+        yield compute(eager, work, steps[work])
+        if work == 60 and minute:
+            for execution, place in (("captured", full), ("auto", caches / f"{recipe}-auto")):
+                found = measure(recipe, data, execution, steps[work], place)
+                yield found | {"work": work, "cache": "full"}
+            continue
+        yield compute(captured, work, steps[work])
+        if work != 10:
+            yield compute_auto(auto, captured, compiling, work, steps[work])
 
 
 def main() -> None:
@@ -178,27 +174,43 @@ def main() -> None:
     )
     parser.add_argument("--data", help="CIFAR-10, as killick takes it")
     parser.add_argument("--imagenette", help="a folder with train and test")
-    parser.add_argument("--tiny", action="store_true", help="two epochs each, nothing is written")
+    parser.add_argument("--minute", action="store_true", help="measure also runs of one minute")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     recipes: dict[str, list[str]] = {"small-shapes": []}
     if options.data:
         recipes["cifar10-resnet18"] = ["--data", options.data]
     if options.imagenette:
         recipes["imagenette-resnet18"] = ["--data", f"imagefolder:{options.imagenette}"]
-    lines = []
-    with tempfile.TemporaryDirectory() as caches:
+    lines: list[Line] = []
+
+    def note(line: Line) -> None:
+        print(*(f"{name} {line.get(name, '')}" for name in FIELDS), sep="  ", flush=True)
+        lines.append(line)
+        write(lines, options.results)
+
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor() as threads:
+        caches = Path(work)
+
+        def fill(recipe: str) -> Line:
+            probe = 2 * STEPS_PER_EPOCH[recipe]
+            line = measure(recipe, recipes[recipe], "captured", probe, caches / recipe)
+            return line | {"cache": "empty, all recipes at once", "work": ""}
+
+        cold = dict(zip(recipes, threads.map(fill, recipes), strict=True))
+        for line in cold.values():
+            note(line)
         for recipe, data in recipes.items():
-            lines += table_of(recipe, data, Path(caches), options.tiny)
-            if not options.tiny:
-                write(lines)
+            for line in table_of(recipe, data, caches, cold[recipe], options.minute):
+                note(line)
 
 
-def write(lines: list[Line]) -> None:
+def write(lines: list[Line], folder: Path) -> None:
     """What was measured so far."""
     import torch
 
     kind = "gpu" if torch.cuda.is_available() else "cpu"
-    with open(RESULTS / f"starting-{kind}.csv", "w", newline="") as file:
+    with open(folder / f"starting-{kind}.csv", "w", newline="") as file:
         table = csv.DictWriter(file, FIELDS, lineterminator="\n")
         table.writeheader()
         table.writerows(lines)
