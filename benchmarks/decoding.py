@@ -203,7 +203,7 @@ def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.
 
 def measure(tiny: bool, device: torch.device, work: Path) -> Iterator[dict[str, object]]:
     """Decoder alone, then training, for every kind of file."""
-    rounds, steps, batch, size = (1, 2, 8, 32) if tiny else (3, 60, 256, 224)
+    rounds, steps, batch, size = (1, 2, 8, 32) if tiny else (2, 64, 256, 224)
     networks = ("timm:resnet10t",) if tiny else ("timm:resnet18", "timm:resnet50")
     facts = {"device": device_name(device), "torch": torch.__version__.split("+")[0]}
 
@@ -233,7 +233,7 @@ def measure(tiny: bool, device: torch.device, work: Path) -> Iterator[dict[str, 
                 yield note(files, network, contender, run.step, steps)
                 batches.close()
             plain = plain_step(folder, network, size, batch, device)
-            yield note(files, network, "plain script", plain, steps)
+            yield note(files, network, "plain script", plain, steps // 2)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,29 +2,32 @@
 
     python benchmarks/imagenette.py --data imagenette --work grid
 
-`--data` is a folder with `train` and `test`. In this order, by Killick's own commands:
+`--data` is a folder with `train` and `test`. By Killick's own commands:
 
-1. ResNet-18, seeds 0 to 2: standard; masked towards the label; half standard, then masked; and the
-   finished standard network tuned for 10 epochs, with masks and without.
-2. Two classes held out of training, seed 0, standard and masked: these classes are an OOD set.
-3. ViT-S/16 and ResNet-50, seed 0, standard and masked.
+1. ResNet-18, seeds 0 to 2: standard; masked towards the label; half standard, then masked.
+2. At once: the finished standard networks tuned for 10 epochs, with masks and without; two classes
+   held out of training, seed 0, which are an OOD set then; ViT-S/16 and ResNet-50, seed 0.
 
 Each run is evaluated on clean images, C and C-bar at five severities, calibration with and without a
 temperature (fitted on 500 training images set aside), and OOD images. `results/imagenette/runs.csv`
 has what people ask of each run, `corruptions.csv` its accuracy for each corruption. They are written
-after each command, and what is in them is not run again. `--tiny` tries it.
+when a run ends, and what is in them is not run again. `--tiny` tries it.
 """
 
 import argparse
 import csv
 import os
+import shlex
 import shutil
 import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from paired_timing import RESULTS
-from regularizers import call, finished
+from regularizers import finished
 
 from killick.results.rows import Row
 from killick.results.run_folder import Run, read_run
@@ -50,29 +53,47 @@ class Grid:
         self.runs, self.corruptions = (
             options.results / name for name in ("runs.csv", "corruptions.csv")
         )
+        self._started: list[tuple[str, Path, subprocess.Popen[bytes]]] = []
 
     def compare(
-        self, part: str, arms: Sequence[str], seed: int, epochs: int, data: Path, *more: str
+        self,
+        part: str,
+        arms: Sequence[str],
+        seeds: Sequence[int],
+        epochs: int,
+        data: Path,
+        *more: str,
     ) -> Path:
-        """Train and evaluate arms that have no results yet, and keep these; their folder."""
-        folder: Path = self.options.work / f"{part}-seed{seed}"
-        done = {
-            (line["part"], line["arm"]) for line in read(self.runs) if int(line["seed"]) == seed
-        }
+        """Begin to train and evaluate arms, unless all have results; the folder of the runs."""
+        name = "-".join([*part.replace(",", "").split(), *map(str, seeds)])
+        folder: Path = self.options.work / name
+        done = {(line["part"], line["arm"], line["seed"]) for line in read(self.runs)}
         names = [arm.partition(":")[0] for arm in arms]
-        if all((part, name) in done for name in names):
+        if all((part, name, str(seed)) in done for name in names for seed in seeds):
             return folder
         words = ["compare", "--recipe", RECIPE, "--data", f"imagefolder:{data}"]
         words += [word for arm in arms for word in ("--arm", arm)]
-        words += ["--seeds", str(seed), "--epochs", str(1 if self.tiny else epochs)]
+        words += ["--seeds", ",".join(map(str, seeds)), "--epochs", str(2 if self.tiny else epochs)]
         words += ["--suite", SUITES, "--output", str(folder), "--device", self.options.device]
-        words += ["--references", "1", "--jobs", str(self.options.jobs or len(arms)), *more]
+        words += ["--references", "1", "--jobs", str(len(arms) * len(seeds)), *more]
         if self.tiny:
             words += ["--data.size", "32", "--data.validation", "20", "--batch", "8"]
-            words += ["--limit", "10", "--corruptions", "fog,blue_noise", "--severities", "3"]
-        call(words)
-        self.keep(part, map(read_run, finished(folder)))
+            words += ["--limit", "10", "--corruptions", "fog,blue_noise_sample", "--severities", "3"]
+        print("killick", shlex.join(words), flush=True)
+        process = subprocess.Popen([sys.executable, "-m", "killick", *words])
+        self._started.append((part, folder, process))
         return folder
+
+    def wait(self) -> None:
+        """Keep the results of what has begun until it ends."""
+        while self._started:
+            time.sleep(2 if self.tiny else 10)
+            ended = [each for each in self._started if each[2].poll() is not None]
+            for part, folder, _ in self._started:
+                self.keep(part, map(read_run, finished(folder)))
+            self._started = [each for each in self._started if each not in ended]
+            if any(process.returncode for _, _, process in ended):
+                sys.exit(1)
 
     def keep(self, part: str, runs: Iterable[Run]) -> None:
         """Add the results of runs to the files, in the place of older ones."""
@@ -86,26 +107,28 @@ class Grid:
             rows = [row for row in run.rows if row["inference"] in ("single", "")]
             lines.append(about | {"network": run.recipe["network"]["name"]} | summarize(rows))
             details += [about | found for found in by_corruption(rows)]
-        write(self.runs, lines)
-        write(self.corruptions, details)
+        if lines:
+            write(self.runs, lines)
+            write(self.corruptions, details)
 
     def run(self) -> None:
-        """All parts in their order."""
-        data = self.options.data
-        for seed in range(1 if self.tiny else 3):
-            folder = self.compare("resnet18", SCRATCH, seed, 60, data)
+        """All parts in their order, as many at once as fit."""
+        data, seeds = self.options.data, (0,) if self.tiny else (0, 1, 2)
+        folder = self.compare("resnet18", SCRATCH, seeds, 40, data)
+        self.wait()
+        rate = ("--optimizer.lr", "0.01")
+        for seed in seeds:
             start = next(iter(folder.glob(f"standard-seed{seed}-*")), None)
             if start is not None:
                 arms = [f"{arm}:from={start}" for arm in SCRATCH[:2]]
-                rate = ("--optimizer.lr", "0.01")
-                self.compare("resnet18, 10 epochs more", arms, seed, 10, data, *rate)
-        if self.tiny:
-            return
-        eight, two = hold_out(data, self.options.work / "held-out")
-        ood = ("--ood", f"held-out classes=imagefolder:{two}")
-        self.compare("resnet18, eight classes", SCRATCH[:2], 0, 60, eight, *ood)
-        self.compare("vit-s", SCRATCH[:2], 0, 60, data, *VIT)
-        self.compare("resnet50", SCRATCH[:2], 0, 60, data, "--network", "timm:resnet50")
+                self.compare("resnet18, 10 epochs more", arms, [seed], 10, data, *rate)
+        if not self.tiny:
+            eight, two = hold_out(data, self.options.work / "held-out")
+            ood = ("--ood", f"held-out classes=imagefolder:{two}")
+            self.compare("resnet18, eight classes", SCRATCH[:2], [0], 40, eight, *ood)
+            self.compare("vit-s", SCRATCH[:2], [0], 40, data, *VIT)
+            self.compare("resnet50", SCRATCH[:2], [0], 40, data, "--network", "timm:resnet50")
+        self.wait()
 
 
 def hold_out(data: Path, work: Path) -> tuple[Path, Path]:
@@ -190,7 +213,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with train and test")
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS / "imagenette")
-    parser.add_argument("--jobs", type=int, help="jobs at once; by default one for each arm")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--tiny", action="store_true", help="try it")
     Grid(parser.parse_args(arguments)).run()

@@ -9,6 +9,7 @@ from runs import losses_of, small
 from torch import Tensor
 from torchvision.transforms.v2 import functional
 
+from killick.data.augment import ragged_crops
 from killick.data.augment.ragged_crops import RaggedCrop
 from killick.data.batches import Cut
 from killick.data.device_batches import ResidentFiles, StreamedFiles
@@ -76,14 +77,39 @@ def test_pixels_sizes_and_order_are_those_of_pillow(files):
         assert noise_ratio(found, expected) > 35, files.paths()[number]
 
 
-def test_crops_are_those_of_the_cpu(files):
-    crop = RaggedCrop(64, "bilinear", True, Shift(0, True))
-    numbers, keys = torch.arange(48), torch.arange(48) * 7919
-    found = [
-        crop(read_resident(files, device, None, 0, 0), numbers, keys).cpu()
-        for device in (torch.device("cpu"), CUDA)
+def test_decoding_leaves_memory_alone_that_is_still_read():
+    """The hardware decoder writes at once, whatever waits in the stream."""
+    decoder = find_decoder(CUDA)
+    files = [
+        [torch.frombuffer(bytearray(encode(make_image(200, 300, n), "JPEG")), dtype=torch.uint8)]
+        for n in range(2)
     ]
-    assert torch.equal(*found)
+    expected = decoder(files[0])[0].clone()
+    torch.cuda.synchronize()
+    first = decoder(files[0])[0]
+    torch.cuda._sleep(10**9)
+    read = first.clone()
+    place = first.data_ptr()
+    del first
+    second = decoder(files[1])[0]
+    assert second.data_ptr() == place  # else nothing is tested
+    assert torch.equal(read, expected)
+    assert not torch.equal(second, expected)
+
+
+@pytest.mark.parametrize("resized", [True, False])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_crops_by_the_kernel_and_by_products_are_those_of_the_cpu(
+    files, interpolation, resized, monkeypatch
+):
+    crop = RaggedCrop(64, interpolation, resized, Shift(0, True, True))
+    numbers, keys = torch.arange(48), torch.arange(48) * 7919
+    expected = crop(read_resident(files, torch.device("cpu"), None, 0, 0), numbers, keys)
+    images = read_resident(files, CUDA, None, 0, 0)
+    assert ragged_crops.has_kernel(CUDA)
+    assert torch.equal(crop(images, numbers, keys).cpu(), expected)
+    monkeypatch.setattr(ragged_crops, "has_kernel", lambda device: False)
+    assert torch.equal(crop(images, numbers, keys).cpu(), expected)
 
 
 def test_streamed_samples_are_the_resident_ones(files):

@@ -121,12 +121,12 @@ def try_network(net: nn.Module, x: Tensor) -> Trial:
     is written.
     """
     image = x.detach().clone().requires_grad_()
-    inputs: dict[str, Tensor] = {}
+    inputs: dict[str, bool] = {}  # whether a layer reads the image alone
 
     def record(name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
         read = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
         if read is not None and name not in inputs:
-            inputs[name] = read
+            inputs[name] = _reads_only(read, image)
 
     with ExitStack() as undo:
         for name, module in net.named_modules():
@@ -139,10 +139,16 @@ def try_network(net: nn.Module, x: Tensor) -> Trial:
             if parameter.is_floating_point() and not parameter.requires_grad:
                 undo.callback(parameter.requires_grad_, False)
                 parameter.requires_grad_()
+        # Nothing is kept for a backward pass: there is none, and it would fill the memory.
+        undo.enter_context(torch.autograd.graph.saved_tensors_hooks(_drop, _drop))
         with torch.enable_grad():
             output = net(image.clone())  # a clone, so that a network may change its input in place
-    reading = tuple(name for name, read in inputs.items() if _reads_only(read, image))
+    reading = tuple(name for name, alone in inputs.items() if alone)
     return Trial(x, logits_of(output).detach(), reading)
+
+
+def _drop(_: object) -> None:
+    """Keep nothing."""
 
 
 def _reads_only(tensor: Tensor, image: Tensor) -> bool:

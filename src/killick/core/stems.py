@@ -112,8 +112,9 @@ def widen(
             "cannot anchor a TorchScript module: its layers cannot be changed. Anchor the network"
             " it was made from; deploy with torch.export."
         )
-    try:
-        plain = copy.deepcopy(net)
+    try:  # it is only run: its weights need not be copied
+        kept = (weight for weight in net.parameters() if not weight.is_inference())
+        plain = copy.deepcopy(net, {id(weight): weight for weight in kept})
     except Exception as problem:
         raise StemError(
             f"cannot anchor {type(net).__name__}: it cannot be copied ({problem}). Where an old"

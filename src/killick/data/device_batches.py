@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from killick.data.batches import Batch, Cut, ReadAhead
 from killick.data.device_decoding import (
     Decoder,
+    EncodedBatch,
     as_read,
     decode_batch,
     join,
@@ -23,6 +24,8 @@ from killick.data.transforms import Shift, gather
 if TYPE_CHECKING:  # torchvision takes seconds to import
     from killick.data.augment.policies import BatchPolicy
     from killick.data.augment.ragged_crops import RaggedCrop
+
+Item = TypeVar("Item")
 
 
 class DeviceBatches(ReadAhead):
@@ -84,7 +87,7 @@ class ResidentFiles(DeviceBatches):
 
 
 class StreamedFiles(DeviceBatches):
-    """Images that workers read, and `decoder` decodes on the device while the step before is trained."""
+    """Images that workers read, one thread decodes and another crops, while a step is trained."""
 
     def __init__(
         self,
@@ -107,16 +110,26 @@ class StreamedFiles(DeviceBatches):
             self._places,
             join,
             workers=workers,
-            pinned=False,  # nvJPEG reads bytes on the host
+            pinned=device.type == "cuda",
         )
 
     def _make(self) -> Iterator[Batch]:
-        return made_ahead(self._decode(self._loader.begin()), self._device)
+        decoded = made_ahead(self._decode(self._loader.begin()), self._device)
+        return made_ahead(self._crop_decoded(decoded), self._device)
 
-    def _decode(self, batches: Iterator[object]) -> Iterator[Batch]:
+    def _decode(self, batches: Iterator[object]) -> Iterator[tuple[EncodedBatch, list[Tensor]]]:
         for batch in map(checked, batches):
+            yield batch, decode_batch(batch, self._images, self._decoder)
+
+    def _crop_decoded(
+        self, decoded: Iterator[tuple[EncodedBatch, list[Tensor]]]
+    ) -> Iterator[Batch]:
+        for batch, files in decoded:
             images = RaggedImages(self._device)
-            images.append(decode_batch(batch, self._images, self._decoder))
+            images.append(files)
+            if self._device.type == "cuda":  # before memory that the decoder writes is free again
+                torch.cuda.current_stream(self._device).synchronize()
+            files.clear()
             sized = self.crop(images, torch.arange(len(images)), batch.keys)
             yield Batch(sized, batch.labels, batch.keys, batch.numbers)
 
@@ -126,24 +139,32 @@ class StreamedFiles(DeviceBatches):
         self._loader.close()
 
 
-def made_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches; a thread makes the next one, on a stream of its own, while one is used."""
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+def made_ahead(items: Iterator[Item], device: torch.device) -> Iterator[Item]:
+    """The same items; a thread makes the next one, on a stream of its own, while one is used.
 
-    def make() -> tuple[Batch | None, torch.cuda.Event | None]:
+    The stream goes before that of training: it has little to do.
+    """
+    stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+
+    def make() -> tuple[Item | None, torch.cuda.Event | None]:
         with torch.no_grad(), torch.cuda.stream(stream):
-            batch = next(batches, None)
-            return batch, None if stream is None else stream.record_event()
+            item = next(items, None)
+            return item, None if stream is None else stream.record_event()
 
-    with ThreadPoolExecutor(1, "decoding") as thread:
-        waiting = thread.submit(make)
-        while True:
-            batch, done = waiting.result()
-            if batch is None:
-                return
+    try:
+        with ThreadPoolExecutor(1, "samples") as thread:
             waiting = thread.submit(make)
-            if done is not None:
-                used_on = torch.cuda.current_stream(device)
-                used_on.wait_event(done)
-                batch.images.record_stream(used_on)
-            yield batch
+            while True:
+                item, done = waiting.result()
+                if item is None:
+                    return
+                waiting = thread.submit(make)
+                if done is not None:
+                    used_on = torch.cuda.current_stream(device)
+                    used_on.wait_event(done)
+                    if isinstance(item, Batch):
+                        item.images.record_stream(used_on)
+                yield item
+    finally:
+        if hasattr(items, "close"):
+            items.close()

@@ -7,7 +7,6 @@ torchvision; all others, and all on other devices, by the workers with Pillow.
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -61,7 +60,12 @@ def find_decoder(device: torch.device) -> Decoder | None:
         return None
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    decoder = partial(decode_jpeg, mode=ImageReadMode.RGB, device=device)
+    def decoder(files: list[Tensor]) -> list[Tensor]:
+        # The hardware writes at once, also to memory that work in this stream still reads.
+        torch.cuda.current_stream(device).synchronize()
+        decoded: list[Tensor] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
+        return decoded
+
     trial = io.BytesIO()
     Image.new("RGB", (16, 16)).save(trial, "JPEG")
     try:
