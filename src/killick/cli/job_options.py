@@ -33,12 +33,14 @@ def add_evaluation(
     add("--suite", **NAMES, dest="suites", help=f"comma-separated; default: {suites}")
     add("--limit", **NUMBER, help=f"at most N images of each set; default: {limit}")
     add("--references", **NUMBER, help=f"references of anchored models ({references})")
+    kinds = ["float32", "bfloat16"]  # --precision is that of the training
+    add("--evaluation-precision", dest="precision", choices=kinds, help="(float32)")
     add_shared(group, *_SHARED_EVALUATION)
 
 
 def read_evaluation(options: argparse.Namespace) -> dict[str, Any]:
     """The given options of evaluation, as arguments of `killick.evaluate`."""
-    names = ("references", "limit", "suites", *_SHARED_EVALUATION)
+    names = ("references", "limit", "suites", "precision", *_SHARED_EVALUATION)
     found = {n: getattr(options, n) for n in (n.strip("-").replace("-", "_") for n in names)}
     given = {name: value for name, value in found.items() if value not in (None, ())}
     check_options(given)
