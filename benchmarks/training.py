@@ -3,11 +3,12 @@
 On a GPU, with CIFAR-10 in a pack (about five minutes):
 
     python benchmarks/training.py pack:cifar10.npz
-    python benchmarks/training.py pack:cifar10.npz --only runs    # or steps
+    python benchmarks/training.py pack:cifar10.npz --only runs    # or steps, or policy
 
 - the limit: the same network stepping on one constant batch, compiled and captured in a CUDA graph;
 - Killick: whole steps (samples drawn and augmented, references, masks, learning rate, losses kept,
   BatchNorm handled) for each protocol, in turns with the limit; then whole runs of `killick train`;
+  steps with TrivialAugment, at most 1.11 of the limit;
 - a plain script: float32, eager, `DataLoader` with two workers and a transform for each image, a
   second loader for references; what the authors' code does.
 
@@ -209,6 +210,23 @@ def steps_on_a_gpu(data: str, device: torch.device) -> None:
     write("training-h200", rows)
 
 
+def policy_on_a_gpu(data: str, device: torch.device) -> None:
+    """Limit, Killick, and Killick with TrivialAugment, in turns."""
+    plan = {"data.name": data, "protocol.name": "masked", "execution": "captured"}
+    contenders = {
+        "limit": constant_step(6, 128),
+        "killick, masked": killick_step(RECIPE, plan, device),
+        "killick, masked, TrivialAugment": killick_step(
+            RECIPE, plan | {"augment.policy": "trivialaugment"}, device
+        ),
+    }
+    setting = "resnet18, batch 128, bf16, compiled, CUDA graph"
+    rows = compare(
+        "training", setting, contenders, rounds=15, items=128, repeats=100, device=device
+    )
+    write("training-policy-h200", rows)
+
+
 def steps_on_a_cpu(device: torch.device) -> None:
     """Killick's steps for each protocol, in turns."""
     contenders = {
@@ -225,18 +243,20 @@ def main() -> None:
     """Measure and write, on a GPU where there is one."""
     parser = argparse.ArgumentParser(description="How near training is to the network alone.")
     parser.add_argument("data", nargs="?", help="on a GPU: CIFAR-10, as killick takes it")
-    parser.add_argument("--only", choices=("steps", "runs"), help="one part")
+    parser.add_argument("--only", choices=("steps", "policy", "runs"), help="one part")
     options = parser.parse_args()
     cuda = torch.cuda.is_available()
     if cuda and options.data is None:
         parser.error("expected CIFAR-10 to train on, as in pack:cifar10.npz")
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
-    if options.only != "runs":
+    if cuda and options.only in (None, "policy"):
+        policy_on_a_gpu(options.data, device)
+    if options.only in (None, "steps"):
         if cuda:
             steps_on_a_gpu(options.data, device)
         else:
             steps_on_a_cpu(device)
-    if options.only != "steps":
+    if options.only in (None, "runs"):
         if cuda:
             whole_runs(RECIPE, {"data.name": options.data, "epochs": 15}, device)
         else:
