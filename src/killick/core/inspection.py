@@ -147,7 +147,7 @@ def try_network(net: nn.Module, x: Tensor) -> Trial:
     return Trial(x, logits_of(output).detach(), reading)
 
 
-def _drop(_: object) -> None:
+def _drop(_: Any) -> Any:
     """Keep nothing."""
 
 
