@@ -32,9 +32,9 @@ def made(monkeypatch) -> list[tuple[int, int, int]]:
     calls = []
     make = shapes.make_shapes
 
-    def count(train: int, test: int, seed: int):
+    def count(train: int, test: int, seed: int, **looks):
         calls.append((train, test, seed))
-        return make(train, test, seed)
+        return make(train, test, seed, **looks)
 
     monkeypatch.setattr(shapes, "make_shapes", count)
     return calls
