@@ -81,14 +81,17 @@ def test_arms_begin_with_the_same_weights_where_shapes_allow(recipe, tmp_path):
     assert shared == len(states["standard"]) - 1  # all but the first layer
 
 
-def test_masked_tuning_starts_from_the_finished_standard_network(recipe, tmp_path):
-    standard, tuned = jobs_of(recipe, tmp_path, "standard", "masked-tuning", epochs=10)
+@pytest.mark.parametrize(
+    ("arm", "protocol"), [("masked-tuning", "masked"), ("standard-tuning", "standard")]
+)
+def test_tuning_starts_from_the_finished_standard_network(recipe, tmp_path, arm, protocol):
+    standard, tuned = jobs_of(recipe, tmp_path, "standard", arm, epochs=10)
     first, second = tuned.phases
     assert first == standard.phases[-1]
     assert second.start == str(standard.folder)
     assert (first.recipe.epochs, second.recipe.epochs) == (10, 2)
     assert second.recipe.optimizer.lr == pytest.approx(first.recipe.optimizer.lr / 5)
-    assert second.recipe.protocol.target == "label"
+    assert second.recipe.protocol.name == protocol
     assert second.folder == tuned.folder != standard.folder
 
 

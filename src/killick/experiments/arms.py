@@ -67,6 +67,7 @@ ARMS = {
         Arm("masked-label", _LABEL),
         Arm("finetuned", _LABEL, first=0.5),
         Arm("masked-tuning", {**_LABEL, "protocol.stem": "exact"}, after=_STANDARD, more=0.25),
+        Arm("standard-tuning", _STANDARD.settings, after=_STANDARD, more=0.25),
     )
 }
 DEFAULT_ARMS = ("standard", "masked-label", "masked-tuning")

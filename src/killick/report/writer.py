@@ -9,8 +9,10 @@ from killick.errors import OptionError
 from killick.report.conditions import OOD, OTHER_SETS, SHIFT
 from killick.report.figures import Figure, drawing, to_file
 from killick.report.formatting import count_words
+from killick.report.intervals import Interval
 from killick.report.page import render_page
 from killick.report.report_data import ReportData, make_report_data
+from killick.report.run_groups import ArmRuns
 from killick.report.sections import SECTIONS, Content, Section
 from killick.report.statistics import Estimate, mean_title, write_summary
 from killick.report.summary_metrics import SummaryMetric, find_summary_metric
@@ -106,37 +108,60 @@ def _remove_old(folder: Path, sections: Iterable[Section]) -> None:
 
 
 def _default_title(data: ReportData) -> str:
-    baseline = data.comparison.baseline
-    others = [arm.name for arm in data.comparison.arms if arm is not baseline]
-    names = ", ".join(others) if len(others) <= _MOST_NAMED else f"{len(others)} arms"
-    return f"{names}{f' against {baseline.name}' if baseline else ''} on {data.comparison.data}"
+    baseline, where = data.comparison.baseline, data.comparison.data
+    if baseline is None:
+        return f"{data.main_arm.name} on {where}"
+    others = [arm.name for arm in _others(data)]
+    names = ", ".join(others[:-1]) + f" and {others[-1]}" if len(others) > 1 else others[0]
+    if len(others) > _MOST_NAMED:
+        names = f"{len(others)} arms"
+    verb = "Is" if len(others) == 1 else "Are"
+    return f"{verb} {names} better than {baseline.name} on {where}?"
+
+
+def _others(data: ReportData) -> list[ArmRuns]:
+    return [arm for arm in data.comparison.arms if arm is not data.comparison.baseline]
 
 
 def headline(data: ReportData) -> str:
-    """The main arm against the baseline in the metric that matters most, and on given OOD sets."""
-    baseline, name = data.comparison.baseline, data.main_arm.name
-    ours = data.table[name]
-    if baseline is None:
+    """Each arm, or of many the main one, against the baseline in the metric that matters most.
+
+    The main one also on given OOD sets.
+    """
+    main, others = data.main_arm.name, _others(data)
+    if data.comparison.baseline is None:
+        ours = data.table[main]
         words = [_spell(data, key, ours[key]) for key in _DESCRIBED if key in ours]
         seeds = count_words(len(data.main_arm.runs), "seed")
-        return f"On {data.comparison.data}, {name} has {', '.join(words)} ({seeds})."
-    shared = [key for key in ours if ours[key].difference is not None]
-    chosen = [key for key in _COMPARED if key in shared][:1]
-    chosen += [key for key in ("ood_auroc",) if key in shared and key not in chosen]
-    if not chosen:
-        return f"{name} and {baseline.name} have no metric in common."
-    base = data.table[baseline.name][chosen[0]].values
-    count = sum(seed in base for seed in ours[chosen[0]].values)
-    about = f"{data.comparison.data}, {count_words(count, 'seed')}"
-    words = [_compare(data, key, baseline.name) for key in chosen]
-    return f"{name} was compared with {baseline.name} on {about}. {' '.join(words)}"
+        return f"On {data.comparison.data}, {main} has {', '.join(words)} ({seeds})."
+    names = [arm.name for arm in others] if len(others) <= _MOST_NAMED else [main]
+    shared = {
+        name: [key for key in _COMPARED if _difference(data, name, key) is not None]
+        for name in names
+    }
+    words = [_compare(data, name, keys[0]) for name, keys in shared.items() if keys]
+    if "ood_auroc" in shared[main][1:]:
+        words.append(_compare(data, main, "ood_auroc"))
+    return (
+        " ".join(words) or f"{main} and {data.comparison.baseline.name} have no metric in common."
+    )
 
 
-def _compare(data: ReportData, key: str, baseline: str) -> str:
-    """A metric of the main arm and the baseline, over the seeds that both have."""
-    ours, base = data.table[data.main_arm.name][key], data.table[baseline][key]
-    metric, gap = find_summary_metric(key), ours.difference
+def _difference(data: ReportData, name: str, key: str) -> Interval | None:
+    estimate = data.table[name].get(key)
+    return None if estimate is None else estimate.difference
+
+
+def _compare(data: ReportData, name: str, key: str) -> str:
+    """A metric of an arm and of the baseline, over the seeds that both have."""
+    baseline, gap = data.comparison.baseline, _difference(data, name, key)
+    assert baseline is not None
     assert gap is not None
+    ours, base, metric = (
+        data.table[name][key],
+        data.table[baseline.name][key],
+        find_summary_metric(key),
+    )
     seeds = [seed for seed in ours.values if seed in base.values]
     mine, other = (
         replace(each, values={seed: each.values[seed] for seed in seeds}) for each in (ours, base)
@@ -144,14 +169,15 @@ def _compare(data: ReportData, key: str, baseline: str) -> str:
     verdict, interval = "", "no interval"
     if gap.low is not None and gap.high is not None:
         low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
-        verdict = f"{metric.verdict(gap) or 'no significant difference'}, "
+        verdict = f", {metric.verdict(gap) or 'no significant difference'}"
         interval = f"95 % interval {low} to {high}"
     where = _IMAGES[metric.suite]
     if metric.suite in OTHER_SETS:
         where += f" ({mean_title(data.comparison, metric.suite)})"
     return (
-        f"Its {metric.metric.title} on {where} is {_value(metric, mine)}, that of {baseline}"
-        f" {_value(metric, other)}: {verdict}{metric.show(gap.value, sign=True)} points ({interval})."
+        f"{name}: {_value(metric, mine)} {metric.metric.title} on {where} against"
+        f" {_value(metric, other)} of {baseline.name}{verdict}"
+        f" ({metric.show(gap.value, sign=True)} points, {interval}, {count_words(len(seeds), 'seed')})."
     )
 
 
