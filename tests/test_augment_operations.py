@@ -72,7 +72,9 @@ def test_bilinear_warps_are_torchvisions(name, n, size, height, fill):
     images, magnitudes = make_images(n, size, height), magnitudes_of(name, n)
     ours = apply(images, torch.full((n,), number_of(name)), magnitudes, fill=fill)
     theirs = torchvision(images, name, magnitudes, "bilinear", fill)
-    assert_equal_but_for_rounding(ours, theirs, 1e-3)
+    assert_equal_but_for_rounding(
+        ours, theirs, 1e-2
+    )  # positions are rounded; how depends on the CPU
 
 
 @pytest.mark.parametrize("fill", [None, COLOR], ids=["black", "color"])
