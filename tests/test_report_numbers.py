@@ -298,7 +298,7 @@ def test_one_seed_without_predictions_has_a_difference_and_no_interval(tmp_path)
     gap = summarize(make_comparison(runs))["masked-label"]["clean_top1"].difference
     assert gap.value != 0
     assert (gap.low, gap.high) == (None, None)
-    assert "no interval" in headline(make_report_data(runs))
+    assert "no interval" in headline(make_report_data(runs))[0]
 
 
 def test_few_seeds_with_equal_differences_have_no_interval(tmp_path):
@@ -318,7 +318,7 @@ def test_arms_without_a_seed_in_common_have_no_difference(tmp_path):
     runs = [make_run(tmp_path, "s", **SMALL), make_run(tmp_path, "l", LABEL, seed=1, **SMALL)]
     data = make_report_data(runs)
     assert all(number.difference is None for number in data.table["masked-label"].values())
-    assert "no metric in common" in headline(data)
+    assert "no metric in common" in headline(data)[0]
 
 
 def test_means_over_references_are_there_only_if_every_anchored_run_has_them(tmp_path):
@@ -516,7 +516,7 @@ def test_the_headline_has_both_means_over_common_seeds_and_the_interval():
     one = Estimate({1: 0.9}, Interval(0.1, 0.05, 0.15, ""))
     two = Estimate({0: 0.2, 1: 0.8}, None)
     table = {"standard": {"clean_top1": two}, "masked-label": {"clean_top1": one}}
-    text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
+    (text,) = headline(ReportData(comparison, table, {}, comparison.arms[1]))
     for words in (
         "90.0 %",
         "80.0 %",
@@ -528,7 +528,7 @@ def test_the_headline_has_both_means_over_common_seeds_and_the_interval():
         assert words in text
     one = replace(one, difference=Interval(0.1, -0.05, 0.25, ""))
     table["masked-label"]["clean_top1"] = one
-    text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
+    (text,) = headline(ReportData(comparison, table, {}, comparison.arms[1]))
     assert "no significant difference" in text
 
 
@@ -542,13 +542,14 @@ def test_the_headline_has_given_ood_sets_and_an_auroc_below_chance():
         "synthetic_ood_auroc": Estimate({0: 0.99}, better),
     }
     table = {"standard": base, "masked-label": ours}
-    text = headline(ReportData(comparison, table, {}, comparison.arms[1]))
-    assert "45.0 % (below chance)" in text
-    assert "\u221210.0 points" in text
-    assert "99.0" not in text
+    clean, ood = headline(ReportData(comparison, table, {}, comparison.arms[1]))
+    assert "is better: 65.0 %" in clean
+    assert "is worse: 45.0 % (below chance)" in ood
+    assert "\u221210.0 points" in ood
+    assert "99.0" not in clean + ood
 
 
 def test_the_headline_of_one_arm_has_its_numbers(tmp_path):
-    text = headline(make_report_data([make_run(tmp_path, "l", LABEL, cbar=("sparkles",))]))
+    (text,) = headline(make_report_data([make_run(tmp_path, "l", LABEL, cbar=("sparkles",))]))
     assert "corrupted accuracy (mean of 2 chosen corruptions)" in text
     assert "1 seed" in text

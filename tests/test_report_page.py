@@ -193,9 +193,9 @@ def test_it_is_the_same_file_when_it_is_made_again(page, grid, tmp_path):
 
 
 def test_the_headline_stands_first_and_unchanged(page, scene):
-    words = headline(scene).replace(" %", "\u00a0%")
-    lead = re.search(r'<p class="lead">(.*?)</p>', page.read_text()).group(1)
-    assert unescape(lead) == words.replace(" ± ", "\u00a0±\u00a0")
+    words = [line.replace(" %", "\u00a0%") for line in headline(scene)]
+    lines = re.findall(r'<p class="lead">(.*?)</p>', page.read_text())
+    assert list(map(unescape, lines)) == [line.replace(" ± ", "\u00a0±\u00a0") for line in words]
 
 
 def test_the_tables_have_the_main_columns_first_and_all_numbers(scene, page):

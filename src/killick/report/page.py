@@ -59,7 +59,7 @@ def render_page(
     data: ReportData,
     *,
     title: str,
-    headline: str,
+    headline: Sequence[str],
     before: Sequence[tuple[Section, Content]],
     sections: Sequence[tuple[Section, Content]],
     failed: Sequence[str] = (),

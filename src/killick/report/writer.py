@@ -76,7 +76,7 @@ def write_report(
     text = render_page(
         data,
         title=title or _default_title(data),
-        headline=headline(data) if lead is None else lead,
+        headline=headline(data) if lead is None else [lead],
         before=first,
         sections=after,
         failed=failed,
@@ -123,28 +123,26 @@ def _others(data: ReportData) -> list[ArmRuns]:
     return [arm for arm in data.comparison.arms if arm is not data.comparison.baseline]
 
 
-def headline(data: ReportData) -> str:
-    """Each arm, or of many the main one, against the baseline in the metric that matters most.
+def headline(data: ReportData) -> list[str]:
+    """A sentence for each arm, or of many for the main one: is it better than the baseline?
 
-    The main one also on given OOD sets.
+    Each has the metric that matters most; one more has the main arm's on given OOD sets.
     """
     main, others = data.main_arm.name, _others(data)
     if data.comparison.baseline is None:
         ours = data.table[main]
         words = [_spell(data, key, ours[key]) for key in _DESCRIBED if key in ours]
         seeds = count_words(len(data.main_arm.runs), "seed")
-        return f"On {data.comparison.data}, {main} has {', '.join(words)} ({seeds})."
+        return [f"On {data.comparison.data}, {main} has {', '.join(words)} ({seeds})."]
     names = [arm.name for arm in others] if len(others) <= _MOST_NAMED else [main]
     shared = {
         name: [key for key in _COMPARED if _difference(data, name, key) is not None]
         for name in names
     }
-    words = [_compare(data, name, keys[0]) for name, keys in shared.items() if keys]
+    lines = [_compare(data, name, keys[0]) for name, keys in shared.items() if keys]
     if "ood_auroc" in shared[main][1:]:
-        words.append(_compare(data, main, "ood_auroc"))
-    return (
-        " ".join(words) or f"{main} and {data.comparison.baseline.name} have no metric in common."
-    )
+        lines.append(_compare(data, main, "ood_auroc"))
+    return lines or [f"{main} and {data.comparison.baseline.name} have no metric in common."]
 
 
 def _difference(data: ReportData, name: str, key: str) -> Interval | None:
@@ -169,14 +167,15 @@ def _compare(data: ReportData, name: str, key: str) -> str:
     verdict, interval = "", "no interval"
     if gap.low is not None and gap.high is not None:
         low, high = (metric.show(end, sign=True) for end in (gap.low, gap.high))
-        verdict = f", {metric.verdict(gap) or 'no significant difference'}"
+        better = metric.verdict(gap)
+        verdict = f" is {better}" if better else " shows no significant difference"
         interval = f"95 % interval {low} to {high}"
     where = _IMAGES[metric.suite]
     if metric.suite in OTHER_SETS:
         where += f" ({mean_title(data.comparison, metric.suite)})"
     return (
-        f"{name}: {_value(metric, mine)} {metric.metric.title} on {where} against"
-        f" {_value(metric, other)} of {baseline.name}{verdict}"
+        f"{name}{verdict}: {_value(metric, mine)} {metric.metric.title} on {where},"
+        f" {baseline.name} {_value(metric, other)}"
         f" ({metric.show(gap.value, sign=True)} points, {interval}, {count_words(len(seeds), 'seed')})."
     )
 
