@@ -177,7 +177,7 @@ def test_without_arguments_three_arms_with_five_seeds_are_planned(tmp_path, monk
     assert main(["compare", "--dry-run"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert len(lines) == 15
-    assert sum("36 + 9 epochs" in line for line in lines) == 5
+    assert sum("32 + 8 epochs" in line for line in lines) == 5
     assert "comparisons/small-shapes" in last
 
 
@@ -186,7 +186,7 @@ def test_other_data_get_the_recipe_and_seeds_that_they_had(image_folder, tmp_pat
     assert main([*words, "--dry-run"]) == 0
     *lines, _ = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
-    assert sum("36 + 9 epochs" in line for line in lines) == 2
+    assert sum("32 + 8 epochs" in line for line in lines) == 2
 
 
 @pytest.mark.parametrize(

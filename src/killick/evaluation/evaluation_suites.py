@@ -56,7 +56,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     acceptance = options.get("acceptance")
     if acceptance is not None and not 0 < acceptance < 1:
         raise OptionError(f"acceptance must be between 0 and 1, found {acceptance!r}.")
-    for severity in options.get("severities") or ():
+    severities = options.get("severities")
+    for severity in (severities,) if isinstance(severities, int) else severities or ():
         check_severity(severity)
     if (suites := options.get("suites")) is None:
         return

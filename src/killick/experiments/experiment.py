@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from killick.experiments.scheduler import Failure
 
 # Options of an evaluation that are not names of corruptions or sets: they are checked without torch.
-_CHECKED_AT_ONCE = {"suites", "limit", "references"}
+_CHECKED_AT_ONCE = {"suites", "limit", "references", "severities", "precision", "batch"}
 
 
 @dataclass(frozen=True)
