@@ -4,7 +4,8 @@
 
 `killick compare` without other arguments than seeds and folder. `results/demo/seeds-0-4.csv` and
 the others are the `summary.csv` of each; `results/demo/time.csv` how long they took. A finished
-comparison in the folder is used again and leaves the time as it is.
+comparison in the folder is used again and leaves the time as it is. `control-*.csv` have the arm
+masked-tuning beside its control, which is tuned as long without masks; the time is without it.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "demo"
-RERUNS = (range(5), range(5, 10), range(10, 15))
+RERUNS = (range(6), range(100, 106), range(200, 206))
 FIELDS = ("seeds", "wall seconds", "cpu seconds", "load before")
 
 
@@ -32,13 +33,29 @@ def main() -> None:
         begun = (work / name).exists()
         load, before = os.getloadavg()[0], resource.getrusage(resource.RUSAGE_CHILDREN)
         since = time.monotonic()
-        words = ["--seeds", ",".join(map(str, seeds)), "--output", str(work / name)]
-        subprocess.run([sys.executable, "-m", "killick", "compare", *words], check=True)
+        compare(seeds, work / name)
         wall, after = time.monotonic() - since, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         shutil.copyfile(work / name / "summary.csv", RESULTS / f"{name}.csv")
         if not begun:
             record_time(dict(zip(FIELDS, (name, round(wall), round(cpu), load), strict=True)))
+        compare(
+            seeds,
+            work / name,
+            "--arm",
+            "standard-tuning",
+            "--arm",
+            "masked-tuning",
+            "--baseline",
+            "standard-tuning",
+        )
+        shutil.copyfile(work / name / "summary.csv", RESULTS / f"control-{name}.csv")
+
+
+def compare(seeds: range, output: Path, *words: str) -> None:
+    """The demo with these seeds."""
+    words = (*words, "--seeds", ",".join(map(str, seeds)), "--output", str(output))
+    subprocess.run([sys.executable, "-m", "killick", "compare", *words], check=True)
 
 
 def record_time(found: dict[str, object]) -> None:

@@ -29,6 +29,12 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 # Of a comparison, what its table shows.
 SHOWN = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "synthetic_ood_auroc")
+# Of the demo: arm, baseline, how its files begin.
+DEMO_DIFFERENCES = (
+    ("masked-label", "standard", ""),
+    ("masked-tuning", "standard", ""),
+    ("masked-tuning", "standard-tuning", "control-"),
+)
 _MADE = re.compile(r"^<!-- made: ([\w-]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
 
@@ -88,6 +94,36 @@ def describe_errors() -> str:
 def describe_comparisons() -> str:
     """A table for each comparison that is kept in `benchmarks/results/compare-*.csv`."""
     return "\n\n".join(_describe_comparison(path) for path in sorted(RESULTS.glob("compare-*.csv")))
+
+
+def describe_demo() -> str:
+    """The differences of each rerun of the demo, with the minutes it took."""
+    shown = [each for each in summary_metrics() if each.key in SHOWN]
+    titles = [f"{each.title}{', %' if each.metric.unit == '%' else ''}" for each in shown]
+    heads = ["difference", "seeds", *titles]
+    lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
+    for arm, baseline, kind in DEMO_DIFFERENCES:
+        for path in sorted((RESULTS / "demo").glob(f"{kind}seeds-*.csv"), key=_first_seed):
+            with open(path, encoding="utf-8") as file:
+                rows = {row["measure"]: row for row in csv.DictReader(file) if row["arm"] == arm}
+            seeds = path.stem.removeprefix(f"{kind}seeds-").replace("-", " to ")
+            cells = [_difference(rows[each.key], each.metric) for each in shown]
+            lines.append(f"| {arm} less {baseline} | {seeds} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _first_seed(path: Path) -> int:
+    return int(path.stem.split("-")[-2])
+
+
+def describe_demo_times() -> str:
+    """How long each rerun of the demo took."""
+    with open(RESULTS / "demo" / "time.csv", encoding="utf-8") as file:
+        taken = {
+            int(row["seeds"].split("-")[1]): row["wall seconds"] for row in csv.DictReader(file)
+        }
+    *others, last = (taken[first] for first in sorted(taken))
+    return f"The three took {', '.join(others)} and {last} seconds on two cores."
 
 
 def describe_studies() -> str:
@@ -204,6 +240,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "reliability": list_faults,
     "study-results": describe_study_results,
     "studies": describe_studies,
+    "demo": describe_demo,
+    "demo-times": describe_demo_times,
     "commands": describe_commands,
     "exit-codes": describe_exit_codes,
     "api": describe_api,
@@ -278,6 +316,17 @@ def _number(row: dict[str, str] | None, metric: metrics.Metric) -> str:
     if row["low"]:
         text += f" ({shown('difference', '+')}; {shown('low', '+')} to {shown('high', '+')})"
     return text
+
+
+def _difference(row: dict[str, str], metric: metrics.Metric) -> str:
+    """With its 95 % interval, bold where that excludes 0."""
+    low, high = float(row["low"]), float(row["high"])
+    value, *ends = (
+        f"{metric.factor * number:+.{metric.digits}f}".replace("-", "−")
+        for number in (float(row["difference"]), low, high)
+    )
+    value = f"**{value}**" if low > 0 or high < 0 else value
+    return f"{value}<br>{ends[0]}\u00a0to\u00a0{ends[1]}"
 
 
 def _option(action: argparse.Action) -> str:

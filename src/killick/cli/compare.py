@@ -26,7 +26,7 @@ USAGE = (
 EXAMPLES = """\
 examples:
   killick compare                                           the demo: embedded images, four minutes
-  killick compare --seeds 0,1,2,3,4,5,6,7                   more of it; finished jobs are used again
+  killick compare --seeds 0,1,2,3,4,5,6,7,8,9               more of it; finished jobs are used again
   killick compare --recipe cifar10-resnet18 --data pack:cifar10.npz --arm standard \\
       --arm masked-label --arm strong:protocol=masked,target=label,alpha=0.5 --seeds 0,1,2 --jobs 3
   killick compare --recipe finetune --data imagefolder:images \\
@@ -57,7 +57,7 @@ Exit code 1 if some failed.
 """
 OWN_DATA = "killick compare --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
 # Without --recipe and --data: under four minutes on two cores.
-DEMO_SEEDS = (0, 1, 2, 3, 4)
+DEMO_SEEDS = (0, 1, 2, 3, 4, 5)
 DEMO_EVALUATION = {"references": 1, "severities": (1, 3, 5), "limit": 300}
 
 
@@ -76,7 +76,7 @@ def add(parser: Parser) -> None:
         default=[],
         help=f"what to compare, again for each; default: {', '.join(DEFAULT_ARMS)}",
     )
-    add("--seeds", **SEEDS, help="of each arm; default: 0,1; in the demo 0,1,2,3,4")
+    add("--seeds", **SEEDS, help="of each arm; default: 0,1; in the demo 0 to 5")
     add("--baseline", metavar="ARM", help="what others are compared with; default: standard")
     add("--output", **FOLDER, help="default: comparisons/, by recipe and data")
     add("--title", metavar="TEXT", help="of the report")
