@@ -28,6 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The demo, three times with other seeds.")
     parser.add_argument("--work", type=Path, required=True, help="a folder for the comparisons")
     work = parser.parse_args().work
+    RESULTS.mkdir(exist_ok=True)
     for seeds in RERUNS:
         name = f"seeds-{seeds[0]}-{seeds[-1]}"
         begun = (work / name).exists()

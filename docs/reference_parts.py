@@ -97,7 +97,7 @@ def describe_comparisons() -> str:
 
 
 def describe_demo() -> str:
-    """The differences of each rerun of the demo, with the minutes it took."""
+    """The differences of each rerun of the demo, and how long it took."""
     shown = [each for each in summary_metrics() if each.key in SHOWN]
     titles = [f"{each.title}{', %' if each.metric.unit == '%' else ''}" for each in shown]
     heads = ["difference", "seeds", *titles]
@@ -109,21 +109,14 @@ def describe_demo() -> str:
             seeds = path.stem.removeprefix(f"{kind}seeds-").replace("-", " to ")
             cells = [_difference(rows[each.key], each.metric) for each in shown]
             lines.append(f"| {arm} less {baseline} | {seeds} | {' | '.join(cells)} |")
+    with open(RESULTS / "demo" / "time.csv", encoding="utf-8") as file:
+        *others, last = (row["wall seconds"] for row in csv.DictReader(file))
+    lines += ["", f"The three took {', '.join(others)} and {last} seconds on two cores."]
     return "\n".join(lines)
 
 
 def _first_seed(path: Path) -> int:
     return int(path.stem.split("-")[-2])
-
-
-def describe_demo_times() -> str:
-    """How long each rerun of the demo took."""
-    with open(RESULTS / "demo" / "time.csv", encoding="utf-8") as file:
-        taken = {
-            int(row["seeds"].split("-")[1]): row["wall seconds"] for row in csv.DictReader(file)
-        }
-    *others, last = (taken[first] for first in sorted(taken))
-    return f"The three took {', '.join(others)} and {last} seconds on two cores."
 
 
 def describe_studies() -> str:
@@ -241,7 +234,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "study-results": describe_study_results,
     "studies": describe_studies,
     "demo": describe_demo,
-    "demo-times": describe_demo_times,
     "commands": describe_commands,
     "exit-codes": describe_exit_codes,
     "api": describe_api,

@@ -42,6 +42,22 @@ def test_runs_become_arms_by_how_they_were_trained_with_the_standard_one_first(t
     assert found.arms[2].seeds == (0, 1)
 
 
+def test_arms_are_described_by_what_they_were_trained_on(tmp_path):
+    tuned = {**LABEL, "start": "runs/other-seed0", "components": '{"sam": {"rho": 0.1}}'}
+    runs = [
+        make_run(tmp_path, "s", STANDARD, **SMALL),
+        make_run(tmp_path, "t", tuned, **SMALL),
+        make_run(tmp_path, "u", {**STANDARD, "protocol": "unheard-of"}, **SMALL),
+    ]
+    found = {arm.name: arm.description for arm in make_comparison(runs).arms}
+    assert found["standard"] == "trained on images alone; 12 epochs"
+    assert found["masked-label"] == (
+        "a trained network, tuned on pairs [reference, image − reference]; reference masked in"
+        " 25 % of the batches, towards the label; with sam; 12 epochs"
+    )
+    assert sorted(found.values())[0] == ""
+
+
 def test_the_arm_and_the_seed_of_a_job_count_more_than_rows(tmp_path):
     runs = [
         make_run(

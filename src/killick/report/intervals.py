@@ -66,6 +66,7 @@ def bootstrap_interval(differences: Sequence[float], resampled: Tensor, images: 
         return no_interval(value, f"no interval: {images} images are too few")
     reach = _NORMAL * float(resampled.double().std(correction=1))
     method = f"paired bootstrap over {images:,} images, {seeds} seed{'s' * (seeds > 1)}"
+    method += "; other seeds may differ more"
     return Interval(value, value - reach, value + reach, method)
 
 

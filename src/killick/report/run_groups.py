@@ -26,6 +26,9 @@ _ABOUT = (
     *("start", "epochs before", "epochs", "network"),
 )
 
+_PAIRS = "pairs [reference, image − reference]"
+_TARGETS = {"label": "the label", "uniform": "the uniform distribution"}
+
 
 @dataclass(frozen=True)
 class ArmRuns:
@@ -49,6 +52,25 @@ class ArmRuns:
     def target(self) -> str:
         """The target of masked pairs; empty if none were masked."""
         return str(_first(self.runs[0]).get("target", ""))
+
+    @property
+    def description(self) -> str:
+        """How its models were trained, for newcomers; empty if that is unknown."""
+        row = _first(self.runs[0])
+        images = {"standard": "images alone", "anchored": _PAIRS, "masked": _PAIRS}
+        if self.protocol not in images or not is_known(self.runs[0]):
+            return ""
+        begin = "a trained network, tuned on" if self.start else "trained on"
+        words = [f"{begin} {images[self.protocol]}"]
+        if self.target:
+            share = f"{float(row.get('alpha') or 0):.0%}".replace("%", " %")
+            what = "batches" if row.get("scope") == "batch" else "pairs"
+            words.append(
+                f"reference masked in {share} of the {what}, towards {_TARGETS.get(self.target, self.target)}"
+            )
+        if self.components:
+            words.append(f"with {', '.join(json.loads(self.components))}")
+        return "; ".join([*words, f"{row['epochs']} epochs"])
 
     @property
     def components(self) -> str:
