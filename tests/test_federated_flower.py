@@ -287,16 +287,11 @@ def test_a_superlink_with_two_supernodes_on_loopback_equals_inline(tmp_path):
 
     def start(name, *words):
         home = {**environment, "FLWR_HOME": str(tmp_path / f"home{len(started)}")}
-        log = open(tmp_path / f"{name}-{len(started)}.log", "wb")  # noqa: SIM115
-        started.append(
-            subprocess.Popen(
-                [str(programs / name), "--insecure", *words],
-                env=home,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+        with open(tmp_path / f"{name}-{len(started)}.log", "wb") as log:
+            words = [str(programs / name), "--insecure", *words]
+            started.append(
+                subprocess.Popen(words, env=home, stdout=log, stderr=log, start_new_session=True)
             )
-        )
 
     try:
         start("flower-superlink", "--host", "127.0.0.1", "--port", ports[0])
