@@ -10,7 +10,7 @@ READY_SLOW := .venv/.ready-slow
 help:                ## what each command does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-demo: $(READY)       ## killick compare: do masked references help? Three arms, six seeds, a report (under four minutes on two cores)
+demo: $(READY)       ## killick compare: do masked references help? Three arms, five seeds, a report (under four minutes on two cores)
 	@$(RUN)/killick compare
 
 test: $(READY)       ## tests and doctests, warnings as errors (under five minutes on two cores)

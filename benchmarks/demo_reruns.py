@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results" / "demo"
-RERUNS = (range(6), range(100, 106), range(200, 206))
+RERUNS = (range(5), range(100, 105), range(200, 205))
 FIELDS = ("seeds", "wall seconds", "cpu seconds", "load before")
 
 

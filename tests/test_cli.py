@@ -223,7 +223,7 @@ def test_a_run_folder_is_named_by_recipe_data_and_protocol(
     words = ["--data", f"imagefolder:{image_folder}", "--data.size", "16", "--epochs", "1"]
     assert main(["train", *words, "--quiet"]) == 0  # neither limit nor validation of shapes' own
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("shapes-small-images")
+    assert run.name.startswith("small-shapes-images")
     assert run.name.endswith("-masked-label-seed0")
     assert main(["train", *words, "--quiet"]) == 2
     assert run.name in capsys.readouterr().err

@@ -172,12 +172,12 @@ def test_a_dry_run_lists_the_jobs_and_writes_nothing(image_folder, tmp_path, cap
     assert not (tmp_path / "out").exists()
 
 
-def test_without_arguments_three_arms_with_six_seeds_are_planned(tmp_path, monkeypatch, capsys):
+def test_without_arguments_three_arms_with_five_seeds_are_planned(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "--dry-run"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
-    assert len(lines) == 18
-    assert sum("32 + 8 epochs" in line for line in lines) == 6
+    assert len(lines) == 15
+    assert sum("48 + 12 epochs" in line for line in lines) == 5
     assert "comparisons/small-shapes" in last
 
 
@@ -186,7 +186,7 @@ def test_other_data_get_the_recipe_and_seeds_that_they_had(image_folder, tmp_pat
     assert main([*words, "--dry-run"]) == 0
     *lines, _ = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
-    assert sum("32 + 8 epochs" in line for line in lines) == 2
+    assert sum("48 + 12 epochs" in line for line in lines) == 2
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ SHIPPED = {
     *("imagenet-swinv2-t", "imagenet-swinv2-s", "imagenet-swinv2-b", "imagenet-vit-b16"),
     "imagenette-resnet18",
     *("finetune", "shapes-compare", "shapes-wide", "cifar10-vit", "cifar10-convnext"),
-    *("textures-compare", "small-shapes", "shapes-federated"),
+    *("textures-compare", "small-shapes", "small-shapes-long", "shapes-federated"),
 }
 
 

@@ -22,7 +22,7 @@ HELP = "accuracy, robustness, calibration and OOD detection of any model"
 USAGE = "killick evaluate MODEL ... [--data DATA] [--suite SUITES] [options]"
 EXAMPLES = """\
 examples:
-  killick evaluate runs/small-shapes-masked-label-seed0
+  killick evaluate runs/small-shapes-long-masked-label-seed0
   killick evaluate runs/mine --suite clean,corruptions,cbar,calibration,ood,references --limit 1000
   killick evaluate runs/mine --ood textures=images:dtd/images --shift other=imagefolder:others
   killick evaluate runs/plain runs/mine timm:resnet18 --checkpoint net.pth --data imagefolder:photos

@@ -14,8 +14,10 @@ from killick.protocols.base import COMPONENTS
 from killick.settings import split_pairs, yaml_or_text
 from killick.training.recipe import Network, Recipe, named_classes
 from killick.training.recipe_files import (
+    DEFAULT_RECIPE,
     SHORT,
     find_setting,
+    fit_default,
     load_recipe,
     read_setting,
     recipe_of,
@@ -34,10 +36,10 @@ examples:
   killick train --data imagefolder:images --protocol standard --data.size 64
   killick train --from my_net.pth --network timm:resnet50 --data imagefolder:images
   killick train --network timm:resnet50 --pretrained --data imagefolder:images
-  killick train --resume runs/small-shapes-masked-label-seed0
+  killick train --resume runs/small-shapes-long-masked-label-seed0
   torchrun --nproc-per-node 8 -m killick train --recipe imagenet-swinv2-t --data imagenet:/imagenet
 """
-RECIPE, OWN_RECIPE = "small-shapes", "shapes-small"  # without and with --data or --network
+RECIPE = "small-shapes-long"  # without --data and --network
 OWN_DATA = "killick train --data imagefolder:FOLDER --network timm:resnet18 --data.size 224"
 
 
@@ -49,7 +51,7 @@ def add(parser: Parser) -> None:
         "--recipe",
         metavar="NAME_OR_FILE",
         help="a shipped recipe or a YAML file"
-        f" (default: {RECIPE}; with --data or --network {OWN_RECIPE}; with --from finetune)",
+        f" (default: {RECIPE}; with --data or --network {DEFAULT_RECIPE}; with --from finetune)",
     )
     add("--output", **FOLDER, help="the run folder (default: under runs/)")
     add(
@@ -73,7 +75,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     named = str(given.get("network.name", ""))
     pretrained = "network.pretrained" in given or Network(named).may_name_weights
     trained = options.start is not None or pretrained
-    usual = OWN_RECIPE if {"data.name", "network.name"} & given.keys() else RECIPE
+    usual = DEFAULT_RECIPE if {"data.name", "network.name"} & given.keys() else RECIPE
     name = options.recipe or ("finetune" if trained else usual)
     if options.start is not None:
         from killick.training.initial_weights import find_start, inherit
@@ -87,10 +89,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     ):
         needs = name if name == "finetune" else "network.new_head"
         raise OptionError(f"{needs} requires --from, a trained network: --from runs/plain.")
-    if options.recipe is None and overrides.get("data.name", "shapes") not in EMBEDDED:
-        # Those of the recipe are for embedded images.
-        overrides = {"data.limit": None, "data.validation": 0.1, **overrides}
-        if not trained and "network.name" in given and "data.size" not in given:
+    if options.recipe is None:
+        own = overrides.get("data.name", "shapes") not in EMBEDDED
+        overrides = fit_default(overrides)
+        if own and not trained and "network.name" in given and "data.size" not in given:
             overrides = {**_usual_size(named), **overrides}
     recipe = load_recipe(name, overrides)
     if options.start is not None or recipe.network.may_name_weights:
@@ -165,7 +167,7 @@ def _resume(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     # The run's own recipe counts; from the one given, classes are imported.
     recipe = None
     if classes and (options.recipe or named):
-        recipe = load_recipe(options.recipe or OWN_RECIPE, named)
+        recipe = load_recipe(options.recipe or DEFAULT_RECIPE, named)
     outcome = train(recipe, options.resume, resume=True, device=options.device, quiet=options.quiet)
     return 0 if outcome.finished else 130
 

@@ -10,7 +10,6 @@ from killick.protocols.base import COMPONENTS
 from killick.settings import split_pairs, value_from_text
 from killick.training.recipe_files import find_setting, read_setting
 
-RECIPE = "small-shapes"  # of a comparison, by default
 TUNING_LR = 0.2  # of fine-tuning, as a share of the recipe's: 0.02 of 0.1 on CIFAR-10
 
 

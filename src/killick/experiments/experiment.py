@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from killick.data.data_settings import full_name
 from killick.errors import DataError, OptionError, check_option
 from killick.evaluation.evaluation_suites import check_options
-from killick.experiments.arms import RECIPE, Arm, parse_arms
+from killick.experiments.arms import Arm, parse_arms
 from killick.experiments.execution import Execution
 from killick.experiments.jobs import Job, check_settings_used, make_jobs
 from killick.results.run_folder import read_run
-from killick.training.recipe_files import refuse_unused
+from killick.training.recipe_files import DEFAULT_RECIPE, refuse_unused
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +44,7 @@ class ComparisonResult:
 
 
 def compare(
-    network: "nn.Module | str | os.PathLike[str]" = RECIPE,
+    network: "nn.Module | str | os.PathLike[str]" = DEFAULT_RECIPE,
     data: "Given | Mapping[str, Given] | None" = None,
     *,
     recipe: "str | os.PathLike[str] | None" = None,

@@ -29,6 +29,7 @@ from killick.training.loop import Outcome
 from killick.training.loop import train as train_recipe
 from killick.training.recipe import Network, Recipe
 from killick.training.recipe_files import (
+    DEFAULT_RECIPE,
     find_recipe,
     find_setting,
     load_recipe,
@@ -144,8 +145,8 @@ def given(
     chosen = {find_setting(name): value for name, value in (settings or {}).items()}
     net = network if isinstance(network, nn.Module) else None
     if net is None and is_network_name(network):
-        chosen = {"network.name": network, **chosen}
-        network = FINETUNE if Network(network).may_name_weights else "shapes-small"
+        chosen = {"network.name": network, "network.arguments": {}, **chosen}
+        network = FINETUNE if Network(network).may_name_weights else DEFAULT_RECIPE
     elif net is None and recipe is not None:
         raise OptionError(f"recipe= is for a network, found the recipe {network!r} as well.")
     source = recipe or (network if net is None else FINETUNE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from killick.data.data_settings import full_name
+from killick.data.data_settings import EMBEDDED, full_name
 from killick.errors import FileError, OptionError, RecipeError, check_option, show
 from killick.protocols.base import check_protocol, components_of, uses
 from killick.runtime.plain_files import read_plain
@@ -18,6 +18,7 @@ from killick.training.recipe import Recipe, named_classes
 
 LARGEST = 2**17  # bytes of a recipe, a hundred times those that are shipped; YAML is slow
 _MOST_SHOWN = 20  # mistakes
+DEFAULT_RECIPE = "small-shapes"  # where no recipe is named
 
 # Short names of the most common settings.
 SHORT = {
@@ -46,6 +47,16 @@ def find_setting(name: str) -> str:
     parts = name.replace("-", "_").split(".")
     name = ".".join(SPELLINGS.get(part, part) for part in parts)
     return SHORT.get(name, name)
+
+
+def fit_default(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings for the default recipe, without what suits only its own images and network."""
+    own: dict[str, Any] = {}
+    if given.get("data.name", EMBEDDED[0]) not in EMBEDDED:
+        own |= {"data.limit": None, "data.validation": 0.1}
+    if "network.name" in given:
+        own |= {"network.arguments": {}}
+    return {**own, **given}
 
 
 def shipped() -> dict[str, Path]:
