@@ -29,11 +29,13 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 # Of a comparison, what its table shows.
 SHOWN = ("clean_top1", "corrupted_top1", "corrupted_smooth_ece", "synthetic_ood_auroc")
-# Of the demo: arm, baseline, how its files begin.
+# Of the demo: arm, baseline, epochs, how its files begin.
 DEMO_DIFFERENCES = (
-    ("masked-label", "standard", ""),
-    ("masked-tuning", "standard", ""),
-    ("masked-tuning", "standard-tuning", "control-"),
+    ("masked-tuning", "standard", "48 + 12", ""),
+    ("masked-tuning", "standard-tuning", "48 + 12", "control-"),
+    ("masked-label", "standard", "48", ""),
+    ("masked-label", "standard", "32", "epochs-32-"),
+    ("masked-label", "standard", "128", "epochs-128-"),
 )
 _MADE = re.compile(r"^<!-- made: ([\w-]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 
@@ -100,18 +102,19 @@ def describe_demo() -> str:
     """The differences of each rerun of the demo, and how long it took."""
     shown = [each for each in summary_metrics() if each.key in SHOWN]
     titles = [f"{each.title}{', %' if each.metric.unit == '%' else ''}" for each in shown]
-    heads = ["difference", "seeds", *titles]
+    heads = ["difference", "epochs", "seeds", *titles]
     lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
-    for arm, baseline, kind in DEMO_DIFFERENCES:
+    for arm, baseline, epochs, kind in DEMO_DIFFERENCES:
         for path in sorted((RESULTS / "demo").glob(f"{kind}seeds-*.csv"), key=_first_seed):
             with open(path, encoding="utf-8") as file:
                 rows = {row["measure"]: row for row in csv.DictReader(file) if row["arm"] == arm}
             seeds = path.stem.removeprefix(f"{kind}seeds-").replace("-", " to ")
             cells = [_difference(rows[each.key], each.metric) for each in shown]
-            lines.append(f"| {arm} less {baseline} | {seeds} | {' | '.join(cells)} |")
+            names = f"{arm} less {baseline} | {epochs} | {seeds}"
+            lines.append(f"| {names} | {' | '.join(cells)} |")
     with open(RESULTS / "demo" / "time.csv", encoding="utf-8") as file:
         *others, last = (row["wall seconds"] for row in csv.DictReader(file))
-    lines += ["", f"The three took {', '.join(others)} and {last} seconds on two cores."]
+    lines += ["", f"The demo took {', '.join(others)} and {last} seconds on two cores."]
     return "\n".join(lines)
 
 
