@@ -37,6 +37,7 @@ EVERYWHERE = [*PAGES, *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING
 NOT_RUN = (
     r"^pip install|^torchrun|imagenet|cifar|imagefolder:|images:|images:|weights\.pth|net\.pth"
     r"|--corruption-files|--resume|from=runs/my-net|owner/name|--superlink|flower|--plugin|--pretrained|a1_in1k"
+    r"|^killick play|^python space|^hf upload"
 )
 # What is run is made small: these come last, and the last option counts.
 SMALLER = {
@@ -259,7 +260,7 @@ def runs_needed(words: list[str]) -> list[Path]:
         return []
     known = parse(words)[0]
     named = [known.model] if hasattr(known, "model") else getattr(known, "models", [])
-    places = [*map(Path, named), *getattr(known, "runs", [])]
+    places = map(Path, [*named, *getattr(known, "runs", [])])
     return [place for place in places if not place.exists()]
 
 

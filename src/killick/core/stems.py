@@ -129,7 +129,9 @@ def widen(
         layers = named_layers(plain, names) if names else trial.find_stem(plain)
         x = trial.images
         try:
-            wide, stems, counts = _double(plain, x, layers)
+            # Running may have left tensors in a module that cannot be copied.
+            source = plain if fronts else net
+            wide, stems, counts = _double(plain, x, layers, copy.deepcopy(source).eval())
             break
         except _NotAPairOfInputs as problem:
             moved = take_leading_module(plain, x, layers) or take_input_transform(plain, x, layers)
@@ -166,15 +168,15 @@ def _double(
     plain: nn.Module,
     x: Tensor,
     layers: dict[str, Layer],
+    wide: nn.Module,
 ) -> tuple[nn.Module, tuple[Stem, ...], tuple[tuple[str, str], ...]]:
-    """`plain` with its `layers` doubled, and the channel counts that were doubled for it to run."""
+    """`wide`, a copy of `plain`, with its `layers` doubled, and the channel counts that were, too."""
     channels = x.shape[1]
     start = f"cannot anchor {type(plain).__name__}: found {describe(layers)} reading the image"
     out = (
         " Take what stands before it out of the network: a module of its own in front"
         " (nn.Sequential(before, net)), or normalize=(mean, std)."
     )
-    wide = copy.deepcopy(plain)
     for name in layers:
         _stretch_layer(wide.get_submodule(name))
 

@@ -12,7 +12,6 @@ from killick.report.bootstrap import BootstrapDraws, Resampled, resample
 from killick.report.conditions import MARGINAL, Condition, condition_of
 from killick.report.evaluations import (
     choose_evaluations,
-    evaluation_of,
     predictions_of,
     split_models,
 )
@@ -79,16 +78,34 @@ def make_comparison(runs: Sequence[Run], baseline: str | None = None) -> Compari
     arms = [_one_per_seed(arm, notes) for arm in group_runs(chosen)]
     base = _choose_baseline(arms, baseline)
     arms.sort(key=lambda arm: arm is not base)  # stable: the others stay as they came
-    keys = {run.name: evaluation_of(run.rows[0]) for run in chosen}
-    usual = Counter(keys.values()).most_common(1)[0][0]
-    for name, key in keys.items():
-        if key != usual:
-            how = ", ".join(filter(None, key))
-            notes.append(f"{name} was evaluated on other images than the others: {how}.")
+    first, *others = (run for arm in arms for run in arm.runs)
+    for run in others:
+        notes += _differing_images(run, first)
     if len({arm.seeds for arm in arms}) > 1:
         notes.append("Unequal seeds: differences are over the seeds that both arms have.")
     found = base if len(arms) > 1 else None
     return Comparison(tuple(arms), found, data, tuple(notes))
+
+
+def _differing_images(run: Run, first: Run) -> list[str]:
+    """How the test images of a run differ from those of the first one."""
+    ours, theirs = (
+        next((row for row in each.rows if row["suite"] == "clean"), each.rows[0])
+        for each in (run, first)
+    )
+    count, other = ours["count"], theirs["count"]
+    found = []
+    if count != other:
+        found.append(f"{run.name} was evaluated on {count} images, {first.name} on {other}.")
+    elif ours["view"] == theirs["view"] and ours["images"] != theirs["images"]:
+        found.append(f"{run.name} was evaluated on other images than {first.name}.")
+    tables, others = ({row["table"] for row in each.rows} - {"", None} for each in (run, first))
+    if tables and others and tables != others:
+        found.append(
+            f"{run.name} has corruptions with the constants {', '.join(sorted(tables))},"
+            f" {first.name} with {', '.join(sorted(others))}."
+        )
+    return found
 
 
 def _with_marginal(values: dict[Condition, Value]) -> dict[Condition, Value]:
