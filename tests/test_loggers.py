@@ -221,8 +221,9 @@ def test_mlflow_keeps_one_run_with_metrics_recipe_rows_and_report(
 def test_wandb_offline_writes_metrics_recipe_rows_and_report_of_one_run(
     image_folder, tmp_path, monkeypatch, capfd
 ):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    wandb.teardown()  # it reads the environment once, which an earlier test may have made it do
     losses = run_all("wandb", image_folder, tmp_path / "run", monkeypatch, capfd)
     records = read_wandb(tmp_path / "run")
     history = [json_items(each.history.item) for each in records if each.HasField("history")]
