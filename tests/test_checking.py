@@ -156,6 +156,8 @@ def test_one_class_alone_is_nothing_to_train_on(folder, capsys, tmp_path):
     assert main([*words, "--quiet"]) == 2
     told = capsys.readouterr().err
     assert "'class0'" in told
+    assert main(["check", f"imagefolder:{folder / 'train'}"]) == 1
+    assert "train has only one class" in capsys.readouterr().out
 
 
 def test_copies_in_test_are_found():

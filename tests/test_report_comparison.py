@@ -122,6 +122,13 @@ def test_runs_that_differ_in_more_than_the_seed_are_different_arms(tmp_path, col
     assert names(make_comparison([other])) == ["masked-label"]  # nothing to tell it from
 
 
+def test_arms_that_differ_in_much_are_named_by_their_folders(tmp_path):
+    many = {"alpha": 0.5, "scope": "sample", "epochs": 24}
+    one = make_run(tmp_path, "mine-seed0", LABEL, **SMALL)
+    other = make_run(tmp_path, "yours-seed0", {**LABEL, **many}, **SMALL)
+    assert names(make_comparison([one, other])) == ["mine", "yours"]
+
+
 def test_starts_and_references_that_differ_by_the_seed_alone_are_one_arm(tmp_path):
     runs = [
         make_run(
@@ -285,14 +292,24 @@ def test_quick_evaluations_during_training_are_not_used(tmp_path):
     assert found.notes == ()
 
 
-def test_runs_on_other_images_are_noted(tmp_path):
-    runs = [
-        make_run(tmp_path, "s0"),
-        make_run(tmp_path, "s1", seed=1),
-        make_run(tmp_path, "l0", LABEL, limit=60, n=60),
-    ]
-    notes = make_comparison(runs).notes
-    assert any("l0" in note and "60" in note for note in notes)
+def test_test_images_that_differ_are_noted(tmp_path):
+    usual = make_run(tmp_path, "s0", **SMALL)
+    longer_limit = make_run(tmp_path, "s1", seed=1, limit=99, **SMALL)  # of the same 40 images
+    assert make_comparison([usual, longer_limit]).notes == ()
+    more = make_run(tmp_path, "more", LABEL, limit=60, n=60, **SMALL)
+    others = make_run(tmp_path, "others", LABEL, images_digest="ba9876543210", **SMALL)
+    larger = {"images_digest": "ba9876543210", "view": "224 px"}
+    resized = make_run(tmp_path, "resized", LABEL, **larger, **SMALL)
+    for run, notes in (
+        (more, ("more was evaluated on 60 images, s0 on 40.",)),
+        (others, ("others was evaluated on other images than s0.",)),
+        (resized, ()),
+    ):
+        assert make_comparison([usual, run]).notes == notes
+    rows = [{**row, "table": row["table"] and "imagenet"} for row in resized.rows]
+    (note,) = make_comparison([usual, replace(resized, rows=rows)]).notes
+    assert "imagenet" in note
+    assert "cifar" in note
 
 
 @pytest.mark.parametrize(("first", "then"), [(7, 3), (3, 7)])

@@ -183,6 +183,8 @@ class _Reader:
         near = [dotted for dotted in everywhere if dotted.split(".")[-1] == name]
         near += [prefix + each for each in difflib.get_close_matches(name, known, n=1)]
         near += difflib.get_close_matches(prefix + name, everywhere, n=1)
+        last = {dotted.split(".")[-1]: dotted for dotted in everywhere}
+        near += [last[each] for each in difflib.get_close_matches(name, last, n=1)]
         hint = f" (did you mean {near[0]}?)" if near else ""
         return f"{prefix}{name}: no such setting{hint}"
 

@@ -24,7 +24,8 @@ examples:
   killick check imagefolder:photos#without=broken.txt   check again without them
 
 A training run stops at the first image it cannot read. The list leaves such images out:
---data imagefolder:PATH#without=FILE. Exit code 1 if some cannot be read, or are in several classes.
+--data imagefolder:PATH#without=FILE. Exit code 1 if some cannot be read or are in
+several classes, or if there is only one class to train on.
 """
 
 
@@ -40,7 +41,7 @@ def add(parser: Parser) -> None:
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Check, write the list, and print the problems.
 
-    The exit code is 1 if some images cannot be read or are in several classes.
+    The exit code is 1 if it cannot be trained on as it is.
     """
     from killick.data.decoding import printable
     from killick.data.integrity import check_set
@@ -73,7 +74,12 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             lines.append(f"leave them out: '{folder}{WITHOUT}{options.list}'")
     for line in lines:
         print(printable(line))  # whatever files are called
-    return 1 if broken or any(checked.contradictions() for checked in found.values()) else 0
+    twice = any(checked.contradictions() for checked in found.values())
+    return 1 if broken or twice or _has_one_class(found) else 0
+
+
+def _has_one_class(found: "dict[str, Checked]") -> bool:
+    return "train" in found and len(found["train"].images.class_names) == 1
 
 
 def _check_list(given: Path) -> None:
@@ -115,6 +121,8 @@ def _describe_problems(found: "dict[str, Checked]", broken: list[tuple[str, str]
 
     problems = [why.removesuffix(WAY_OUT) for _, why in broken]
     yield from _list_some("cannot be read", problems)
+    if _has_one_class(found):
+        yield "train has only one class, and training needs 2"
     for name, checked in found.items():
         twice = [f"{a} and {b}" for a, b in checked.contradictions()]
         yield from _list_some(f"in {name} as different classes", twice)

@@ -26,6 +26,7 @@ _ABOUT = (
     *("start", "epochs before", "epochs", "network"),
 )
 
+_MOST_WORDS = 2  # settings in a name
 _PAIRS = "pairs [reference, image − reference]"
 _TARGETS = {"label": "the label", "uniform": "the uniform distribution"}
 
@@ -153,17 +154,18 @@ def _base_name(run: Run) -> str:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """A name for each arm; what differs is added where two would have the same."""
+    """A name for each arm; where two would have the same, a setting that differs, or the folder's."""
     bases, settings = [_base_name(run) for run in runs], [_settings(run) for run in runs]
     found: list[str] = []
-    for base, own in zip(bases, settings, strict=True):
+    for run, base, own in zip(runs, bases, settings, strict=True):
         same = [other for name, other in zip(bases, settings, strict=True) if name == base]
         words = [
             f"{name.removesuffix('.name').split('.')[-1]}={value}".replace(" ", "_")
             for name, value in own.items()
             if value not in ("", None) and any(other.get(name, value) != value for other in same)
         ]
-        found.append("-".join([base, *words]))
+        folder = re.sub(r"-seed[-_]?\d+.*", "", run.name)
+        found.append("-".join([base, *words]) if len(words) <= _MOST_WORDS else folder)
     return [
         name if found.count(name) == 1 else f"{name}-{run.name}"
         for name, run in zip(found, runs, strict=True)
