@@ -184,7 +184,8 @@ def test_without_arguments_three_arms_with_five_seeds_are_planned(tmp_path, monk
 def test_other_data_get_the_recipe_and_seeds_that_they_had(image_folder, tmp_path, capsys):
     words = ["compare", "--data", f"imagefolder:{image_folder}", "--output", str(tmp_path / "out")]
     assert main([*words, "--dry-run"]) == 0
-    *lines, _ = capsys.readouterr().out.splitlines()
+    first, *lines, _ = capsys.readouterr().out.splitlines()
+    assert "small-shapes, killick:resnet_small on images of 32 px" in first
     assert len(lines) == 6
     assert sum("48 + 12 epochs" in line for line in lines) == 2
 

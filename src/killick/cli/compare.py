@@ -103,6 +103,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     checked = load_recipe(recipe, {**settings, "protocol.name": "standard"})
     if "limit" not in evaluation and checked.data.name in EMBEDDED:
         evaluation["limit"] = 400
+    if options.recipe is None and not demo and not options.quiet:
+        what = f"{checked.network.name} on images of {checked.data.size} px"
+        print(f"Recipe: {recipe}, {what}, {checked.epochs} epochs (--recipe chooses another)")
     from killick.experiments.experiment import compare, plan_comparison
 
     name = name_folder(str(settings.get("data.name", "")), Path(recipe).stem)

@@ -60,7 +60,7 @@ def read_shared_settings(words: list[str]) -> dict[str, Any]:
 def add_execution(parser: argparse.ArgumentParser) -> None:
     """Add the options of where jobs run."""
     add = parser.add_argument_group("where it runs").add_argument
-    add("--jobs", **NUMBER, help="jobs at once; default: one per core or GPU")
+    add("--jobs", **NUMBER, help="jobs at once; default: one per free core or GPU")
     add(
         "--part",
         metavar="I/N",

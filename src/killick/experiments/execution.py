@@ -13,7 +13,7 @@ class Execution:
     """Where and how jobs run.
 
     Attributes:
-        jobs: How many run at once on this machine; by default one for each core, or for each GPU.
+        jobs: How many run at once on this machine; by default one for each free core, or for each GPU.
         engine: "local"; "ray": on a Ray cluster, over a folder that all its machines share; or
             "here": one after another in this process.
         cpus: With Ray: cores for each job; by default 1.

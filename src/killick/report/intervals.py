@@ -63,7 +63,7 @@ def bootstrap_interval(differences: Sequence[float], resampled: Tensor, images: 
     """An interval around the mean over seeds, from the same difference in each resample."""
     value, seeds = statistics.fmean(differences), len(differences)
     if images < FEWEST:
-        return no_interval(value, f"no interval: {images} images are too few")
+        return no_interval(value, f"no interval: {images} images are too few, {FEWEST} are needed")
     reach = _NORMAL * float(resampled.double().std(correction=1))
     method = f"paired bootstrap over {images:,} images, {seeds} seed{'s' * (seeds > 1)}"
     method += "; other seeds may differ more"
