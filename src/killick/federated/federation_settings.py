@@ -23,7 +23,7 @@ class Federation:
     method: str = setting("spectral", "NAME[:key=value,...]; see killick list methods")
     partition: str = setting("dirichlet", "dirichlet[:p=1,alpha=0.5], iid or long-tail[:ratio=0.1]")
     clients: int = setting(8, "how many", least=1)
-    rounds: int = setting(20, "of training and aggregation", least=1)
+    rounds: int = setting(60, "of training and aggregation", least=1)
     local_epochs: int = setting(1, "of each model in a round", least=1)
     fraction: float = setting(1.0, "of the clients that train in a round", least=0, most=1)
     evaluate_every: int = setting(2, "rounds between evaluations", least=1)
