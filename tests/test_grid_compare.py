@@ -172,6 +172,12 @@ def test_a_dry_run_lists_the_jobs_and_writes_nothing(image_folder, tmp_path, cap
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("severities", [9, (1, 9)])
+def test_a_severity_that_is_none_is_refused_before_training(tmp_path, severities):
+    with pytest.raises(OptionError, match="severity from 1 to 5, found 9"):
+        compare("shapes-small", evaluation={"severities": severities}, output=tmp_path / "out")
+
+
 def test_without_arguments_three_arms_with_five_seeds_are_planned(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "--dry-run"]) == 0

@@ -64,6 +64,7 @@ def test_an_unknown_key_is_refused_with_the_nearest():
 def test_a_key_in_the_wrong_place_is_told_where_it_belongs():
     text = mistakes("{protocol: {name: standard}, alpha: 0.1}")
     assert "alpha: no such setting (did you mean protocol.alpha?)" in text
+    assert "alfa: no such setting (did you mean protocol.alpha?)" in mistakes("{alfa: 0.1}")
 
 
 def test_all_mistakes_of_a_file_are_told_at_once():
