@@ -1,6 +1,7 @@
-"""Regularizers beside anchoring on CIFAR-10, ResNet-18: all four parts, on a GPU.
+"""Regularizers beside anchoring on CIFAR-10, in four parts: ResNet-18 on a GPU, or small on a CPU.
 
     python benchmarks/regularizers.py --data pack:cifar10.npz --work grid --ood-pack ood.npz
+    python benchmarks/regularizers.py --data pack:cifar10.npz --work grid --size small
 
 1. Each method alone, 20 epochs, one seed, without the last 5,000 training images, evaluated on 2,000 of
    these under five corruptions. The best four have the lowest negative log-likelihood there; the rule
@@ -10,8 +11,9 @@
 3. Temperatures fitted under corruption, of the runs of part 2 (`corrupted_temperature.py`).
 4. A finished network, tuned for 10 epochs: standard, masked, Mixout, very large dropout.
 
-The same command goes on where it stopped. After each part its rows are written to `--results`.
-`--tiny` tries everything at a size that means nothing.
+The size small, for two cores, has 5,000 training images, a small ResNet, 500 test images, severities 1, 3
+and 5, and no runs with wrong labels. The same command goes on where it stopped. After each part its rows
+are written to `--results`. `--size tiny` tries everything at a size that means nothing.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import csv
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import corrupted_temperature
@@ -28,7 +31,6 @@ from paired_timing import RESULTS
 from killick.cli import main as killick_command
 from killick.results.run_folder import Run, read_job, read_run
 
-RECIPE, TINY = "cifar10-resnet18", "shapes-compare"
 FIVE = "gaussian_noise,motion_blur,fog,pixelate,jpeg_compression"
 METHODS = (
     *("gridmask", "progressive_data_dropout", "progressive_learning", "dropout", "dropblock"),
@@ -44,23 +46,55 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class Size:
+    """How much of it is run, and on what."""
+
+    settings: tuple[str, ...] = ("--recipe", "cifar10-resnet18")
+    epochs: tuple[int, int, int] = (20, 60, 10)  # of parts 1, 2 and 4
+    validation: str = "5000"
+    held: tuple[str, ...] = ("--limit", "2000", "--corruptions", FIVE)  # images of part 1
+    test: tuple[str, ...] = ()  # images of the others
+    seeds: str = "0,1,2"
+    methods: tuple[str, ...] = METHODS
+    label_noise: str = "0.2"
+
+
+_SMALL_NET = ("--network", "killick:resnet_small", "--network.arguments", "{stride: 2}")
+_FEW = ("--limit", "20", "--corruptions", "fog,sparkles", "--severities", "3")
+SIZES = {
+    "full": Size(),
+    "small": Size(
+        (*Size.settings, *_SMALL_NET, "--data.limit", "5000"),
+        validation="500",
+        test=("--limit", "500", "--severities", "1,3,5"),
+        label_noise="0",
+    ),
+    "tiny": Size(
+        ("--recipe", "shapes-compare", "--data.limit", "300", "--batch", "50"),
+        epochs=(1, 1, 1),
+        validation="60",
+        held=("--limit", "20", "--corruptions", "fog", "--severities", "3"),
+        test=_FEW,
+        seeds="0,1",
+        methods=METHODS[:1],
+    ),
+}
+
+
 class Grid:
     """The parts, as commands of Killick."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.work = options, options.work
-        self.seeds = "0,1" if options.tiny else "0,1,2"
+        self.options, self.work, self.size = options, options.work, SIZES[options.size]
 
     def run(self, name: str, epochs: int, *command: str) -> None:
         """Run a command of Killick that trains, with what all have in common, and keep its rows."""
-        folder, tiny = self.work / name, self.options.tiny
-        words = [*command, "--recipe", TINY if tiny else RECIPE]
-        words += ["--epochs", str(1 if tiny else epochs)]
+        folder = self.work / name
+        words = [*command, *self.size.settings, "--epochs", str(epochs), "--seeds"]
+        words += ["0" if name == "alone" else self.size.seeds]
         words += ["--output", str(folder), "--device", self.options.device]
         words += ["--jobs", str(self.options.jobs)] if self.options.jobs else []
-        if tiny:
-            words += ["--data.limit", "300", "--batch", "50", "--limit", "20", "--severities", "3"]
-            words += [] if "--corruptions" in words else ["--corruptions", "fog,sparkles"]
         call(words)
         keep(folder, self.options.results / f"{name}-rows.csv")
 
@@ -74,12 +108,10 @@ class Grid:
         """Each method alone."""
         held = self.work / "held.npz"
         hold_back(self.options.data, held)
-        methods = ["none", *(METHODS[:1] if self.options.tiny else METHODS)]
-        words = [",".join(methods), "--protocols", "standard", "--label-noise", "0"]
-        words += ["--seeds", "0", "--suite", "clean,corruptions,calibration"]
-        words += ["--corruptions", FIVE, *([] if self.options.tiny else ["--limit", "2000"])]
-        words += ["--data", f"pack:{held}"]
-        self.run("alone", 20, "study", "regularizers", "--methods", *words)
+        words = [",".join(["none", *self.size.methods]), "--protocols", "standard"]
+        words += ["--label-noise", "0", "--suite", "clean,corruptions,calibration"]
+        words += [*self.size.held, "--data", f"pack:{held}"]
+        self.run("alone", self.size.epochs[0], "study", "regularizers", "--methods", *words)
 
     def best(self) -> list[str]:
         """The four methods of part 1 with the lowest NLL under corruption."""
@@ -94,11 +126,11 @@ class Grid:
     def part2(self) -> None:
         """The best four, with and without masked references, and their ensembles."""
         methods = dict.fromkeys(["none", *self.best(), "dropout", "dropout+mc-dropout"])
-        words = [",".join(methods), "--seeds", self.seeds, "--suite", SUITES, *self.ood]
+        words = [",".join(methods), "--label-noise", self.size.label_noise, "--suite", SUITES]
         # One split for all seeds: an ensemble of them must not have seen its validation images.
-        words += ["--data.seed", "0", "--data.validation", "60" if self.options.tiny else "5000"]
-        words += ["--data", self.options.data]
-        self.run("combined", 60, "study", "regularizers", "--methods", *words)
+        words += ["--data.seed", "0", "--data.validation", self.size.validation]
+        words += [*self.size.test, "--data", self.options.data, *self.ood]
+        self.run("combined", self.size.epochs[1], "study", "regularizers", "--methods", *words)
         arms: dict[str, list[Path]] = {}
         for folder in finished(self.work / "combined"):
             if (folder / "recipe.yaml").exists():
@@ -109,7 +141,7 @@ class Grid:
                 call(["ensemble", *map(str, runs), "--output", str(model), "--quiet"])
             words = ["evaluate", str(model), "--data", self.options.data, *self.ood]
             words += ["--suite", "clean" if arm.startswith("noise") else SUITES]
-            words += ["--limit", "20", "--corruptions", "fog"] if self.options.tiny else []
+            words += self.size.test
             call([*words, "--device", self.options.device, "--output", str(model), "--quiet"])
         keep(self.work / "ensembles", self.options.results / "ensembles-rows.csv")
 
@@ -118,7 +150,7 @@ class Grid:
         runs = [each for each in finished(self.work / "combined") if "noise" not in each.name]
         words = [*map(str, runs), "--results", str(self.options.results / "temperatures.csv")]
         words += ["--device", self.options.device]
-        words += ["--limit", "20", "--corruptions", "fog"] if self.options.tiny else []
+        words += self.size.test
         corrupted_temperature.main(words)
 
     def part4(self) -> None:
@@ -126,10 +158,10 @@ class Grid:
         (start,) = (self.work / "combined").glob("standard-seed0-*")
         arms = [f"{arm}{',' if ':' in arm else ':'}from={start}" for arm in TUNING]
         words = [word for arm in arms for word in ("--arm", arm)]
-        words += ["--data", self.options.data, "--seeds", self.seeds, "--optimizer.lr", "0.02"]
-        words += ["--data.seed", "0", "--data.validation", "60" if self.options.tiny else "5000"]
+        words += ["--data", self.options.data, "--optimizer.lr", "0.02", *self.size.test]
+        words += ["--data.seed", "0", "--data.validation", self.size.validation]
         words += ["--suite", SUITES.removesuffix(",multiplicity"), *self.ood]
-        self.run("tuned", 10, "compare", *words)
+        self.run("tuned", self.size.epochs[2], "compare", *words)
 
 
 def call(words: Sequence[str]) -> None:
@@ -172,12 +204,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--ood-pack", help="a pack with the splits textures, scenes, characters")
     parser.add_argument("--parts", nargs="*", type=int, default=[1, 2, 3, 4])
-    parser.add_argument("--results", type=Path, default=RESULTS / "regularizers" / "cifar10")
+    parser.add_argument("--results", type=Path, help="folder; default: results/regularizers/SIZE")
     parser.add_argument("--jobs", type=int, help="jobs at once")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
-    parser.add_argument("--tiny", action="store_true", help="try it")
-    grid = Grid(parser.parse_args(arguments))
-    for part in grid.options.parts:
+    parser.add_argument("--size", choices=SIZES, default="full")
+    options = parser.parse_args(arguments)
+    options.results = options.results or RESULTS / "regularizers" / options.size
+    grid = Grid(options)
+    for part in options.parts:
         getattr(grid, f"part{part}")()
 
 

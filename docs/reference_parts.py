@@ -289,8 +289,8 @@ def _describe_comparison(path: Path) -> str:
     titles = [f"{each.title}{', %' if each.metric.unit == '%' else ''}" for each in shown]
     link = f"[{path.name}](../../benchmarks/results/{path.name})"
     lines = [
-        f"`killick compare`, {link}: mean ± standard deviation over seeds, and in brackets the"
-        " difference to the first arm with its 95 % interval.\n",
+        f"`killick compare --recipe shapes-compare`, two seeds, {link}: mean ± standard deviation"
+        " over seeds, and in brackets the difference to the first arm with its 95 % interval.\n",
         f"| arm | {' | '.join(titles)} |",
         "|" + " --- |" * (1 + len(shown)),
     ]

@@ -187,6 +187,15 @@ def test_without_arguments_three_arms_with_five_seeds_are_planned(tmp_path, monk
     assert "comparisons/small-shapes" in last
 
 
+def test_trained_weights_by_name_are_tuned_as_train_does(capsys):
+    # The data are not there: what is compared is said before they are read.
+    words = ["compare", "--data", "imagefolder:nothing", "--dry-run", "--network"]
+    assert main([*words, "timm:test_resnet.r160_in1k"]) == 2
+    assert "finetune" in capsys.readouterr().out
+    assert main([*words, "timm:test_resnet"]) == 2
+    assert "32 px" in capsys.readouterr().out
+
+
 def test_other_data_get_the_recipe_and_seeds_that_they_had(image_folder, tmp_path, capsys):
     words = ["compare", "--data", f"imagefolder:{image_folder}", "--output", str(tmp_path / "out")]
     assert main([*words, "--dry-run"]) == 0

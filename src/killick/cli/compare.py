@@ -16,6 +16,7 @@ from killick.cli.job_options import (
 from killick.cli.parser import Parser
 from killick.data.data_settings import EMBEDDED
 from killick.experiments.arms import DEFAULT_ARMS, parse_arms
+from killick.training.recipe import Network
 from killick.training.recipe_files import DEFAULT_RECIPE, fit_default, load_recipe
 
 HELP = "train and evaluate protocols side by side, and write a report"
@@ -94,7 +95,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     evaluation = read_evaluation(options)
     settings = read_shared_settings(rest)
     arms = parse_arms(options.arm)
-    recipe = options.recipe or ("finetune" if "network.pretrained" in settings else DEFAULT_RECIPE)
+    named = Network(str(settings.get("network.name", "")))
+    trained = "network.pretrained" in settings or named.may_name_weights
+    recipe = options.recipe or ("finetune" if trained else DEFAULT_RECIPE)
     demo = recipe == DEFAULT_RECIPE and "data.name" not in settings
     seeds = options.seeds or (DEMO_SEEDS if demo else (0, 1))
     evaluation = {**(DEMO_EVALUATION if demo else {"references": 5}), **evaluation}
@@ -104,7 +107,9 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if "limit" not in evaluation and checked.data.name in EMBEDDED:
         evaluation["limit"] = 400
     if options.recipe is None and not demo and not options.quiet:
-        what = f"{checked.network.name} on images of {checked.data.size} px"
+        what = checked.network.name
+        if not trained:  # else the size belongs to the weights
+            what += f" on images of {checked.data.size} px"
         print(f"Recipe: {recipe}, {what}, {checked.epochs} epochs (--recipe chooses another)")
     from killick.experiments.experiment import compare, plan_comparison
 

@@ -289,7 +289,7 @@ STUDY = Study(
     ),
     sizes={
         "small": Size(
-            settings={"epochs": 20},
+            "small-shapes",
             options={"methods": [NONE, "label_smoothing", "sam", "ensemble:members=2"]},
             evaluation={"limit": 200, "severities": (3, 5)},
         ),
