@@ -140,8 +140,8 @@ class Grid:
             if not model.exists():
                 call(["ensemble", *map(str, runs), "--output", str(model), "--quiet"])
             words = ["evaluate", str(model), "--data", self.options.data, *self.ood]
-            words += ["--suite", "clean" if arm.startswith("noise") else SUITES]
-            words += self.size.test
+            noisy = arm.startswith("noise")
+            words += ["--suite", "clean"] if noisy else ["--suite", SUITES, *self.size.test]
             call([*words, "--device", self.options.device, "--output", str(model), "--quiet"])
         keep(self.work / "ensembles", self.options.results / "ensembles-rows.csv")
 
