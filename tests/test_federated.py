@@ -1,24 +1,31 @@
 """`killick federate`: rounds, resume, report, anchored clients, bad input."""
 
 import copy
+from dataclasses import asdict, replace
 
 import pytest
 import torch
-from federations import assert_equal, colors, make_plan, without_seconds
+from federations import assert_equal, colors, make_plan, make_sets, without_seconds
 
 import killick
 from killick.cli import main
 from killick.core.anchored import Anchored
-from killick.errors import OptionError
-from killick.federated import federate
+from killick.data.image_set import Sets
+from killick.data.sources import given_sets
+from killick.errors import KillickError, OptionError
+from killick.federated import federate, local_client
 from killick.federated.client_store import ClientStore
 from killick.federated.client_tasks import ClientTasks
+from killick.federated.engine import Upload
 from killick.federated.federated_data import FederatedData
 from killick.federated.federation_report import clock_times
 from killick.federated.federation_settings import Federation
 from killick.federated.local_client import state_of
-from killick.federated.server_rounds import choose_clients
+from killick.federated.server_rounds import aggregate, choose_clients
 from killick.federated.server_state import FILE, ServerState, load_state
+from killick.runtime.atomic_files import locked
+from killick.training import make_recipe
+from killick.training.recipe import Schedule
 
 SETTINGS = [
     *(
@@ -190,6 +197,105 @@ def test_a_diverging_client_is_left_out_and_the_others_go_on(tmp_path, monkeypat
         {"client": 1, "fault": "the loss of client 1 is not finite."}
     ]
     assert set(state.records[0]["seconds"]["generic"]) == {"0", "2"}
+
+
+def with_parts(plan, *parts):
+    recipe = make_recipe({**asdict(plan.recipe), "components": list(parts)})
+    return replace(plan, recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    ("part", "acts_at_first"),
+    [
+        ({"name": "gridmask"}, True),
+        ({"name": "dropblock", "rate": 0.3}, True),
+        ({"name": "dropout", "rate": 0.5, "when": "early"}, True),
+        ({"name": "dropout", "rate": 0.5, "when": "late"}, False),
+    ],
+)
+def test_components_follow_their_schedules_over_rounds(part, acts_at_first, tmp_path):
+    plain = make_plan(tmp_path, "fedavg", rounds=4)
+    plain = replace(plain, recipe=replace(plain.recipe, batch=4))
+    first = FederatedData(plain).first_weights
+    for number, acts in ((1, acts_at_first), (4, part.get("when") != "early")):
+        alone, with_part = (
+            FederatedData(plan).client(0, number).fit(first)
+            for plan in (plain, with_parts(plain, part))
+        )
+        equal = all(torch.equal(alone[name], with_part[name]) for name in alone)
+        assert equal is not acts, number
+
+
+@pytest.mark.parametrize("name", ["ps_kd", "elr", "mixout", "co_teaching", "swa"])
+def test_components_that_keep_something_are_refused(name, tmp_path):
+    plan = with_parts(make_plan(tmp_path), {"name": name})
+    with pytest.raises(OptionError, match=f"component {name} cannot be used"):
+        FederatedData(plan).check()
+
+
+def test_a_second_start_touches_nothing_of_a_running_federation(tmp_path):
+    plan = make_plan(tmp_path, "ditto")
+    store = ClientStore(tmp_path / "clients" / "0000")
+    store.save(1, {"w": torch.ones(1)})
+    with locked(plan.output, ".running"), pytest.raises(KillickError, match="another process"):
+        federate(plan, quiet=True)
+    assert store.load(before=2)["w"] == 1
+
+
+def test_clients_settle_on_images_of_all_classes_also_where_these_are_sorted(tmp_path, monkeypatch):
+    labels = torch.arange(3).repeat_interleave(40)
+    sets = make_sets()
+    order = sets.train.labels.argsort(stable=True)
+    ordered = Sets(sets.train.part(order), sets.test)
+    assert torch.equal(ordered.train.labels, labels)
+    monkeypatch.setattr(local_client, "_SETTLED_IMAGES", 64)
+    seen = []
+    monkeypatch.setattr(local_client, "settle", lambda model, batches, **_: seen.extend(batches))
+    with given_sets("sorted", ordered):
+        plan = make_plan(tmp_path, protocol="masked", clients=1, partition="iid")
+        data = replace(plan.recipe.data, name="given:sorted")
+        clients = FederatedData(replace(plan, recipe=replace(plan.recipe, data=data)))
+        clients.client(0, 1).ready(clients.first_weights)
+    for batch in seen:  # red, green and blue images are in each
+        assert batch.float().mean((2, 3)).argmax(1).unique().numel() == 3
+
+
+def test_fine_tuning_does_not_follow_the_schedule(tmp_path):
+    plan = make_plan(tmp_path, "fedavg-finetune", rounds=60)
+    cosine = replace(plan.recipe, schedule=Schedule(name="cosine"))
+    data = FederatedData(replace(plan, recipe=cosine))
+    client, first = data.client(0, 60), data.first_weights
+    tuned = client.fit(first, purpose="tuning")["fc.weight"]
+    trained = client.fit(first)["fc.weight"]
+    assert (tuned - first["fc.weight"]).norm() > 10 * (trained - first["fc.weight"]).norm()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavg-finetune", "fedbabu", "local"])
+def test_a_round_without_clients_stops_the_federation_with_one_line(method, tmp_path, capsys):
+    words = ["federate", *SETTINGS, "--output", str(tmp_path / "run"), "--method", method]
+    assert main([*words, "--optimizer.lr", "1e30", "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert "no client is left in round 1" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedbabu"])
+def test_a_body_without_a_tensor_is_left_out(method, tmp_path):
+    plan = make_plan(tmp_path, method, clients=2)
+    data = FederatedData(plan)
+    body = data.client(0, 1).without_head(data.first_weights)
+    bad = {name: each for name, each in body.items() if name != "conv1.weight"}
+    faults = []
+    mean = aggregate(
+        plan.federation.method_settings,
+        data.first_weights,
+        {0: Upload(body, {}), 1: Upload(bad, {})},
+        {0: 1, 1: 1},
+        faults,
+        "fc.",
+    )
+    assert_equal(mean, data.first_weights)
+    assert [each["client"] for each in faults] == [1]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""The event clock: against the closed forms of a round, and the recurrence of many."""
+"""The clock: against the closed forms of a round, and a queue of events for many."""
 
 import random
 
 import pytest
+from oracles import event_queue
 
 from killick.federated import ClientTimes, simulate
 
@@ -31,18 +32,15 @@ def test_one_round_takes_what_the_closed_form_says(clients, wait_free):
 
 
 @pytest.mark.parametrize("wait_free", [False, True])
-def test_many_rounds_follow_the_recurrence(wait_free):
-    rounds = [draw_times(5, seed) for seed in range(6)]
+@pytest.mark.parametrize("seed", range(50))
+def test_many_rounds_with_changing_clients_equal_a_queue_of_events(seed, wait_free):
+    chance = random.Random(seed)
+    rounds = []
+    for number in range(chance.randint(1, 8)):
+        drawn = draw_times(6, 100 * seed + number)
+        rounds.append({c: drawn[c] for c in chance.sample(range(6), chance.randint(1, 6))})
     ends = simulate(rounds, wait_free=wait_free, aggregation=0.2)
-    start, wanted = dict.fromkeys(range(5), 0.0), []
-    for number, times in enumerate(rounds):
-        computed = {c: start[c] + t.generic + t.personal for c, t in times.items()}
-        sent = {c: (start[c] + t.generic if wait_free else computed[c]) for c, t in times.items()}
-        ready = max(sent[c] + t.up for c, t in times.items()) + 0.2
-        wanted.append(max(*computed.values(), ready + max(t.down for t in times.values())))
-        if number + 1 < len(rounds):
-            following = rounds[number + 1]
-            start = {c: max(ready + following[c].down, computed[c]) for c in following}
+    wanted = event_queue.simulate(rounds, wait_free=wait_free, aggregation=0.2)
     assert ends == pytest.approx(wanted)
 
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 from federations import assert_equal, colors, make_plan, without_seconds
 
-from killick.errors import OptionError
+from killick.errors import DataError, KillickError, OptionError
 from killick.federated import federate
+from killick.federated.client_tasks import ClientTasks
 from killick.federated.federated_data import FederatedData
 from killick.federated.federation_settings import FederationPlan
 from killick.federated.flower_runner import run_flower, write_app
@@ -218,6 +219,27 @@ def test_clients_that_do_not_fit_are_refused(tmp_path, monkeypatch):
         run(plan, grid)
     assert load_state(plan) is None
     assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_faults_of_clients_with_data_of_their_own_do_not_name_their_files(tmp_path, monkeypatch):
+    plan = make_plan(tmp_path, "fedavg", clients=2, rounds=1)
+    grid = LoopGrid(plan, 2)
+
+    def unreadable(self, round_, received):
+        raise DataError("cannot read /clinic/jane-doe.png")
+
+    monkeypatch.setattr(ClientTasks, "train_generic", unreadable)
+    grid.contexts[101].node_config["data"] = "given:colors"
+    with pytest.raises(KillickError, match="no client is left"):
+        run(plan, grid)
+    faults = {
+        message.metadata.src_node_id: str(dict(message.content["about"]).get("fault", ""))
+        for message in grid.messages
+        if message.has_content() and "about" in message.content
+    }
+    assert "DataError" in faults[101]
+    assert "jane" not in faults[101]
+    assert "jane" in faults[100]  # it has the plan's images, which the server has, too
 
 
 def test_an_unreachable_superlink_is_one_line(tmp_path):

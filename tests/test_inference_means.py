@@ -12,6 +12,7 @@ from killick.errors import OptionError
 from killick.evaluation.attacks import ATTACKS, attacked_logits
 from killick.evaluation.augmented_views import AugmentedViews
 from killick.evaluation.classifier import open_classifier
+from killick.evaluation.image_blocks import BLOCK
 from killick.evaluation.mc_dropout import MCDropout
 
 
@@ -116,11 +117,14 @@ def test_multiplicity_of_dropout_is_over_its_draws():
     options = {"inference": "mc-dropout", "draws": 4, "batch": len(data)}
     rows = killick.evaluate(model, data, suites, **options)
     dropout = MCDropout(model, {}, 4, 0)
-    dropout.begin(f"clean {data.name}")
-    drawn = []
-    for _ in range(4):
-        with torch.no_grad(), dropout.drawing():
-            drawn.append(model(data.images()))
+    blocks = []
+    for number, images in enumerate(data.images().split(BLOCK)):
+        dropout.begin(f"clean {data.name}", number)
+        with torch.no_grad():
+            for _ in range(4):
+                with dropout.drawing():
+                    blocks.append(model(images))
+    drawn = [torch.cat(blocks[draw::4]) for draw in range(4)]
     base = torch.stack([each.double().softmax(1) for each in drawn]).mean(0).argmax(1).tolist()
     expected = count_slowly([each.argmax(1).tolist() for each in drawn], base)
     assert expected[1] > 0
@@ -152,9 +156,9 @@ def test_dropout_is_attacked_in_the_mean_over_ten_draws():
     classifier = open_classifier(model)
     images = data.images()[:6].float()
     classifier.dropout = MCDropout(model, {}, 3, 0)
-    classifier.dropout.begin("here")
+    classifier.dropout.begin("here", 0)
     found = attacked_logits(classifier, images)
-    classifier.dropout.begin("here")
+    classifier.dropout.begin("here", 0)
     drawn = []
     for _ in range(10):
         with classifier.dropout.drawing():

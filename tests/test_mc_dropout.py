@@ -52,6 +52,23 @@ def test_many_draws_approach_the_expected_prediction_and_one_seed_repeats():
     assert nll(model)["value"] != pytest.approx(expected, rel=1e-4)  # without it
 
 
+def test_no_value_depends_on_the_batch_size():
+    images = torch.randint(256, (600, 3, 8, 8), generator=torch.Generator().manual_seed(1)).byte()
+    data, suites = (images, torch.arange(600) % 3), ("clean", "corruptions", "adversarial")
+    found = []
+    for batch in (50, 250, 600):
+        rows = killick.evaluate(
+            *(make_model(), data, suites),
+            inference="mc-dropout",
+            draws=3,
+            batch=batch,
+            corruptions=("fog",),
+            severities=(3,),
+        )
+        found.append([row["value"] for row in rows])
+    assert found[0] == found[1] == found[2]
+
+
 def test_dropout_of_the_training_is_on_again(image_folder, tmp_path):
     recipe = small(image_folder, epochs=1, components=[{"name": "dropout", "rate": 0.5}])
     train(recipe, tmp_path / "run", quiet=True)

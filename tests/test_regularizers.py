@@ -81,6 +81,12 @@ def test_acls_is_its_formula():
     assert added("acls", **settings) == pytest.approx(0.2 * (1.5 * high + 0.4 * far), rel=1e-5)
 
 
+def test_the_focal_loss_of_a_sure_network_has_a_gradient():
+    logits = torch.tensor([[200.0, 0.0]], requires_grad=True)
+    make("focal_loss", gamma=0.5).criterion(logits, torch.tensor([0])).backward()
+    assert logits.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("soft", [False, True])
 def test_the_focal_loss_is_its_formula(soft):
     targets = SOFT if soft else LABELS
@@ -448,6 +454,30 @@ def test_swa_is_the_mean_of_the_last_epochs(image_folder, tmp_path, protocol):
     for name, value in found.items():
         mean = torch.stack([ends[-2][name].double(), ends[-1][name].double()]).mean(0)
         assert torch.allclose(value.double(), mean, atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"name": "anchored", "stored": 2},
+        {"name": "masked", "target": "label", "stored": 2, "scope": "sample"},
+        {"name": "masked", "target": "label", "stored": 2, "batchnorm": "running"},
+    ],
+)
+def test_swa_estimates_batchnorm_where_no_pairs_are_remembered(image_folder, tmp_path, protocol):
+    ends = []
+
+    class Keep(Callback):
+        def on_epoch(self, progress):
+            ends.append(progress.run.model.net.bn1.running_mean.clone())
+
+    parts = [{"name": "swa", "start": 0.25}]
+    recipe = small(image_folder, data__workers=0, epochs=4, components=parts, protocol=protocol)
+    outcome = train(recipe, tmp_path / "run", quiet=True, callbacks=[Keep()])
+    found = outcome.model.net.bn1.running_mean
+    assert not torch.allclose(found, ends[-1])
+    settled = killick.load(tmp_path / "run" / "model")
+    assert torch.equal(settled.net.bn1.running_mean, found)
 
 
 # Tables of samples --------------------------------------------------------------------------------

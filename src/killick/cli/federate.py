@@ -90,7 +90,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     plan = FederationPlan(recipe, federation, output, options.device, options.threads)
     data = FederatedData(plan)
     data.check()
-    if not options.quiet:
+    dealt = options.superlink is None  # else clients may have data of their own
+    if dealt and not options.quiet:
         print(data.class_counts(), flush=True)
     if options.engine == "flower":
         from killick.federated.flower_runner import run_flower
@@ -103,7 +104,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     state = load_state(plan)
     if state is None:  # it is on the SuperLink's machine
         return 0
-    report = finish(data, state, shlex.join(["killick", *options.words]))
+    report = finish(data, state, shlex.join(["killick", *options.words]), dealt=dealt)
     if not options.quiet:
         print(f"{describe_outcome(plan, state.records)}\nThe report is in {report}")
     return 0

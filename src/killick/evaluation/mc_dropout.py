@@ -20,12 +20,13 @@ from killick.nets.ensemble_net import average_logits
 class MCDropout:
     """Dropout of a network in evaluation: its own layers, or that of the recipe's component.
 
-    What is drawn depends on `seed`, the test set and the number of passes over it so far.
+    What is drawn depends on `seed`, the test set, the block of its images, and the number of passes
+    over that so far.
     """
 
     def __init__(self, model: ImageModel, recipe: Mapping[str, Any], draws: int, seed: int) -> None:
         self.draws, self._seed, self._on = draws, seed, False
-        self.begin("")
+        self.begin("", 0)
         self._layers = [m for m in model.modules() if isinstance(m, _DropoutNd) and m.p > 0]
         components = recipe.get("components") or []
         found = [each for each in components if each.get("name") == "dropout"]
@@ -43,15 +44,15 @@ class MCDropout:
 
         model.net.get_submodule(head_of(model)).register_forward_pre_hook(drop)
 
-    def begin(self, test: str) -> None:
-        """Begin with a test set, whose draws do not depend on those of others."""
-        self._set, self._passes = crc32(test.encode()), 0
+    def begin(self, test: str, block: int) -> None:
+        """Begin with a block of a test set, whose draws do not depend on those of others."""
+        self._block, self._passes = (crc32(test.encode()), block), 0
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Dropout is on within this block."""
         with torch.random.fork_rng():
-            torch.manual_seed(key(self._seed, 0xD09, self._set, self._passes) % 2**63)
+            torch.manual_seed(key(self._seed, 0xD09, *self._block, self._passes) % 2**63)
             self._passes += 1
             self._on = True
             for layer in self._layers:

@@ -11,7 +11,7 @@ from killick.evaluation.attacks import attacked_logits
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.conformal_sets import conformal_values, fit_conformal
 from killick.evaluation.evaluation_settings import EvaluationSettings
-from killick.evaluation.image_blocks import Block, ImageBlocks, block_generator
+from killick.evaluation.image_blocks import BLOCK, Block, ImageBlocks, block_generator
 from killick.evaluation.mc_dropout import mean_logits
 from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outputs, Part, collect_outputs, summarize_logits
@@ -104,8 +104,6 @@ class ModelRunner:
         device = self.processes.device
         where = precise_device(device)
         wanted = self._multiplicity and test.suite == "clean"
-        if self.classifier.dropout is not None:
-            self.classifier.dropout.begin(f"{test.suite} {test.title}")
         with evaluating(self.classifier.model):
             for images, labels in self._images(blocks, test):
                 with (
@@ -126,8 +124,9 @@ class ModelRunner:
                 self.tick(self.done)
 
     def _images(self, blocks: ImageBlocks, test: TestSet) -> Iterator[tuple[Tensor, Tensor]]:
-        """Transformed blocks, joined to batches."""
+        """Transformed blocks, joined to batches; with dropout, whose draws are a block's, as they are."""
         waiting: list[tuple[Tensor, Tensor]] = []
+        dropout = self.classifier.dropout
         remaining = iter(blocks)
         while True:
             with self.watch.host("reading"):
@@ -135,6 +134,8 @@ class ModelRunner:
             if block is None:
                 break
             images = block.images
+            if dropout is not None:
+                dropout.begin(f"{test.suite} {test.title}", block.number)
             if test.transform is not None:
                 generator = self._generator(test, block)
                 with self.watch.device("corruptions"):
@@ -144,8 +145,8 @@ class ModelRunner:
                 with self.watch.device("attacks"):
                     images = self._attack(test, block)
             waiting.append((images, block.labels))
-            if sum(len(images) for images, _ in waiting) >= self._batch:
-                yield from _joined(waiting, self._batch)
+            if dropout is not None or sum(len(images) for images, _ in waiting) >= self._batch:
+                yield from _joined(waiting, self._batch if dropout is None else BLOCK)
                 waiting = []
         if waiting:
             yield from _joined(waiting, self._batch)
@@ -163,7 +164,8 @@ class ModelRunner:
         generator = self._generator(test, block)
         # All at once: the numbers must not depend on the batch size.
         uniform = torch.rand(block.images.shape, device=generator.device, generator=generator)
-        few = max(1, self._batch // 4)  # activations are kept for the gradient
+        batch = self._batch if self.classifier.dropout is None else BLOCK
+        few = max(1, batch // 4)  # activations are kept for the gradient
         for images, labels, numbers in zip(
             *(each.split(few) for each in (block.images, block.labels, uniform)), strict=True
         ):

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from killick.federated.client_store import ClientStore
 from killick.federated.federated_data import FederatedData
+from killick.federated.local_client import Counts
 from killick.federated.method import Method, State
 from killick.storage.saving import save
-
-Counts = dict[str, int | float]
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ class ClientTasks:
         if last:
             names = client.train.class_names
             save(client.ready(weights), self._folder / "model", class_names=names)
-        score = client.score(weights)
-        return {"correct": score.correct, "count": score.count, "loss": score.loss}
+        return client.score(weights)
 
     def personalized(self, round_: int, generic: State) -> State:
         """The weights that this client uses after a round."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-from killick.federated.client_tasks import Counts
+from killick.federated.local_client import Counts
 from killick.federated.method import State
 
 

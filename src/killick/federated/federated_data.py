@@ -20,7 +20,8 @@ from killick.federated.local_client import LocalClient, state_of
 from killick.federated.method import State
 from killick.federated.partitions import ClassCounts, draw_partition
 from killick.nets import IMAGENET_MEAN, IMAGENET_STD
-from killick.protocols.base import components_of, uses
+from killick.protocols.base import Component, components_of, uses
+from killick.protocols.scheduled import Stepwise
 from killick.runtime.processes import Processes, choose_device
 from killick.storage.weights import digest_weights
 from killick.training.initial_weights import Model, Normalization, make_model
@@ -114,11 +115,10 @@ class FederatedData:
             raise OptionError(
                 "a federation takes no class_path, policy or crop: resized. Use crop: pad and flips."
             )
-        hooks = [
-            e.name for e in components_of(recipe) if uses(e, "network") or uses(e, "inference")
-        ]
-        if hooks:
-            raise OptionError(f"the component {hooks[0]} cannot be used in a federation.")
+        for each in components_of(recipe):  # each round begins with new ones
+            keeps = type(each).state_dict not in (Component.state_dict, Stepwise.state_dict)
+            if keeps or uses(each, "inference"):
+                raise OptionError(f"the component {each.name} cannot be used in a federation.")
         mean, std = recipe.data.mean, recipe.data.std
         normalize: Normalization = (IMAGENET_MEAN, IMAGENET_STD)
         if mean is not None and std is not None:

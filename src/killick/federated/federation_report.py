@@ -80,9 +80,15 @@ def write_rounds(plan: FederationPlan, records: Sequence[Record]) -> Path:
 
 
 def write_federation_report(
-    plan: FederationPlan, records: Sequence[Record], clients: ClassCounts, command: str | None
+    plan: FederationPlan,
+    records: Sequence[Record],
+    clients: ClassCounts | None,
+    command: str | None,
 ) -> Path:
-    """`report.html` of a finished federation; the generic model was evaluated into `generic/`."""
+    """`report.html` of a finished federation; the generic model was evaluated into `generic/`.
+
+    `clients` are the classes of each client, if these are known here.
+    """
     write_rounds(plan, records)
     section = Section(
         "federation", "Rounds, clients and clock", 0, lambda _: _content(plan, records, clients)
@@ -97,7 +103,9 @@ def write_federation_report(
     )
 
 
-def _content(plan: FederationPlan, records: Sequence[Record], clients: ClassCounts) -> Content:
+def _content(
+    plan: FederationPlan, records: Sequence[Record], clients: ClassCounts | None
+) -> Content:
     evaluated = [record for record in records if "personal" in record]
     rounds = [record["round"] for record in evaluated]
     curves = {
@@ -124,15 +132,19 @@ def _content(plan: FederationPlan, records: Sequence[Record], clients: ClassCoun
     ]
     columns = ("model", "round", "mean", "least", "most")
     figure = Figure("federation", "", panels, columns, tuple(accuracy))
-    blocks, images = clients.blocks(), clients.counts.sum(1).tolist()
+    images = records[-1]["samples"]
+    heads, note = ["client", "training images", "personalized accuracy, %"], ""
+    blocks: list[str] = []
+    if clients is not None:
+        heads.append("classes")
+        note = f"Classes, darker is more: {', '.join(clients.class_names)}."
+        blocks = clients.blocks()
     rows = tuple(
-        (str(client), str(images[client]), blocks[client], f"{100 * accuracy:.1f}")
+        (str(client), str(images[str(client)]), f"{100 * accuracy:.1f}", *blocks[client:][:1])
         for client, accuracy in personal_accuracies(evaluated[-1]).items()
-        if client < len(blocks)
     )
-    heads = ("client", "training images", "classes", "personalized accuracy, %")
-    note = f"Classes, darker is more: {', '.join(clients.class_names)}."
-    table = TextTable("federation-clients", "Clients after the last round", heads, rows, note)
+    title = "Clients after the last round"
+    table = TextTable("federation-clients", title, tuple(heads), rows, note)
     faults = tuple(
         f"Round {record['round']}, client {fault['client']} left out: {fault['fault']}."
         for record in records

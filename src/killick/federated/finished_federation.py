@@ -10,10 +10,13 @@ from killick.federated.server_state import ServerState
 from killick.storage.saving import save
 
 
-def finish(data: FederatedData, state: ServerState, command: str | None = None) -> Path:
+def finish(
+    data: FederatedData, state: ServerState, command: str | None = None, *, dealt: bool = True
+) -> Path:
     """Save and evaluate the generic model in `generic/`, and write `report.html`.
 
-    A method without a generic model leaves the first weights there.
+    A method without a generic model leaves the first weights there. `dealt`: whether the clients have
+    the plan's images, and none of their own.
     """
     plan, folder = data.plan, data.plan.output / "generic"
     recipe = replace(
@@ -39,4 +42,5 @@ def finish(data: FederatedData, state: ServerState, command: str | None = None) 
         provenance=provenance,
     )
     evaluate(str(folder), suites=("clean",), device=str(data.device), folder=folder, quiet=True)
-    return write_federation_report(plan, state.records, data.class_counts(), command)
+    counts = data.class_counts() if dealt else None
+    return write_federation_report(plan, state.records, counts, command)

@@ -5,6 +5,7 @@ client trains in two actions, `train.generic` and `train.personal`. The server s
 second when its answer to the first is there: before it aggregates, and while others still train.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -16,11 +17,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from killick.errors import KillickError, OptionError
-from killick.federated.client_tasks import ClientTasks, Counts
+from killick.errors import DivergedError, KillickError, OptionError
+from killick.federated.client_tasks import ClientTasks
 from killick.federated.engine import Answers, Fault, Upload
 from killick.federated.federated_data import FederatedData
 from killick.federated.federation_settings import FederationPlan
+from killick.federated.local_client import Counts
 from killick.federated.method import State
 from killick.federated.server_rounds import run_rounds
 from killick.runtime.atomic_files import write_atomic
@@ -68,8 +70,12 @@ def _metrics(counts: Counts) -> MetricRecord:
     return MetricRecord(values)
 
 
-def _fault(message: Message, problem: KillickError) -> Message:
-    return _answer(message, about=ConfigRecord({"fault": str(problem)}))
+def _fault(message: Message, problem: KillickError, context: Context) -> Message:
+    text = str(problem)
+    if "data" in context.node_config and not isinstance(problem, DivergedError):
+        logging.getLogger(__name__).error(text)  # it may name the client's files
+        text = f"{type(problem).__name__}; the client's log says more"
+    return _answer(message, about=ConfigRecord({"fault": text}))
 
 
 @client_app.query("describe")
@@ -80,7 +86,7 @@ def describe(message: Message, context: Context) -> Message:
         counts = tasks.describe(fresh=bool(_task(message)["fresh"]))
         about: dict[str, Any] = {"client": tasks.number, "signature": tasks.data.signature}
     except KillickError as problem:
-        return _fault(message, problem)
+        return _fault(message, problem, context)
     return _answer(message, about=ConfigRecord(about), counts=_metrics(counts))
 
 
@@ -94,7 +100,7 @@ def train_generic(message: Message, context: Context) -> Message:
             int(_task(message)["round"]), _to_state(received)
         )
     except KillickError as problem:
-        return _fault(message, problem)
+        return _fault(message, problem, context)
     return _answer(message, weights=ArrayRecord(weights), counts=_metrics(counts))
 
 
@@ -106,7 +112,7 @@ def train_personal(message: Message, context: Context) -> Message:
         number = int(_task(message)["round"])
         counts = _tasks(context).train_personal(number, _to_state(received))
     except KillickError as problem:
-        return _fault(message, problem)
+        return _fault(message, problem, context)
     return _answer(message, counts=_metrics(counts))
 
 
@@ -119,7 +125,7 @@ def evaluate_personal(message: Message, context: Context) -> Message:
             int(task["round"]), _to_state(message.content["weights"]), last=bool(task["last"])
         )
     except KillickError as problem:
-        return _fault(message, problem)
+        return _fault(message, problem, context)
     return _answer(message, counts=_metrics(counts))
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from killick.errors import KillickError
-from killick.federated.client_tasks import ClientTasks, Counts
+from killick.federated.client_tasks import ClientTasks
 from killick.federated.engine import Answers, Fault, T, Upload
 from killick.federated.federated_data import FederatedData
+from killick.federated.local_client import Counts
 from killick.federated.method import State
 
 

@@ -30,23 +30,10 @@ from killick.training.optimizers import learning_rate, make_optimizer, set_rate
 from killick.training.run_state import choose_arithmetic
 from killick.training.step import TrainingStep
 
+Counts = dict[str, int | float]
 PURPOSES = ("generic", "personal", "tuning")  # each with random numbers of its own
 _SETTLED_IMAGES = 1024
 _BATCH = 500  # images of a forward pass in evaluation
-
-
-@dataclass(frozen=True)
-class Score:
-    """Counts of a model on test images."""
-
-    correct: int
-    count: int
-    loss: float  # summed cross-entropy
-
-    @property
-    def accuracy(self) -> float:
-        """Share of correct predictions."""
-        return self.correct / self.count
 
 
 @dataclass(frozen=True)
@@ -97,7 +84,9 @@ class LocalClient:
         for each in components:
             each.setup(model, context)
         optimizer = make_optimizer([model], recipe.optimizer, self.device)
-        rate = learning_rate(self.round - 1, rounds, recipe.optimizer.lr, recipe.schedule)
+        rate = recipe.optimizer.lr  # that of tuning, too: at the end of a schedule nothing is tuned
+        if purpose != "tuning":
+            rate = learning_rate(self.round - 1, rounds, rate, recipe.schedule)
         set_rate(optimizer, rate)
         assert model.normalize is not None
         step = TrainingStep(
@@ -114,23 +103,30 @@ class LocalClient:
         )
         first = (self.round - 1) * epochs
         step.begin(first * per_epoch)
+        for each in components:
+            each.step(first * per_epoch)
         with forked_random_state(self.device):
             for epoch in range(first, first + epochs):
                 batches.begin(epoch, 0)
                 for number in range(epoch * per_epoch, (epoch + 1) * per_epoch):
                     seed_random_state(key(seed, number, Stream.DROPOUT) % 2**63, self.device)
                     step()
+                    for each in components:
+                        each.step(number + 1)
         if step.bad_step() >= 0:
             raise DivergedError(f"the loss of client {self.number} is not finite.")
         model.eval()  # updates the BatchNorm statistics of an anchored model
         return state_of(model)
 
-    def score(self, weights: State) -> Score:
-        """The client's test images, classified with its own references."""
+    def score(self, weights: State) -> Counts:
+        """Counts on the client's test images, classified with its own references."""
         images, labels = self.test_images, self.test.labels
         logits = self.predict(self.ready(weights), images)
-        correct = int((logits.argmax(1) == labels).sum())
-        return Score(correct, len(labels), float(cross_entropy(logits, labels, reduction="sum")))
+        return {
+            "correct": int((logits.argmax(1) == labels).sum()),
+            "count": len(labels),
+            "loss": float(cross_entropy(logits, labels, reduction="sum")),
+        }
 
     def ready(self, weights: State) -> Model:
         """A model to be used here: an anchored one gets the client's references, and is settled."""
@@ -142,7 +138,9 @@ class LocalClient:
             if getattr(self.plan.recipe.protocol, "batchnorm", "settled") == "settled":
                 images = self.train_images
                 generator = torch.Generator(self.device).manual_seed(seed)
-                parts = images[:_SETTLED_IMAGES].split(max(32, self._cut.batch))
+                # Data sets are often sorted by class.
+                order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+                parts = images[order[:_SETTLED_IMAGES]].split(max(32, self._cut.batch))
                 batches = [each for each in parts if len(each) > 1]
                 settle(model, batches, references=ReferencePool(images), generator=generator)
         return model.eval()

@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
+from killick.core.residual_blocks import head_of
 from killick.data.keyed_random import key
+from killick.errors import OutputError
 from killick.federated.aggregation import find_fault, weighted_mean
-from killick.federated.client_tasks import Counts
 from killick.federated.engine import Answers, Engine, Fault, T, Upload
 from killick.federated.federated_data import FederatedData
 from killick.federated.federation_settings import Federation, FederationPlan
 from killick.federated.inline_engine import InlineEngine
+from killick.federated.local_client import Counts
 from killick.federated.method import Method, State
 from killick.federated.server_state import Record, ServerState, load_state
 from killick.runtime.atomic_files import locked
@@ -38,24 +40,23 @@ def federate(
 def run_rounds(data: FederatedData, engine: Engine, show: DisplayFactory) -> ServerState:
     """All rounds that are left; the state is saved after each."""
     plan = data.plan
-    state = load_state(plan)
-    fresh = state is None
-    state = state or ServerState(data.first_weights)
-    samples = {client: int(c["samples"]) for client, c in engine.describe(fresh=fresh).items()}
     plan.output.mkdir(parents=True, exist_ok=True)
-    rounds, done = plan.federation.rounds, len(state.records)
-    with (
-        locked(plan.output, ".running", wait=False),
-        show("federation", rounds, done, "round") as bar,
-    ):
-        for number in range(done + 1, rounds + 1):
-            record = _run_round(data, engine, state, number, samples)
-            record = json.loads(json.dumps(record))  # as it is after a resume
-            state.records.append(record)
-            state.save(plan)
-            bar.update(number, summarize_round(record))
-            for fault in record["faults"]:
-                bar.message(f"round {number}: client {fault['client']} left out: {fault['fault']}")
+    with locked(plan.output, ".running", wait=False):
+        state = load_state(plan)
+        described = engine.describe(fresh=state is None)
+        state = state or ServerState(data.first_weights)
+        samples = {client: int(counts["samples"]) for client, counts in described.items()}
+        rounds, done = plan.federation.rounds, len(state.records)
+        with show("federation", rounds, done, "round") as bar:
+            for number in range(done + 1, rounds + 1):
+                record = _run_round(data, engine, state, number, samples)
+                record = json.loads(json.dumps(record))  # as it is after a resume
+                state.records.append(record)
+                state.save(plan)
+                bar.update(number, summarize_round(record))
+                for fault in record["faults"]:
+                    who = f"client {fault['client']}"
+                    bar.message(f"round {number}: {who} left out: {fault['fault']}")
     return state
 
 
@@ -69,12 +70,15 @@ def _run_round(
     answers = engine.train(number, state.weights, chosen)
     uploads = _take(answers, faults)
     began = time.perf_counter()
-    state.weights = aggregate(method, state.weights, uploads, samples, faults)
+    head = f"{head_of(data.template)}." if method.keep_head else ""
+    state.weights = aggregate(method, state.weights, uploads, samples, faults, head)
     aggregation = time.perf_counter() - began
     personal = _take(engine.finish_personal(), faults)
+    _check_some_are_left(number, chosen, faults)
     record: Record = {
         "round": number,
         "clients": chosen,
+        "samples": samples,
         "seconds": {
             "generic": {c: each.counts["seconds"] for c, each in uploads.items()},
             "personal": {c: each["seconds"] for c, each in personal.items()},
@@ -86,9 +90,19 @@ def _run_round(
     if last or number % federation.evaluate_every == 0:
         scores = engine.evaluate(number, state.weights, list(samples), last=last)
         record["personal"] = _take(scores, faults)
+        _check_some_are_left(number, list(samples), faults)
         record["generic"] = data.score_generic(state.weights) if method.uploads else None
     record["faults"] = faults
     return record
+
+
+def _check_some_are_left(number: int, clients: list[int], faults: list[dict[str, Any]]) -> None:
+    """Stop if all clients were left out: there would be nothing to go on with."""
+    if clients and {fault["client"] for fault in faults} >= {*clients}:
+        raise OutputError(
+            f"no client is left in round {number}: client {faults[0]['client']}:"
+            f" {faults[0]['fault']}. Mend that; the same command goes on from the round before."
+        )
 
 
 def choose_clients(federation: Federation, seed: int, number: int, clients: list[int]) -> list[int]:
@@ -105,13 +119,17 @@ def aggregate(
     uploads: Mapping[int, Upload],
     samples: Mapping[int, int],
     faults: list[dict[str, Any]],
+    head: str,
 ) -> State:
-    """The next generic model from the good uploads; bad ones are noted, and left out."""
+    """The next generic model from the good uploads; bad ones are noted, and left out.
+
+    Names of weights of the last layer begin with `head`.
+    """
     good: dict[int, State] = {}
     for client, upload in uploads.items():
         like = before
-        if method.keep_head:  # bodies are compared among themselves
-            like = {name: each for name, each in before.items() if name in upload.weights}
+        if method.keep_head:
+            like = {name: each for name, each in before.items() if not name.startswith(head)}
         fault = find_fault(upload.weights, like)
         if fault is None:
             good[client] = upload.weights

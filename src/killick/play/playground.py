@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -53,6 +54,8 @@ class Playground:
 
     classifiers: tuple[Classifier, ...]
     images: ImageSet | None = None
+    # Visitors share the models, and attention is captured by hooks on them.
+    _one_visitor: Lock = field(default_factory=Lock, repr=False)
 
     def corruptions(self) -> tuple[str, ...]:
         """The corruptions that have constants for the image size of every model."""
@@ -79,10 +82,11 @@ class Playground:
 
     def show(self, chosen: ChosenImage, corruption: str, severity: int) -> list[ModelResult]:
         """What each model predicts for the image, corrupted the same way each time; 0: as it is."""
-        return [
-            _show(classifier, view, chosen.label, corruption, severity)
-            for classifier, view in zip(self.classifiers, chosen.views, strict=True)
-        ]
+        with self._one_visitor:
+            return [
+                _show(classifier, view, chosen.label, corruption, severity)
+                for classifier, view in zip(self.classifiers, chosen.views, strict=True)
+            ]
 
 
 def _show(

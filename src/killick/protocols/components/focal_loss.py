@@ -25,7 +25,9 @@ class FocalLoss(Component):
 
         logs = logits.log_softmax(1)
         soft = one_hot(targets, logits.shape[1]) if targets.ndim == 1 else targets
-        return -(soft * (1 - logs.exp()) ** self.gamma * logs).sum(1).mean()
+        # Not 0, where powers below 1 have no finite gradient.
+        misses = (1 - logs.exp()).clamp_min(1e-7)
+        return -(soft * misses**self.gamma * logs).sum(1).mean()
 
 
 COMPONENTS.register("focal_loss", FocalLoss)

@@ -21,8 +21,8 @@ _IMAGES, _BATCH = 2048, 256  # from which BatchNorm statistics are estimated
 class SWA(Component):
     """Evaluates and saves the mean of the weights at the ends of the last epochs.
 
-    BatchNorm statistics are estimated for these weights: of an anchored model from its last pairs,
-    of others from training images.
+    BatchNorm statistics are estimated for these weights: of an anchored model from its last unmasked
+    pairs if it keeps them, else from training images.
     """
 
     name: str = "swa"
@@ -60,17 +60,23 @@ class SWA(Component):
 
     def inference(self, model: "Model") -> "Model":
         """The mean, once there is one."""
+        import torch
+
         from killick.core.anchored import Anchored
         from killick.core.batchnorm import estimate, tracked_norms
+        from killick.core.settle import settle
 
         if not self._count:
             return model
-        norms = tracked_norms(self.average)
-        if norms and not self._settled and not isinstance(self.average, Anchored):
-            runs = (partial(self.average, images) for images in self._read_images())
-            estimate(norms, self.average, runs)
+        norms, average = tracked_norms(self.average), self.average
+        if norms and not self._settled:
+            if not isinstance(average, Anchored):
+                estimate(norms, average, (partial(average, each) for each in self._read_images()))
+            elif average.recent is None or next(average.recent.batches(), None) is None:
+                generator = torch.Generator(self._run.device).manual_seed(self._run.seed)
+                settle(average, self._read_images(), generator=generator)
         self._settled = True
-        return self.average
+        return average
 
     def _read_images(self) -> "Iterator[Tensor]":
         """Training images in batches, as evaluation shows them."""
@@ -79,8 +85,8 @@ class SWA(Component):
         from killick.data.batches import read_all
 
         train = self._run.train
-        step = max(1, len(train) // _IMAGES)
-        part = train.part(torch.arange(0, len(train), step)[:_IMAGES])
+        generator = torch.Generator().manual_seed(self._run.seed)  # sets may be sorted by class
+        part = train.part(torch.randperm(len(train), generator=generator)[:_IMAGES])
         for images in read_all(part, self._run.view, self._run.workers, _BATCH):
             yield images.to(self._run.device)
 
