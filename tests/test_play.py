@@ -7,6 +7,7 @@ import json
 import sys
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,22 @@ def test_a_transformer_shows_where_its_class_token_looks():
     row, column = divmod(int(patches.argmax()), 4)
     tall, wide = divmod(int(shown.argmax()), 32)
     assert (tall // 8, wide // 8) == (row, column)
+
+
+def test_visitors_at_once_see_what_they_would_see_alone():
+    torch.manual_seed(0)
+    net = killick.nets.create(
+        "timm:vit_tiny_patch16_224", num_classes=4, img_size=32, patch_size=8, depth=2
+    )
+    shape = (3, 32, 32)
+    model = killick.standard(net, ((0.5,) * 3, (0.5,) * 3), image_shape=shape).eval()
+    ground = Playground((open_classifier(model),))
+    chosen = [ChosenImage((torch.randint(256, shape).byte(),)) for _ in range(30)]
+    alone = [ground.show(each, "fog", 0)[0].attention for each in chosen]
+    with ThreadPoolExecutor(4) as visitors:
+        found = list(visitors.map(lambda each: ground.show(each, "fog", 0)[0].attention, chosen))
+    for mine, theirs in zip(alone, found, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
 
 
 def test_an_attention_map_is_shown_beside_the_image(ground, monkeypatch):
