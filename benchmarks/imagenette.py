@@ -15,7 +15,6 @@ when a run ends, and what is in them is not run again. `--tiny` tries it.
 """
 
 import argparse
-import csv
 import os
 import shlex
 import shutil
@@ -27,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from paired_timing import RESULTS
-from regularizers import finished
+from regularizers import finished, read, write
 
 from killick.results.rows import Row
 from killick.results.run_folder import Run, read_run
@@ -187,23 +186,6 @@ def by_corruption(rows: Sequence[Row]) -> list[dict[str, str]]:
             line = found.setdefault(place, {"corruption": place[0], "severity": place[1]})
             line[row["metric"]] = f"{float(row['value']):.4f}"
     return list(found.values())
-
-
-def read(file: Path) -> list[dict[str, str]]:
-    """The lines of a table; none if it is not there."""
-    if not file.exists():
-        return []
-    with open(file, newline="", encoding="utf-8") as opened:
-        return list(csv.DictReader(opened))
-
-
-def write(file: Path, lines: Sequence[dict[str, str]]) -> None:
-    """A table of lines that have the same columns."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "w", newline="", encoding="utf-8") as opened:
-        table = csv.DictWriter(opened, fieldnames=list(lines[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(lines)
 
 
 def main(arguments: list[str] | None = None) -> None:

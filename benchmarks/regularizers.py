@@ -12,13 +12,15 @@
 4. A finished network, tuned for 10 epochs: standard, masked, Mixout, very large dropout.
 
 The size small, for two cores, has 5,000 training images, a small ResNet, 500 test images, severities 1, 3
-and 5, and no runs with wrong labels. The same command goes on where it stopped. After each part its rows
-are written to `--results`. `--size tiny` tries everything at a size that means nothing.
+and 5, and no runs with wrong labels. The same command goes on where it stopped. `runs.csv` in `--results`
+has a line for each run, with the columns of `killick study regularizers`; it is written after each part.
+`--size tiny` tries everything at a size that means nothing.
 """
 
 import argparse
 import csv
 import shlex
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +31,11 @@ from evidence import FOREIGN, hold_back
 from paired_timing import RESULTS
 
 from killick.cli import main as killick_command
+from killick.report.evaluations import choose_evaluations
 from killick.results.run_folder import Run, read_job, read_run
+from killick.studies.regularizers import COLUMNS, Column
+
+Line = dict[str, str]
 
 FIVE = "gaussian_noise,motion_blur,fog,pixelate,jpeg_compression"
 METHODS = (
@@ -40,10 +46,8 @@ METHODS = (
 )
 SUITES = "clean,corruptions,cbar,occlusion,adversarial,calibration,ood,conformal,multiplicity"
 TUNING = ("standard", "masked-label", "mixout", "dropout:rate=0.9")
-COLUMNS = (
-    *("arm", "seed", "suite", "set", "corruption", "mean_of", "severity", "inference", "scaling"),
-    *("score", "metric", "value", "count", "training_cost", "inference_cost"),
-)
+HARDEST = Column("C, severity 5", "corruptions", "top1", severity=5)
+COSTS = ("training_cost", "inference_cost")
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,14 @@ class Grid:
         words += ["--output", str(folder), "--device", self.options.device]
         words += ["--jobs", str(self.options.jobs)] if self.options.jobs else []
         call(words)
-        keep(folder, self.options.results / f"{name}-rows.csv")
+        self.keep(name, finished(folder))
+
+    def keep(self, part: str, folders: Sequence[Path]) -> None:
+        """Write the lines of a part, in the place of older ones."""
+        file: Path = self.options.results / "runs.csv"
+        lines = [line for line in read(file) if line["part"] != part]
+        lines += [describe(part, run) for run in choose_evaluations(list(map(read_run, folders)))]
+        write(file, lines)
 
     @property
     def ood(self) -> list[str]:
@@ -143,7 +154,7 @@ class Grid:
             noisy = arm.startswith("noise")
             words += ["--suite", "clean"] if noisy else ["--suite", SUITES, *self.size.test]
             call([*words, "--device", self.options.device, "--output", str(model), "--quiet"])
-        keep(self.work / "ensembles", self.options.results / "ensembles-rows.csv")
+        self.keep("ensembles", [self.work / "ensembles" / arm for arm in arms])
 
     def part3(self) -> None:
         """Temperatures."""
@@ -177,22 +188,34 @@ def finished(folder: Path) -> list[Path]:
     return [each for each in jobs if read_job(each).get("finished")]
 
 
-def keep(folder: Path, file: Path) -> None:
-    """Write the rows of all finished runs in a folder, or of evaluated models, to one file."""
-    runs = finished(folder) or [path.parent for path in sorted(folder.glob("*/rows.csv"))]
+def describe(part: str, run: Run) -> Line:
+    """The line of a run; an ensemble of all seeds has none."""
+    job = run.job or {"arm": f"ensemble+{run.name}", "seed": ""}
+    own = [row for row in run.rows if row["inference"] != "marginal"]
+    line = {"part": part, "arm": str(job["arm"]), "seed": str(job["seed"])}
+    line |= {name: f"{float(own[0][name]):g}" for name in COSTS}
+    for column in (*COLUMNS, HARDEST):
+        if not column.noisy:
+            values = [float(row["value"]) for row in run.rows if column.fits(row)]
+            line[column.title] = f"{statistics.fmean(values):.5f}" if values else ""
+    return line
+
+
+def read(file: Path) -> list[Line]:
+    """The lines of a table; none if it is not there."""
+    if not file.exists():
+        return []
+    with open(file, newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+def write(file: Path, lines: Sequence[Line]) -> None:
+    """A table of lines that have the same columns."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "w", newline="", encoding="utf-8") as target:
-        table = csv.DictWriter(target, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    with open(file, "w", newline="", encoding="utf-8") as opened:
+        table = csv.DictWriter(opened, fieldnames=list(lines[0]), lineterminator="\n")
         table.writeheader()
-        for run in map(read_run, runs):
-            table.writerows({**row, **name(run)} for row in run.rows)
-
-
-def name(run: Run) -> dict[str, str]:
-    """Arm and seed of a run; an ensemble of all seeds has none."""
-    if not run.job:
-        return {"arm": f"ensemble+{run.name}", "seed": ""}
-    return {"arm": str(run.job["arm"]), "seed": str(run.job["seed"])}
+        table.writerows(lines)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -61,7 +61,7 @@ def test_the_table_holds_the_means_of_rows(output):
             "C-bar": 100 * mean("cbar", "top1"),
             "occluded": 100 * mean("occlusion", "top1"),
             "PGD-20": 100 * mean("adversarial", "top1", corruption="pgd20"),
-            "OOD AUROC": 100 * mean("ood", "auroc", score="energy"),
+            "synthetic OOD AUROC": 100 * mean("ood", "auroc", score="energy"),
             "NLL, C, temperature": mean("corruptions", "nll", "temperature"),
             "THR size, C": mean("corruptions", "conformal_thr_size"),
         }

@@ -12,6 +12,7 @@ from typing import Any
 
 from killick.errors import OptionError
 from killick.experiments.arms import ARMS, Arm, parse_arm
+from killick.report.conditions import OOD, SYNTHETIC_OOD, suite_of
 from killick.report.tables import TextTable
 from killick.results.rows import Row
 from killick.settings import setting
@@ -59,6 +60,7 @@ class Column:
     direction: int = 0  # +1 or -1 for higher or lower is better; 0: not ranked
     scaling: str = ""
     corruption: str = ""  # only rows of this one
+    severity: int | None = None  # only rows of this one
     noisy: bool = False  # of the networks trained with wrong labels
     percent: bool = True
 
@@ -69,10 +71,11 @@ class Column:
 
     def fits(self, row: Row) -> bool:
         """Whether a row is one of those; from the first reference, and no mean over corruptions."""
-        own = (row["suite"], row["metric"], row["scaling"])
+        own = (suite_of(row), row["metric"], row["scaling"])
         return (
             own == (self.suite, self.metric, self.scaling)
             and self.corruption in ("", row["corruption"])
+            and self.severity in (None, row["severity"])
             and row["inference"] != "marginal"
             and row["score"] in ("", "energy")
             and not row["mean_of"]
@@ -95,7 +98,8 @@ COLUMNS = (
     Column("PGD-20", "adversarial", "top1", 1, corruption="pgd20"),
     NOISY,
     *_CALIBRATION,
-    Column("OOD AUROC", "ood", "auroc", 1),
+    Column("OOD AUROC", OOD, "auroc", 1),
+    Column("synthetic OOD AUROC", SYNTHETIC_OOD, "auroc", 1),
     # Small sets are no gain where they miss the label, so these are not ranked.
     Column("THR coverage, C", "corruptions", "conformal_thr_coverage"),
     Column("THR size, C", "corruptions", "conformal_thr_size", percent=False),
@@ -169,8 +173,7 @@ class Grid:
     @property
     def columns(self) -> list[Column]:
         """The columns that were measured."""
-        noisy = self.results.plan.options.label_noise > 0
-        return [each for each in COLUMNS if noisy or not each.noisy]
+        return [each for each in COLUMNS if any(self.values(*arm, each) for arm in self.arms)]
 
     @property
     def arms(self) -> list[tuple[str, str]]:
