@@ -4,6 +4,7 @@ python docs/evidence_figures.py     # each figure beside its table
 """
 
 import csv
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,27 +74,30 @@ def draw_reliability() -> str:
 
 
 def draw_gain_against_cost() -> str:
-    """Accuracy under corruption of regularizers, less that of plain training, by its cost."""
-    rows = _read("regularizers/table")
-    base = float(rows[0]["C"])
+    """Accuracy under corruption of regularizers, less that of plain training, by what they cost."""
+    lines = [line for line in _read("regularizers/small/runs") if line["part"] != "alone"]
+    found: dict[str, tuple[float, float]] = {}
+    for arm in dict.fromkeys(line["arm"] for line in lines if line["part"] != "tuned"):
+        own = [line for line in lines if line["arm"] == arm and line["part"] != "tuned"]
+        cost = max(float(own[0]["training_cost"]), float(own[0]["inference_cost"]))
+        found[arm] = cost, statistics.fmean(100 * float(line["C"]) for line in own)
+    base = found["standard"][1]
     with drawing():
         below = "corrupted accuracy less standard, points"
         canvas, axes = new_chart("Gain against cost", below)
         axes.axhline(0, color=MUTED, linewidth=1)
         for way, title in (("standard", "standard"), ("masked-label", "with masked references")):
-            own = [row for row in rows if row["protocol"] == way]
-            x = [float(row["training cost"]) for row in own]
-            y = [float(row["C"]) - base for row in own]
+            arms = [arm for arm in found if ("masked-label" in arm) == (way == "masked-label")]
+            points = [(found[arm][0], found[arm][1] - base) for arm in arms]
+            x, y = zip(*points, strict=True)
             axes.plot(x, y, label=title, **_STYLES[way].line | {"linestyle": "none"})
-            for row, place in zip(own, zip(x, y, strict=True), strict=True):
-                name = row["regularizer"].replace(":members=2", " of 2").replace("_", " ")
-                name = "no regularizer" if name == "none" else name
+            for arm, place in zip(arms, points, strict=True):
+                name = arm.replace("+masked-label", "").replace("_", " ")
+                name = "no regularizer" if name in ("standard", "masked-label") else name
                 axes.annotate(name, place, (6, -4), textcoords="offset points")
-        axes.set(
-            xlim=(0.9, 2.6),
-            xticks=(1, 2),
-            xlabel="passes of training; an ensemble also predicts at 2",
-        )
+        axes.set_xscale("log")
+        axes.set(xlim=(0.9, 100), xticks=(1, 3, 30), xticklabels=("1", "3", "30"))
+        axes.set_xlabel("passes of training or of inference, whichever are more")
         return to_file(finish(canvas, "gain-cost", "Gain against cost", below).svg)
 
 
@@ -101,7 +105,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "tuning/accuracy.svg": draw_tuning_accuracy,
     "tuning/calibration.svg": draw_tuning_calibration,
     "tuning/reliability.svg": draw_reliability,
-    "regularizers/gain-cost.svg": draw_gain_against_cost,
+    "regularizers/small/gain-cost.svg": draw_gain_against_cost,
 }
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import regularizer_tables
 from api_text import describe_api
 
 from killick import errors, metrics
@@ -244,6 +245,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "comparisons": describe_comparisons,
     "recipes": describe_recipes,
     "settings": describe_settings,
+    "regularizers-alone": regularizer_tables.describe_alone,
+    "regularizers-combined": regularizer_tables.describe_combined,
+    "regularizers-differences": regularizer_tables.describe_differences,
+    "regularizers-tuned": regularizer_tables.describe_tuned,
 }
 
 

@@ -31,12 +31,12 @@ def describe_tuning() -> str:
                 for (way, length, seed), row in found.items()
                 if (way, length) == ("masked-label", epochs)
             ]
-            cells.append(_describe(gaps, digits))
+            cells.append(describe_gaps(gaps, digits))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _describe(gaps: list[float], digits: int) -> str:
+def describe_gaps(gaps: list[float], digits: int) -> str:
     """The mean and its 95 % interval by Student's t, bold where that leaves out 0."""
     mean = statistics.fmean(gaps)
     reach = stats.t.ppf(0.975, len(gaps) - 1) * statistics.stdev(gaps) / len(gaps) ** 0.5
