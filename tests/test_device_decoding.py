@@ -3,7 +3,10 @@
 The GPU's decoder is the one thing that is replaced here, by Pillow's.
 """
 
+import gc
 import threading
+import time
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +18,7 @@ from runs import losses_of, small, train_and_stop
 from test_batches import assert_same, joined, run
 from torch import Tensor
 
+from killick.data import device_batches
 from killick.data.augment.ragged_crops import RaggedCrop
 from killick.data.batches import Cut
 from killick.data.decoding import decode
@@ -32,12 +36,15 @@ from killick.data.device_decoding import (
 from killick.data.image_set import ImageSet
 from killick.data.jpeg_header import suits_gpu
 from killick.data.sample_loader import read_in_order
+from killick.data.sources import load_sets
 from killick.data.sources.imagefolder import FileReader
 from killick.data.transforms import Shift, gather
 from killick.errors import DataError
+from killick.evaluation import image_blocks
 from killick.runtime import devices
 from killick.runtime.processes import Processes
 from killick.training import memory_room, train, training_input
+from killick.training.callbacks import Callback
 from killick.training.memory_room import MemoryRoom
 from killick.training.training_data import load_training_data
 from killick.training.training_input import BATCHED, RESIDENT, SINGLE
@@ -142,8 +149,8 @@ def test_the_size_of_a_set_is_estimated_from_headers(files, monkeypatch):
     monkeypatch.setattr(FileReader, "__getitem__", None)  # nothing is decoded
     facts = look_at_files(files)
     assert facts.size == pytest.approx(1.1 * size, abs=3)
-    assert facts.mostly_jpegs
-    assert not look_at_files(files.part(torch.tensor([1, 7, 3]))).mostly_jpegs
+    assert facts.suit_gpu
+    assert not look_at_files(files.part(torch.tensor([1, 7, 3]))).suit_gpu
     assert find_decoder(CPU) is None
 
 
@@ -216,6 +223,63 @@ def test_batches_are_made_ahead_in_one_thread_which_ends():
     assert list(made_ahead(iter("abc"), CPU)) == ["a", "b", "c"]
 
 
+def test_a_thread_that_waits_for_ever_holds_up_no_end(monkeypatch):
+    monkeypatch.setattr(device_batches, "_SECONDS_TO_END", 0.1)
+    go_on = threading.Event()
+
+    def make():
+        yield 1
+        go_on.wait(60)
+        yield 2
+
+    batches = made_ahead(made_ahead(make(), CPU), CPU)
+    assert next(batches) == 1
+    began = time.monotonic()
+    batches.close()
+    assert time.monotonic() - began < 5
+    go_on.set()
+
+
+def test_a_gpu_without_memory_is_no_file_for_pillow(files):
+    def full(given: list[Tensor]) -> list[Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        read(files, full)
+
+
+def test_sets_that_the_gpu_refuses_are_not_sent_there(tmp_path):
+    for number in range(6):
+        folder = tmp_path / f"class{number % 2}"
+        folder.mkdir(exist_ok=True)
+        Image.new("L", (20, 20)).save(folder / f"{number}.jpg")
+    images = load_sets(f"imagefolder:{tmp_path}").train
+    assert not look_at_files(images).suit_gpu
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_finished_run_leaves_no_images_behind(image_folder, tmp_path):
+    steps = []
+
+    class Keep(Callback):
+        def on_epoch(self, progress):
+            steps.append(weakref.ref(progress.run._step))
+
+    gc.collect()
+    gc.disable()
+    try:
+        train(recipe_of(image_folder), tmp_path / "run", quiet=True, callbacks=[Keep()])
+        assert steps[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_processes_share_the_memory_of_their_host(monkeypatch):
+    monkeypatch.setattr(image_blocks, "free_memory", lambda place: 1000)
+    assert image_blocks.find_room(CPU, 200, 2) == CPU
+    assert image_blocks.find_room(CPU, 200, 3) is None
+
+
 def test_problems_of_the_thread_are_raised_where_batches_are_used(files, tmp_path):
     batches = streamed(damaged(files, tmp_path, b"no image"), "resized", Cut(2))
     batches.begin(0, 0)
@@ -234,7 +298,7 @@ def recipe_of(image_folder, **changes):
 def as_on_a_gpu(monkeypatch):
     """JPEGs are decoded in batches, and batches are as fast as on a GPU."""
     monkeypatch.setattr(training_input, "find_decoder", lambda device: PillowDecoder())
-    facts = FileFacts(10**5, mostly_jpegs=True)  # the files are PNGs
+    facts = FileFacts(10**5, suit_gpu=True)  # the files are PNGs
     monkeypatch.setattr(training_input, "look_at_files", lambda images: facts)
 
 

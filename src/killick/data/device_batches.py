@@ -1,7 +1,8 @@
 """Batches of images of several sizes, brought to one size on the device before each step."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # torchvision takes seconds to import
     from killick.data.augment.ragged_crops import RaggedCrop
 
 Item = TypeVar("Item")
+_SECONDS_TO_END = 5.0
 
 
 class DeviceBatches(ReadAhead):
@@ -134,37 +136,55 @@ class StreamedFiles(DeviceBatches):
             yield Batch(sized, batch.labels, batch.keys, batch.numbers)
 
     def close(self) -> None:
-        """End the thread and the workers."""
-        super().close()
-        self._loader.close()
+        """End the threads and the workers."""
+        try:
+            super().close()
+        finally:
+            self._loader.close()
 
 
 def made_ahead(items: Iterator[Item], device: torch.device) -> Iterator[Item]:
     """The same items; a thread makes the next one, on a stream of its own, while one is used.
 
-    The stream goes before that of training: it has little to do.
+    The stream goes before that of training: it has little to do. A thread that waits for a file for
+    ever is left behind; it ends with the process.
     """
-    stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+    stream = None
+    if device.type == "cuda":
+        stream = torch.cuda.Stream(device, priority=-1)
+        stream.wait_stream(torch.cuda.current_stream(device))
+    wanted: SimpleQueue[bool] = SimpleQueue()
+    made: SimpleQueue[tuple[Item | None, torch.cuda.Event | None, BaseException | None]]
+    made = SimpleQueue()
 
-    def make() -> tuple[Item | None, torch.cuda.Event | None]:
-        with torch.no_grad(), torch.cuda.stream(stream):
-            item = next(items, None)
-            return item, None if stream is None else stream.record_event()
+    def make() -> None:
+        while wanted.get():
+            try:
+                with torch.no_grad(), torch.cuda.stream(stream):
+                    item = next(items, None)
+                    made.put((item, None if stream is None else stream.record_event(), None))
+            except BaseException as problem:
+                made.put((None, None, problem))
 
+    thread = Thread(target=make, name="samples", daemon=True)
+    thread.start()
+    wanted.put(True)
     try:
-        with ThreadPoolExecutor(1, "samples") as thread:
-            waiting = thread.submit(make)
-            while True:
-                item, done = waiting.result()
-                if item is None:
-                    return
-                waiting = thread.submit(make)
-                if done is not None:
-                    used_on = torch.cuda.current_stream(device)
-                    used_on.wait_event(done)
-                    if isinstance(item, Batch):
-                        item.images.record_stream(used_on)
-                yield item
+        while True:
+            item, done, problem = made.get()
+            if problem is not None:
+                raise problem
+            if item is None:
+                return
+            wanted.put(True)
+            if done is not None:
+                used_on = torch.cuda.current_stream(device)
+                used_on.wait_event(done)
+                if isinstance(item, Batch):
+                    item.images.record_stream(used_on)
+            yield item
     finally:
-        if hasattr(items, "close"):
+        wanted.put(False)
+        thread.join(_SECONDS_TO_END)
+        if not thread.is_alive() and hasattr(items, "close"):
             items.close()

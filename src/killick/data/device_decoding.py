@@ -113,6 +113,8 @@ def decode_batch(batch: EncodedBatch, images: ImageSet, decoder: Decoder | None)
         return found
     try:
         decoded = decoder([found[place] for place in files])
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:  # of any of them: Pillow reads it, or says what is wrong with it
         decoded = [_read(images, int(batch.numbers[place])) for place in files]
     for place, image in zip(files, decoded, strict=True):
@@ -141,24 +143,24 @@ def read_resident(
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What some headers say of all files of a set."""
+    """What some files say of all files of a set."""
 
     size: int  # bytes of the pixels, with a margin
-    mostly_jpegs: bool
+    suit_gpu: bool  # most of them
 
 
 def look_at_files(images: ImageSet) -> FileFacts:
-    """How large a set is when decoded, estimated from headers of some of its files."""
+    """How large a set is when decoded, and whether a GPU can do that, from some of its files."""
     places = torch.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images))).long()
     source: Any = images.source
-    pixels = jpegs = 0
+    pixels = suiting = 0
     for row in images.rows[places].tolist():
         try:
-            path = source.path(row) if hasattr(source, "path") else io.BytesIO(source.encoded(row))
-            with Image.open(path, formats=FORMATS) as image:
+            data = source.encoded(row)
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 pixels += image.width * image.height
-                jpegs += image.format == "JPEG"
+            suiting += suits_gpu(data)
         except Exception:  # whatever is wrong is said where the image is read
             continue
     size = int(_MARGIN * 3 * pixels / len(places) * len(images))
-    return FileFacts(size, 2 * jpegs > len(places))
+    return FileFacts(size, 2 * suiting > len(places))

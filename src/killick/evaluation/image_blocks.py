@@ -52,7 +52,8 @@ class ImageBlocks:
         self.numbers = torch.cat([torch.arange(0), *places])
         self._images = images.part(self.numbers)
         self._workers = 0 if images.in_memory else usual_workers() if workers is None else workers
-        place = find_room(self._device, len(self._images) * 3 * view.size**2) if keep else None
+        size = len(self._images) * 3 * view.size**2
+        place = find_room(self._device, size, processes.count) if keep else None
         self._place, self._kept = place, list[Tensor]()
 
     def __iter__(self) -> Iterator[Block]:
@@ -71,7 +72,7 @@ class ImageBlocks:
         kept = []
         for images in read_all(self._images, self._view, self._workers, BLOCK):
             if self._place is not None:
-                images = images.to(self._place)
+                images = images.to(self._place, copy=True)  # it may be memory of a worker
                 kept.append(images)
             yield images
         self._kept = kept  # all of them
@@ -85,7 +86,13 @@ def block_generator(
     return torch.Generator(device).manual_seed(key(seed, name, severity, block) % 2**63)
 
 
-def find_room(device: torch.device, size: int) -> torch.device | None:
-    """Where `size` bytes can be kept: on the device, else in the host's memory, else nowhere."""
-    places = dict.fromkeys((precise_device(device), torch.device("cpu")))
-    return next((place for place in places if size <= 0.4 * free_memory(place)), None)
+def find_room(device: torch.device, size: int, processes: int) -> torch.device | None:
+    """Where `size` bytes can be kept: on the device, else in the host's memory, else nowhere.
+
+    The host's memory is that of all processes.
+    """
+    for place in dict.fromkeys((precise_device(device), torch.device("cpu"))):
+        sharing = processes if place.type == "cpu" else 1
+        if sharing * size <= 0.4 * free_memory(place):
+            return place
+    return None

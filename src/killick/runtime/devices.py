@@ -120,7 +120,8 @@ def one_thread() -> Iterator[None]:
 def free_memory(device: torch.device) -> int:
     """Bytes of a GPU's memory, or of the host's, that nobody needs; 4 GiB where it is not known."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
     try:
         lines = _MEMORY.read_text().splitlines()
         kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))

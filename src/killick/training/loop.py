@@ -173,7 +173,7 @@ def train(
             open_loggers = closing(RunLoggers(folder, run.recipe, step, kinds, display.message))
             hooks = list(callbacks) if processes.first else []
             with open_loggers as loggers:
-                with dead_workers_explained(recipe.data.name), closing(run.data.batches):
+                with dead_workers_explained(recipe.data.name), closing(run):
                     finished = _train(run, folder, display, loggers, hooks)
                 if finished:
                     if processes.first:  # testing may fail too

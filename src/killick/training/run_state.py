@@ -164,6 +164,11 @@ class TrainingRun:
             if self.done % self.steps_per_epoch == 0:
                 each.epoch(self.done // self.steps_per_epoch)
 
+    def close(self) -> None:
+        """Let go of the batches and of the step: the model stays."""
+        self.data.batches.close()
+        self._step.close()
+
     def compile_if_repaid(self, steps_per_second: float) -> float | None:
         """Compile the step if that saves more time than it takes; the seconds left if it does."""
         seconds = (self.steps - self.done) / steps_per_second

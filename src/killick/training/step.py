@@ -89,21 +89,24 @@ class TrainingStep:
 
     def compile(self) -> None:
         """Compile from the next step on; random numbers stay those of the steps before."""
-        from torch._inductor import config  # takes seconds to import
-
-        config.fallback_random = True
         self._compile()
         self._graph, self._first = None, self._run  # captured anew, after steps that compile
 
     def _compile(self) -> None:
         from torch._dynamo import config
+        from torch._inductor import config as inductor  # takes seconds to import
 
+        inductor.fallback_random = True  # compiled steps draw what others do
         # One variant for each arm that a process runs: at its limit torch goes on uncompiled.
         config.recompile_limit = max(config.recompile_limit, VARIANTS)
         config.skip_nnmodule_hook_guards = False  # hooks of components make another network
         compiled = partial(torch.compile, dynamic=False)
         self._forward, self._prepare = compiled(self._model), compiled(self._prepare_samples)
         self._account = compiled(self._keep_account)
+
+    def close(self) -> None:
+        """Let go of the graph and of what refers to this step: its memory is free at once."""
+        self._forward = self._prepare = self._account = self._graph = None
 
     def begin(self, number: int, losses: Sequence[float] = (), correct: int = 0) -> None:
         """Go on from step `number` of the run, with what was not yet read of the steps before."""

@@ -108,15 +108,16 @@ def make_input(
     if plan is not None and way != SINGLE:
         suits = plan.suits(recipe, device) if way is None else way == RESIDENT
         decoder = find_decoder(device) if plan.files and plan.any_size else None
-        jpegs = False
+        decodes = False
         if plan.files and ((plan.resized and suits) or decoder is not None):
             facts = look_at_files(train)
-            size, jpegs = facts.size if plan.resized else size, facts.mostly_jpegs
+            decodes = decoder is not None and facts.suit_gpu
+            size = facts.size if plan.resized else size
         elif plan.resized and isinstance(train.source, Tensor):
             size = len(train) * train.source[0].numel()
         if way is None:
             fits = room.take(size) if suits and plan.resized else suits and keeps_set
-            way = RESIDENT if fits else BATCHED if decoder is not None and jpegs else SINGLE
+            way = RESIDENT if fits else BATCHED if decodes else SINGLE
             if suits and not fits:
                 note += f" ({_gigabytes(size)}, and {_gigabytes(room.left)} free for images)"
         if way == RESIDENT:

@@ -84,3 +84,13 @@ def resize(
             block=BLOCK,
         )
     return found.permute(0, 3, 1, 2)
+
+
+def try_out(device: torch.device) -> None:
+    """Compile the kernel and resize an image of one pixel."""
+    zero = torch.zeros(1, dtype=torch.long, device=device)
+    one = torch.ones(2, 1, 1, device=device)
+    taps = (torch.zeros(2, 1, dtype=torch.long, device=device), one, zero.new_ones(2))
+    image = torch.zeros(3, dtype=torch.uint8, device=device)
+    resize(image, zero, zero + 1, zero + 1, taps, 1)
+    torch.cuda.synchronize(device)

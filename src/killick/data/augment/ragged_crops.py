@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -132,6 +133,15 @@ def _split(boxes: Boxes, size: int) -> Iterator[Tensor]:
             waiting += order.chunk(2)
 
 
+@cache
 def has_kernel(device: torch.device) -> bool:
-    """Whether this device resizes crops by the kernel; all CUDA builds of torch for Linux bring triton."""
-    return device.type == "cuda" and find_spec("triton") is not None
+    """Whether this device resizes crops by the kernel, which a C compiler and triton are needed for."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    from killick.data.augment import crop_kernel
+
+    try:
+        crop_kernel.try_out(device)
+    except Exception:  # whatever a compiler that is missing or too old makes triton raise
+        return False
+    return True

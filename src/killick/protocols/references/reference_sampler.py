@@ -131,8 +131,14 @@ def choose_stored(protocol: "AnchoredProtocol", run: "RunContext") -> tuple[Tens
 
 def read_pixels(images: ImageSet, view: PlainView, workers: int) -> Tensor:
     """All images of a set, `(n, size, size, 3)`."""
-    found = torch.cat(list(read_all(images, view, workers)))
-    return found.permute(0, 2, 3, 1).contiguous()
+    found, done = torch.empty(0, dtype=torch.uint8), 0
+    for part in read_all(images, view, workers):  # each may be memory of a worker
+        part = part.permute(0, 2, 3, 1)
+        if not done:
+            found = part.new_empty(len(images), *part.shape[1:])
+        found[done : done + len(part)] = part
+        done += len(part)
+    return found
 
 
 def _choose(images: ImageSet, count: int, seed: int) -> Tensor:
