@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from regularizer_tables import read_lines
 
 from killick.report.figures import (
     COLORS,
@@ -75,29 +76,35 @@ def draw_reliability() -> str:
 
 def draw_gain_against_cost() -> str:
     """Accuracy under corruption of regularizers, less that of plain training, by what they cost."""
-    lines = [line for line in _read("regularizers/small/runs") if line["part"] != "alone"]
-    found: dict[str, tuple[float, float]] = {}
-    for arm in dict.fromkeys(line["arm"] for line in lines if line["part"] != "tuned"):
-        own = [line for line in lines if line["arm"] == arm and line["part"] != "tuned"]
-        cost = max(float(own[0]["training_cost"]), float(own[0]["inference_cost"]))
-        found[arm] = cost, statistics.fmean(100 * float(line["C"]) for line in own)
-    base = found["standard"][1]
+    found: dict[
+        tuple[float, str], dict[bool, float]
+    ] = {}  # by cost and name; with masks or without
+    for part in ("combined", "ensembles"):
+        lines = read_lines(part)
+        for arm in dict.fromkeys(line["arm"] for line in lines):
+            own = [line for line in lines if line["arm"] == arm]
+            cost = max(float(own[0]["training_cost"]), float(own[0]["inference_cost"]))
+            name = arm.removesuffix("masked-label").removesuffix("+").removesuffix("standard")
+            name = name.removesuffix("+").replace("_", " ").replace("dropout+mc", "mc")
+            name = name or "no regularizer"
+            if name.startswith("ensemble"):
+                name = f"3 × {name.removeprefix('ensemble').removeprefix('+') or 'standard'}"
+            value = statistics.fmean(100 * float(line["C"]) for line in own)
+            found.setdefault((cost, name), {})[arm.endswith("masked-label")] = value
+    base = found[1, "no regularizer"][False]
+    rows = sorted(found.items(), key=lambda row: (-row[0][0], max(row[1].values())))
     with drawing():
-        below = "corrupted accuracy less standard, points"
-        canvas, axes = new_chart("Gain against cost", below)
-        axes.axhline(0, color=MUTED, linewidth=1)
-        for way, title in (("standard", "standard"), ("masked-label", "with masked references")):
-            arms = [arm for arm in found if ("masked-label" in arm) == (way == "masked-label")]
-            points = [(found[arm][0], found[arm][1] - base) for arm in arms]
-            x, y = zip(*points, strict=True)
-            axes.plot(x, y, label=title, **_STYLES[way].line | {"linestyle": "none"})
-            for arm, place in zip(arms, points, strict=True):
-                name = arm.replace("+masked-label", "").replace("_", " ")
-                name = "no regularizer" if name in ("standard", "masked-label") else name
-                axes.annotate(name, place, (6, -4), textcoords="offset points")
-        axes.set_xscale("log")
-        axes.set(xlim=(0.9, 100), xticks=(1, 3, 30), xticklabels=("1", "3", "30"))
-        axes.set_xlabel("passes of training or of inference, whichever are more")
+        below = "corrupted accuracy less standard, points; (passes)"
+        canvas, axes = new_chart("Gain against cost", below, height=16 * len(rows), left=162)
+        axes.axvline(0, color=MUTED, linewidth=1)
+        for masked, way, title in (
+            (False, "standard", "standard"),
+            (True, "masked-label", "with masked references"),
+        ):
+            x = [values[masked] - base for _, values in rows]
+            style = _STYLES[way].line | {"linestyle": "none"}
+            axes.plot(x, range(len(rows)), label=title, **style)
+        axes.set_yticks(range(len(rows)), [f"{name} ({cost:g})" for (cost, name), _ in rows])
         return to_file(finish(canvas, "gain-cost", "Gain against cost", below).svg)
 
 

@@ -249,6 +249,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "regularizers-combined": regularizer_tables.describe_combined,
     "regularizers-differences": regularizer_tables.describe_differences,
     "regularizers-tuned": regularizer_tables.describe_tuned,
+    "regularizers-temperatures": regularizer_tables.describe_temperatures,
 }
 
 

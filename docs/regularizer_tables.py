@@ -39,15 +39,25 @@ _DIFFERENCES = {
 
 
 def read_lines(part: str) -> list[Line]:
-    """The lines of a part."""
+    """The lines of a part: no regularizer first, each with masks after it without."""
     with open(FILE, newline="", encoding="utf-8") as file:
-        return [line for line in csv.DictReader(file) if line["part"] == part]
+        found = [line for line in csv.DictReader(file) if line["part"] == part]
+    return sorted(found, key=lambda line: _place(line["arm"]))
+
+
+def _place(arm: str) -> tuple[bool, str, bool]:
+    plain = arm.removeprefix("ensemble+").removesuffix(MASKED).removesuffix("+")
+    plain = plain.removesuffix("standard")
+    return plain != "", plain, arm.endswith(MASKED)
 
 
 def describe_alone() -> str:
     """Each method alone, the lowest NLL under corruption first."""
     lines = sorted(read_lines("alone"), key=lambda line: float(line["NLL, C"]))
-    rows = [[line["arm"], line["training_cost"], *_values([line], _ALONE)] for line in lines]
+    rows = [
+        [line["arm"], f"{float(line['training_cost']):.2g}", *_values([line], _ALONE)]
+        for line in lines
+    ]
     return _table(["method", "cost", *_ALONE], rows)
 
 
@@ -69,6 +79,20 @@ def describe_tuned() -> str:
     arms = dict.fromkeys(line["arm"] for line in lines)
     rows = [[arm, *_values([line for line in lines if line["arm"] == arm], _SHOWN)] for arm in arms]
     return _table(["tuned with", *_SHOWN], rows)
+
+
+def describe_temperatures() -> str:
+    """Calibration under corruption by what the temperature was fitted on."""
+    with open(FILE.with_name("temperatures.csv"), newline="", encoding="utf-8") as file:
+        lines = sorted(csv.DictReader(file), key=lambda line: _place(line["arm"]))
+    kinds = {"nothing": "no temperature", "clean": "fitted on clean images"}
+    kinds["corrupted"] = "fitted on corrupted images"
+    rows = []
+    for arm in dict.fromkeys(line["arm"] for line in lines):
+        own = [[x for x in lines if (x["arm"], x["fitted_on"]) == (arm, kind)] for kind in kinds]
+        column = {"": ("smooth ECE, corrupted", 1, 3)}
+        rows.append([arm, *(next(iter(_values(each, column))) for each in own)])
+    return _table(["smooth ECE, C", *kinds.values()], rows)
 
 
 def describe_differences() -> str:
