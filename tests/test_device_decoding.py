@@ -298,7 +298,7 @@ def recipe_of(image_folder, **changes):
 def as_on_a_gpu(monkeypatch):
     """JPEGs are decoded in batches, and batches are as fast as on a GPU."""
     monkeypatch.setattr(training_input, "find_decoder", lambda device: PillowDecoder())
-    facts = FileFacts(10**5, suit_gpu=True)  # the files are PNGs
+    facts = FileFacts(6000, suit_gpu=True)  # the files are PNGs
     monkeypatch.setattr(training_input, "look_at_files", lambda images: facts)
 
 
@@ -323,6 +323,7 @@ def test_a_streamed_run_is_the_resident_one_also_across_a_stop(image_folder, tmp
         ("resized", "auto", 10**9, (SINGLE, BATCHED)),
         ("resized", "always", 1, (RESIDENT, RESIDENT)),
         ("resized", "never", 10**9, (SINGLE, BATCHED)),
+        ("resized", "never", 1, (SINGLE, SINGLE)),  # no room for what is decoded
         ("pad", "auto", 10**9, (RESIDENT, RESIDENT)),
         ("pad", "auto", 16 * 3 * 16**2, (SINGLE, BATCHED)),  # a share of it is too little
     ],

@@ -28,6 +28,7 @@ CPU_POLICY_SIZE = 64  # px up to which a CPU applies policies faster to batches 
 RESIDENT = "resident"  # kept on the device, and augmented there
 BATCHED = "batched"  # streamed, and augmented on the device
 SINGLE = "single"  # streamed, and augmented by workers
+_DECODED_BATCHES = 3  # of images in their own sizes, on the device at once while others stream
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ def make_input(
         decodes = False
         if plan.files and ((plan.resized and suits) or decoder is not None):
             facts = look_at_files(train)
-            decodes = decoder is not None and facts.suit_gpu
+            waiting = _DECODED_BATCHES * cut.size * facts.size / len(train)
+            decodes = decoder is not None and facts.suit_gpu and waiting <= room.left
             size = facts.size if plan.resized else size
         elif plan.resized and isinstance(train.source, Tensor):
             size = len(train) * train.source[0].numel()
