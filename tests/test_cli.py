@@ -121,7 +121,7 @@ def test_a_completion_script_is_printed_and_the_shell_reads_it(shell, capsys, tm
         (["trian"], "trian (did you mean train?). See killick --help."),
         (["eval"], "eval (did you mean evaluate?)"),
         (["frobnicate"], "frobnicate. See killick --help."),
-        (["--plugin", "mine"], "expected a command. See killick --help."),
+        (["--plugin", "mine"], "no installed package 'mine' extends Killick"),
         (["--hlep"], "--hlep (did you mean --help?)"),
         (["evaluate", "runs/x", "--limt", "5"], "--limt (did you mean --limit?)"),
         (["evaluate", "x", "--limt=5"], "--limt (did you mean --limit?)"),
@@ -201,10 +201,11 @@ def test_settings_have_short_names_and_yaml_values():
 
 
 def test_a_plugin_is_enabled_before_the_words_are_parsed(monkeypatch):
-    monkeypatch.setenv("KILLICK_PLUGINS", "")
+    enabled = []
+    monkeypatch.setattr("killick.cli.enable_plugin", enabled.append)
     known, rest = parse(["train", "--plugin", "mine", "--epochs", "3", "--plugin=other"])
     assert rest == ["--epochs", "3"]
-    assert os.environ["KILLICK_PLUGINS"] == "mine,other"
+    assert enabled == ["mine", "other"]
 
 
 def test_piped_output_is_plain_lines(tmp_path, capsys, monkeypatch):

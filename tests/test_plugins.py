@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from killick.cli import main
+
 ROOT = Path(__file__).parent.parent
 PLUGIN = ["--plugin", "killick-extra"]
 TRAIN = [
@@ -135,3 +137,10 @@ def test_nothing_of_it_is_imported_unless_it_is_enabled(enabled, place):
     assert not imported
     assert any("--plugin killick-extra" in line for line in lines)
     assert not any("linear_net" in line.split()[:1] for line in lines)
+
+
+def test_a_package_that_offers_nothing_is_one_line(capsys):
+    assert main(["list", "--plugin", "torch"]) == 2
+    error = capsys.readouterr().err
+    assert "'torch' extends Killick" in error
+    assert error.count("\n") == 1

@@ -15,7 +15,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from types import ModuleType
 from typing import Generic, TypeVar
 
@@ -32,6 +32,11 @@ def enabled_plugins() -> tuple[str, ...]:
 
 def enable_plugin(package: str) -> None:
     """Let the entry points of an installed package be used, here and in processes started later."""
+    every = (point for each in distributions() for point in each.entry_points)
+    points = [point for point in every if point.group.startswith("killick.")]
+    if not any(package in _packages_of(point) for point in points):
+        found = ", ".join(sorted({_package_of(point) for point in points})) or "none"
+        raise OptionError(f"no installed package {package!r} extends Killick, found {found}.")
     names = enabled_plugins()
     if package not in names:
         os.environ[VARIABLE] = ",".join((*names, package))
@@ -120,5 +125,10 @@ def _package_of(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.module.partition(".")[0]
 
 
+def _packages_of(point: EntryPoint) -> set[str]:
+    """The names by which its package may be called."""
+    return {_package_of(point), point.module.partition(".")[0]}
+
+
 def _is_enabled(point: EntryPoint) -> bool:
-    return not {_package_of(point), point.module.partition(".")[0]}.isdisjoint(enabled_plugins())
+    return not _packages_of(point).isdisjoint(enabled_plugins())
