@@ -59,10 +59,8 @@ def test_every_study_can_be_planned_at_each_size(name, tmp_path):
             load_recipe(plan.recipe, {**plan.settings, **arm.settings})
     for size in ("small", "smoke"):  # on data that everyone has
         jobs = plan_jobs(make_plan(study, size), tmp_path)
-        assert {phase.recipe.data.name for job in jobs for phase in job.phases} <= {
-            "shapes",
-            "digits",
-        }
+        names = {phase.recipe.data.name for job in jobs for phase in job.phases}
+        assert names <= {"shapes", "small-shapes", "digits"}
 
 
 def test_a_registered_study_is_found_listed_and_described(capsys):

@@ -83,9 +83,10 @@ def _plain(names: dict[str, str]) -> list[Entry]:
 
 
 def _registered(place: str) -> list[Entry]:
-    """The entries of a registry or dictionary, `module:NAME`."""
+    """The entries of a registry or dictionary, `module:NAME`, by name."""
     module, _, name = place.partition(":")
-    return [_entry(*each) for each in getattr(import_module(f"killick.{module}"), name).items()]
+    found = sorted(getattr(import_module(f"killick.{module}"), name).items())
+    return [_entry(*each) for each in found]
 
 
 def _recipes() -> list[Entry]:
