@@ -16,7 +16,7 @@ from killick.data.keyed_random import key as combine
 from killick.data.own_transform import OwnTransform
 from killick.data.pixmix import PixMix
 from killick.data.preprocessing import PlainView
-from killick.errors import OptionError
+from killick.errors import OptionError, one_line
 
 POLICIES = {
     "randaugment": v2.RandAugment,
@@ -74,8 +74,9 @@ class TrainView:
         except (TypeError, ValueError, IndexError, RuntimeError) as problem:
             if not arguments:
                 raise
-            reason = " ".join(str(problem).split()).rstrip(".")
-            raise OptionError(f"cannot make {policy!r} with {arguments}: {reason}.") from None
+            raise OptionError(
+                f"cannot make {policy!r} with {arguments}: {one_line(problem)}."
+            ) from None
 
     def __call__(self, image: Tensor, key: int) -> Tensor:
         """The view that belongs to `key`, uint8 `(3, size, size)`."""

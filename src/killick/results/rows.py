@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from killick.errors import DataError, FileError, show
+from killick.errors import DataError, FileError, one_line, show
 from killick.results.csv_text import original, to_csv
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.plain_files import read_text
@@ -101,9 +101,8 @@ def read_rows(where: Path) -> list[Row]:
     except FileError:
         raise
     except (ValueError, AttributeError, TypeError, csv.Error, RecursionError) as problem:
-        reason = " ".join(str(problem).split())[:200]
         raise DataError(
-            f"cannot read the rows in {where}: {reason}. Remove the file to start again."
+            f"cannot read the rows in {where}: {one_line(problem)}. Remove the file to start again."
         ) from None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from killick.errors import CheckpointError, FileError, show
+from killick.errors import CheckpointError, FileError, one_line, show
 from killick.runtime.atomic_files import atomic_file
 from killick.runtime.plain_files import open_plain
 from killick.storage.json_checks import (
@@ -125,8 +125,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except FileError as problem:
         raise CheckpointError(f"{path.name}: {problem.reason}.") from None
     except Exception as problem:  # whatever a damaged file makes its readers raise
-        reason = " ".join(str(problem).split())[:150].rstrip(".")
-        raise CheckpointError(f"{path.name} is damaged: {reason}.") from None
+        raise CheckpointError(f"{path.name} is damaged: {one_line(problem)}.") from None
     if kind != FORMAT or type(version) is not int:
         raise CheckpointError(f"{path.name} is not a checkpoint of Killick.")
     if version != VERSION:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from killick.data.data_settings import EMBEDDED, full_name
-from killick.errors import FileError, OptionError, RecipeError, check_option, show
+from killick.errors import FileError, OptionError, RecipeError, check_option, one_line, show
 from killick.protocols.base import check_protocol, components_of, uses
 from killick.runtime.plain_files import read_plain
 from killick.settings import SPELLINGS, read_settings, settings_of, value_from_text, yaml_or_text
@@ -113,8 +113,9 @@ def read_yaml(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     except FileError as problem:
         raise RecipeError(f"cannot read the recipe {path}: {problem.reason}.") from None
     except Exception as problem:  # beside its own errors, YAML raises what dates and numbers do
-        reason = " ".join(str(problem).split())[:300]
-        raise RecipeError(f"cannot read the recipe {path}: not YAML ({reason}).") from None
+        raise RecipeError(
+            f"cannot read the recipe {path}: not YAML ({one_line(problem)})."
+        ) from None
     if not isinstance(values, dict | None):
         raise RecipeError(f"the recipe {path} has no settings such as 'epochs: 10'.")
     values = {SPELLINGS.get(key, key): value for key, value in (values or {}).items()}

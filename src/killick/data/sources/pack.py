@@ -18,7 +18,7 @@ from torch import Tensor
 from killick.data.decoding import decode
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions
-from killick.errors import DataError, FileError, OptionError
+from killick.errors import DataError, FileError, OptionError, one_line
 from killick.runtime.plain_files import check_memory, open_plain
 
 _KINDS = {"u": "uint8", "iu": "whole numbers", "U": "unicode strings"}  # of arrays
@@ -72,8 +72,7 @@ def load_pack(where: str, options: LoadOptions | None = None) -> Sets:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, DataError | FileError):
             raise
-        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
-        raise DataError(f"cannot read {file}: {reason}. Make or copy it again.") from error
+        raise DataError(f"cannot read {file}: {one_line(error)}. Make or copy it again.") from error
     if split is not None:
         return Sets(None, replace(found[split], name=f"{file.stem}#{split}"))
     return Sets(found.get("train"), found.get("test"))

@@ -4,8 +4,8 @@ import os
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from killick.report.run_groups import flatten
 from killick.training.loggers import (
     LOGGERS,
     Logger,
@@ -41,7 +41,7 @@ class MlflowLogger(Logger):
         self._run = run.info.run_id
         write_run_id(folder, "mlflow", self._run)
         if recipe is not None:
-            settings = _flatten(asdict(recipe))
+            settings = flatten(asdict(recipe))
             params = [Param(name, str(value)[:_LONGEST]) for name, value in settings.items()]
             self._client.log_batch(self._run, params=params[:100])
             self._client.log_artifact(self._run, str(folder / "recipe.yaml"))
@@ -60,17 +60,6 @@ class MlflowLogger(Logger):
     def close(self) -> None:
         """Mark the run as finished."""
         self._client.set_terminated(self._run)
-
-
-def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by their dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            found |= _flatten(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 LOGGERS.register("mlflow", MlflowLogger)
