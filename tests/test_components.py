@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy, interpolate
 import killick
 from killick.core.feature_maps import LastMap, find_last_map
 from killick.core.residual_blocks import head_of
-from killick.data.attentive_mixing import paste_attended
 from killick.data.batches import Batch
 from killick.data.keyed_random import sample_keys
+from killick.data.mixing import paste_attended
 from killick.errors import OptionError, RecipeError
 from killick.protocols import COMPONENTS
 from killick.runtime.processes import Processes

@@ -22,8 +22,8 @@ from killick.core.stochastic_layers import (
     drop_samples,
 )
 from killick.data.batches import Batch
-from killick.data.grid_masks import make_grid_masks
 from killick.data.keyed_random import sample_keys
+from killick.data.transforms import make_grid_masks
 from killick.errors import OptionError, RecipeError
 from killick.experiments.arms import parse_arm
 from killick.protocols import COMPONENTS, PROTOCOLS

@@ -1,4 +1,4 @@
-"""Mixup and CutMix: each image is mixed with its neighbor in the batch, and so are the labels.
+"""Mixup, CutMix and Attentive CutMix: each image and label is mixed with its neighbor in the batch.
 
 Positions 0 and 1 mix with each other, 2 and 3, and so on; the order of an epoch is random, so the
 partners are. Each image draws its own share from its own key, so nothing depends on how a batch
@@ -55,6 +55,29 @@ class Mixing:
         if self.mixup and self.cutmix:
             return uniform(keys, Stream.MIX_KIND) < 0.5
         return torch.full(keys.shape, bool(self.cutmix), device=keys.device)
+
+
+def paste_attended(
+    images: Tensor, soft: Tensor, attention: Tensor, count: int, drawn: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Attentive CutMix: images with the `count` most attended cells of their neighbor.
+
+    Labels are mixed in proportion.
+    `attention` of the images themselves is `(n, grid, grid)`, labels are probabilities, and `drawn`
+    says which images are changed.
+    """
+    height, width = images.shape[2:]
+    grid, device = attention.shape[-1], images.device
+    partner = neighbors(len(images), device)
+    most = attention.flatten(1).topk(count).indices
+    chosen = torch.zeros(len(images), grid * grid, dtype=torch.bool, device=device)
+    chosen = chosen.scatter(1, most, True).index_select(0, partner) & drawn[:, None]
+    rows = torch.arange(height, device=device) * grid // height
+    columns = torch.arange(width, device=device) * grid // width
+    inside = chosen[:, rows[:, None] * grid + columns][:, None]
+    share = drawn[:, None] * (count / grid**2)
+    mixed = torch.where(inside, images.index_select(0, partner), images)
+    return mixed, (1 - share) * soft + share * soft.index_select(0, partner)
 
 
 def neighbors(n: int, device: torch.device) -> Tensor:

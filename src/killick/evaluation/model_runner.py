@@ -9,7 +9,6 @@ from killick.core.anchored import evaluating
 from killick.errors import OutputError
 from killick.evaluation.attacks import attacked_logits
 from killick.evaluation.classifier import Classifier
-from killick.evaluation.conformal_sets import conformal_values, fit_conformal
 from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.image_blocks import BLOCK, Block, ImageBlocks, block_generator
 from killick.evaluation.mc_dropout import mean_logits
@@ -17,6 +16,7 @@ from killick.evaluation.metric_values import RESIDUAL
 from killick.evaluation.outputs import Outputs, Part, collect_outputs, summarize_logits
 from killick.evaluation.test_sets import TestSet
 from killick.metrics import fit_temperature
+from killick.metrics.conformal import conformal_values, fit_conformal
 from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes
 from killick.runtime.stopwatch import Stopwatch

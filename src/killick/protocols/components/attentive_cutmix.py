@@ -63,8 +63,8 @@ class AttentiveCutMix(Scheduled):
         """Images with pasted cells, and labels as probabilities."""
         from torch.nn.functional import one_hot
 
-        from killick.data.attentive_mixing import paste_attended
         from killick.data.keyed_random import Stream, uniform
+        from killick.data.mixing import paste_attended
 
         side = batch.images.shape[-1]
         grid = self.grid or (8 if side % 7 else 7)

@@ -49,8 +49,8 @@ class GridMask(Scheduled):
         """Images with squares deleted."""
         import torch
 
-        from killick.data.grid_masks import make_grid_masks
         from killick.data.keyed_random import Stream, uniform
+        from killick.data.transforms import make_grid_masks
 
         side = batch.images.shape[-1]
         gone = make_grid_masks(
