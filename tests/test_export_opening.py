@@ -128,13 +128,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_name_in_one_line(key, value):
     assert len(str(told.value).encode()) < 600
 
 
-def test_files_from_before_squash_was_known_open():
-    found = json.loads(ABOUT.to_json())
-    del found["squash"]
-    assert read_metadata(json.dumps(found), "it") == ABOUT
-
-
-@pytest.mark.parametrize("key", sorted(json.loads(ABOUT.to_json()).keys() - {"squash"}))
+@pytest.mark.parametrize("key", sorted(json.loads(ABOUT.to_json())))
 def test_a_value_that_is_missing_is_told(key):
     found = json.loads(ABOUT.to_json())
     del found[key]

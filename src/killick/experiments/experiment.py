@@ -166,7 +166,5 @@ def check_places(names: Sequence[str]) -> None:
     for data in names:
         kind, _, place = full_name(data).partition(":")
         path = Path(place.partition("#")[0])
-        if kind in ("imagefolder", "imagenet", "images", "pictures", "pack", "csv") and (
-            not path.exists()
-        ):
+        if kind in ("imagefolder", "imagenet", "images", "pack", "csv") and not path.exists():
             raise DataError(f"no data at {path} for {data}.")

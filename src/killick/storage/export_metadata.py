@@ -84,7 +84,6 @@ def read_metadata(text: str, where: object) -> ExportMetadata:
         kind, version = found.pop("format"), found.pop("version")
         if kind != FORMAT or version != VERSION:
             raise ValueError(f"format {show(kind)}, version {show(version)}, not {VERSION}")
-        found.setdefault("squash", False)  # of older files
         for key in find_bad(found, _CHECKS):
             raise ValueError(f"{key} is {show(found.get(key))}")
         found = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}

@@ -70,12 +70,7 @@ def is_record(**checks: Check) -> Check:
 is_share = partial(is_number, least=0, most=1)
 
 
-def is_threshold(value: object) -> bool:
-    """Whether it is a threshold; older ones have no shares of OOD sets."""
-    return _is_threshold({"refused": {}, **value} if isinstance(value, dict) else value)
-
-
-_is_threshold = is_record(
+is_threshold = is_record(
     energy=is_number,
     acceptance=is_share,
     k=partial(is_whole, least=1, most=MOST_REFERENCES),

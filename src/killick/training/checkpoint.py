@@ -36,8 +36,7 @@ _CHECKS: dict[str, Check] = {
     "step": partial(is_whole, least=0, most=2**62),
     "recipe": is_dictionary,
     "start": optional(is_text),
-    "way": optional(lambda value: value in (RESIDENT, BATCHED, SINGLE)),
-    "resident": optional(lambda value: isinstance(value, bool)),  # of older versions
+    "way": lambda value: value in (RESIDENT, BATCHED, SINGLE),
     "network": optional(
         lambda value: (
             isinstance(value, tuple)

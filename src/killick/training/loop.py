@@ -49,7 +49,6 @@ from killick.training.recipe import Recipe, named_classes
 from killick.training.recipe_files import make_recipe
 from killick.training.run_state import TrainingRun
 from killick.training.training_data import load_training_data
-from killick.training.training_input import RESIDENT, SINGLE
 from killick.training.validation import validate
 
 
@@ -133,7 +132,7 @@ def train(
         kinds = find_loggers(recipe.loggers)  # an error before anything is written
         own = import_classes(recipe)
         own = replace(own, transform=transform or own.transform, loss=loss or own.loss)
-        way = None if state is None else _find_way(recipe, state)
+        way = None if state is None else state["way"]
         data = load_training_data(recipe, processes, own.transform, way, resumed=resume)
         with nullcontext() if state is None else limited_to(state["model"]):
             run = TrainingRun(recipe, data, processes, start, restoring=resume, own=own)
@@ -237,16 +236,6 @@ def _recipe_of_checkpoint(folder: Path, state: dict[str, Any]) -> Recipe:
     name, arguments = state["network"]
     arguments = {key: value for key, value in arguments.items() if key != "num_classes"}
     return replace(recipe, network=replace(recipe.network, name=name, arguments=arguments))
-
-
-def _find_way(recipe: Recipe, state: dict[str, Any]) -> str | None:
-    """How the run of a checkpoint made its batches; None: as its recipe says."""
-    if "way" in state:
-        return str(state["way"])
-    resident = state.get("resident")  # of older versions, the first of which knew no batches
-    if resident is None and recipe.augment.policy == "none" and recipe.augment.crop != "resized":
-        return None
-    return RESIDENT if resident else SINGLE
 
 
 def _check_given(folder: Path, names: list[str], transform: object, loss: object) -> None:

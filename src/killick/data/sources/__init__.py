@@ -49,7 +49,6 @@ class DataSource:
 
 
 DATA_SOURCES: Registry[DataSource] = Registry("data_sources", "data source", __name__)
-_ALIASES = {"pictures": "images"}
 GIVEN = "given:"  # what the name of data given in Python begins with
 _given: ContextVar[dict[str, Sets]] = ContextVar("given", default={})  # noqa: B039
 _loaded: ContextVar[dict[tuple[str, LoadOptions], Sets] | None] = ContextVar("loaded", default=None)
@@ -70,7 +69,6 @@ def load_sets(
         return _find_given(name)
     name = full_name(name)
     kind, colon, argument = name.partition(":")
-    kind = _ALIASES.get(kind, kind)
     if not colon and os.sep in name:
         raise DataError(f"no such folder or file: {os.path.abspath(os.path.expanduser(name))}.")
     source = DATA_SOURCES.find(kind)
