@@ -154,7 +154,7 @@ def through_numpy(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("network", [Frozen(), through_numpy])
 def test_networks_without_gradients_are_refused_or_left_out(network):
     options = {"normalize": MEAN_STD, "size": 16}
-    with pytest.raises(OptionError, match=r"^[^\n]*requires gradients: [^\n]* none[^\n]*\.$"):
+    with pytest.raises(OptionError, match=r"^[^\n]*requires gradients, [^\n]* none[^\n]*\.$"):
         killick.evaluate(network, make_set(), ("adversarial",), **options)
     rows = killick.evaluate(network, make_set(), ("clean", "adversarial"), **options)
     assert {row["suite"] for row in rows} == {"clean"}

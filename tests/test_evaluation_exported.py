@@ -84,7 +84,7 @@ def test_an_exported_file_is_occluded_like_its_model_and_cannot_be_attacked(run,
     assert "adversarial is left out: it requires gradients" in "".join(capsys.readouterr())
     own = killick.evaluate(run, None, ("occlusion",), references=1, limit=60)
     assert told(found) == pytest.approx(told(own), abs=2e-3)
-    with pytest.raises(OptionError, match="requires gradients: an exported file has none"):
+    with pytest.raises(OptionError, match="requires gradients, and an exported file has none"):
         killick.evaluate(file, "shapes", ("adversarial",), limit=60)
 
 

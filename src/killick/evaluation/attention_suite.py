@@ -11,7 +11,7 @@ from torch import Tensor
 from killick.attention import AttentionLocality, LayerLocality, attention_maps, measure
 from killick.attention.head_measures import MEASURES
 from killick.data.image_set import ImageSet
-from killick.errors import KillickError, OptionError
+from killick.errors import KillickError
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.row_recorder import RowRecorder
@@ -34,10 +34,8 @@ def plan_attention(
     if "attention" not in settings.suites:
         return None
     reason = _why_not_measured(classifier)
-    if reason and settings.suites == ("attention",):
-        raise OptionError(f"--suite attention: {reason}.")
     if reason:
-        notes.append(f"the suite attention is left out: {reason}")
+        settings.leave_out("attention", reason, notes)
         return None
     return planner.plan_attention(test)
 

@@ -57,6 +57,12 @@ class EvaluationSettings:
             if suite_of(name) not in self.suites:
                 raise OptionError(f"the corruption {name} requires --suite {suite_of(name)}.")
 
+    def leave_out(self, suite: str, reason: str, notes: list[str]) -> None:
+        """Note that a suite is left out; an error if it is the only one."""
+        if self.suites == (suite,):
+            raise OptionError(f"--suite {suite}: {reason}.")
+        notes.append(f"the suite {suite} is left out: {reason}")
+
     def choose_corruptions(self, suite: str, table: str) -> tuple[str, ...]:
         """The corruptions of a suite that are evaluated."""
         known = list_corruptions("c" if suite == "corruptions" else "cbar", table)

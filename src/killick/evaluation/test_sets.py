@@ -22,7 +22,7 @@ from killick.data.preprocessing import PlainView
 from killick.data.sources import load_whole
 from killick.data.splits import limit_images
 from killick.data.synthetic_ood import SYNTHETIC
-from killick.errors import DataError, OptionError
+from killick.errors import DataError
 from killick.evaluation.attacks import ATTACKS, RADII, Attack, why_not_attacked
 from killick.evaluation.class_mapping import Alignment, ClassMap
 from killick.evaluation.classifier import Classifier
@@ -102,19 +102,15 @@ class TestSetPlanner:
         """
         classifier, settings = self._classifier, self._settings
         if "references" in settings.suites and classifier.outputs == 1:
-            if settings.suites == ("references",):
-                raise OptionError(
-                    "--suite references requires an anchored model with several references;"
-                    f" {classifier.name} has {classifier.references or 'none'}."
-                )
-            notes.append("one reference or none: the suite references is left out")
+            found = f"{classifier.name} has {classifier.references or 'none'}"
+            reason = f"it requires an anchored model with several references; {found}"
+            settings.leave_out("references", reason, notes)
         if "multiplicity" in settings.suites and not classifier.several:
-            if settings.suites == ("multiplicity",):
-                raise OptionError(
-                    "--suite multiplicity requires several references, an ensemble, or --inference"
-                    f" mc-dropout or tta; {classifier.name} predicts once."
-                )
-            notes.append("one prediction for each image: the suite multiplicity is left out")
+            reason = (
+                "it requires several references, an ensemble, or --inference mc-dropout or tta;"
+                f" {classifier.name} predicts once"
+            )
+            settings.leave_out("multiplicity", reason, notes)
         clean, alignment = self._align(test.name, self._limited(test))
         open_clean = cache(partial(self._open, clean, keep=True))  # for all sets made from them
         same = partial(
@@ -193,10 +189,8 @@ class TestSetPlanner:
 
     def _can_be_attacked(self, notes: list[str]) -> bool:
         reason = why_not_attacked(self._classifier)
-        if reason and self._settings.suites == ("adversarial",):
-            raise OptionError(f"--suite adversarial requires gradients: {reason}.")
         if reason:
-            notes.append(f"the suite adversarial is left out: it requires gradients, and {reason}")
+            self._settings.leave_out("adversarial", f"it requires gradients, and {reason}", notes)
         return not reason
 
     def plan_validation(self, images: ImageSet) -> TestSet:
