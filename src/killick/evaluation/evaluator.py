@@ -98,14 +98,6 @@ def evaluate(
 ) -> list[Row]:
     """Evaluate a classifier: accuracy, calibration, robustness and OOD detection, as rows.
 
-    Suites: "clean"; "corruptions", the 19 of ImageNet-C made on the device, at five severities;
-    "cbar", C-bar's ten; "calibration", calibration errors of all these sets, also after temperature
-    scaling; "ood", OOD detection; "shift", other sets with the same classes; "occlusion", squares
-    over part of the image; "adversarial", FGSM and PGD; "conformal", prediction sets for all these
-    sets; "attention", how local each head of a transformer is; "references", how much the choice of
-    the reference matters; "multiplicity", how often references, dropout draws or the networks of an
-    ensemble disagree.
-
     Every number of an anchored model is that of its first reference, with the standard deviation
     over the first `references` ones; a second row (inference "marginal") is for the mean of the
     logits over all of them. This costs as many passes.
@@ -119,7 +111,9 @@ def evaluate(
             Hugging Face, or a `DataLoader`, that yields `(image, label)`; or tensors
             `(images, labels)`. Images are uint8, floats in 0 to 1, floats normalized by
             `normalize`, or PIL. By default what the model was trained on.
-        suites: See above.
+        suites: Of "clean", "corruptions", "cbar", "calibration", "ood", "shift", "occlusion",
+            "adversarial", "conformal", "attention", "references" and "multiplicity"; `killick list
+            suites` describes them.
         ood: OOD sets beside the synthetic ones, by name: data as above, with or without labels.
         shift: Sets with classes of the model, by name: data as above.
         corruption_files: A folder like CIFAR-10-C or ImageNet-C, instead of making them.

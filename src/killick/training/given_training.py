@@ -87,13 +87,17 @@ def train(
         normalize: `(mean, std)` that the network was trained with, and of images that are
             normalized already.
         class_names: By default the data's own, or numbers.
-        start: A trained network to start from, as `killick train --from`.
-        resume: Go on with the run in `folder`; network and data are given again.
-        device: "auto", "cpu", "cuda" or "cuda:1".
+        start: A trained network to start from: a folder written by `killick.save` or a run folder,
+            a `.safetensors` file, or a `state_dict` that torch saved.
+        resume: Go on from the last checkpoint in `folder`; network, data, `transform` and `loss` are
+            given again.
+        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         quiet: Show nothing.
         show: Makes the progress display; a terminal by default.
-        transform: Any callable that makes an image of an image, before other augmentation.
-        loss: Of logits and targets, instead of cross-entropy.
+        transform: Any callable that makes an image of an image, before other augmentation. What it
+            draws from Python's, NumPy's and torch's generators depends on (seed, epoch, sample).
+        loss: Of logits and targets, instead of cross-entropy. Targets are class numbers or
+            probabilities.
         callbacks: Called after each step, each epoch, and at the end.
     """
     with given(network, data, recipe, settings, normalize, class_names) as found:

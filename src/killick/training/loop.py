@@ -85,22 +85,8 @@ def train(
     """Train a model by a recipe, and write everything about it into `folder`.
 
     Several processes started by torchrun train together; the batch is the recipe's all the same.
-
-    Args:
-        recipe: None with `resume`: it is the folder's. If that names classes by class path, the
-            recipe must be given again.
-        folder: Of the run; must not hold another one.
-        start: A trained network to start from: a folder written by `killick.save` or a run folder,
-            a `.safetensors` file, or a `state_dict` that torch saved.
-        resume: Go on from the last checkpoint in `folder`.
-        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
-        quiet: Show nothing.
-        show: Makes the progress display; a terminal by default.
-        transform: Any callable that makes an image of an image, before other augmentation. What it
-            draws from Python's, NumPy's and torch's generators depends on (seed, epoch, sample).
-        loss: Of logits and targets, instead of cross-entropy. Targets are class numbers or
-            probabilities. Both must be given again with `resume`.
-        callbacks: Called after each step, each epoch, and at the end: see `Callback`.
+    With `resume` the recipe is the folder's, and given again only if that names classes by class
+    path. The other arguments are those of `killick.train`.
 
     Raises:
         DivergedError: If the loss becomes NaN or infinite; the last checkpoint stays.
