@@ -61,12 +61,11 @@ def test_each_member_is_the_network_on_a_reference_and_the_residual_from_it():
     assert_close(prediction.members, torch.as_tensor(member_logits(model, x)))
 
 
-@pytest.mark.parametrize("average", ["logits", "probs"])
 @pytest.mark.parametrize("k", [1, 2, 3, 8])
-def test_the_marginal_prediction_is_what_the_formulas_say(k, average):
+def test_the_marginal_prediction_is_what_the_formulas_say(k):
     model, x = two_layer_model(k), vectors(20, seed=0)
-    prediction = killick.predict(model, x, "marginal", average=average)
-    assert_says(prediction, oracle.marginal(member_logits(model, x), average))
+    prediction = killick.predict(model, x, "marginal")
+    assert_says(prediction, oracle.marginal(member_logits(model, x)))
 
 
 def test_references_disagree_in_the_model_of_these_tests():
@@ -75,12 +74,11 @@ def test_references_disagree_in_the_model_of_these_tests():
     assert prediction.std.min() > 1e-3
 
 
-@pytest.mark.parametrize("average", ["logits", "probs"])
 @pytest.mark.parametrize("scaling", ["amp", "amp-imagenet"])
-def test_scaling_divides_the_mean_logits_by_the_temperature_of_the_formula(scaling, average):
+def test_scaling_divides_the_mean_logits_by_the_temperature_of_the_formula(scaling):
     model, x = two_layer_model(k=5), vectors(20, seed=0)
-    prediction = killick.predict(model, x, "marginal", average=average, scaling=scaling)
-    assert_says(prediction, oracle.marginal(member_logits(model, x), average, scaling))
+    prediction = killick.predict(model, x, "marginal", scaling=scaling)
+    assert_says(prediction, oracle.marginal(member_logits(model, x), scaling))
 
 
 def test_regression_gives_the_mean_and_the_spread_of_the_outputs():
@@ -104,15 +102,6 @@ def test_two_certain_references_that_contradict_each_other_give_one_bit():
     assert_close(prediction.disagreement.double(), torch.full((3,), 0.5).double())
     assert_close(prediction.std, torch.full((3, 2), math.sqrt(0.5)).double())
     assert_close(prediction.logits, torch.zeros(3, 2).double())
-
-
-def test_averaging_probabilities_leaves_logits_and_energy_those_of_the_mean_logits():
-    model, x = two_layer_model(k=6), vectors(10, seed=0)
-    of_logits = killick.predict(model, x, "marginal", average="logits")
-    of_probs = killick.predict(model, x, "marginal", average="probs")
-    assert_close(of_probs.logits, of_logits.logits)
-    assert_close(of_probs.energy, of_logits.energy)
-    assert (of_probs.probs - of_logits.probs).abs().max() > 1e-3
 
 
 def test_single_is_the_model_itself_and_the_marginal_of_one_reference():
@@ -185,12 +174,12 @@ def test_predicting_draws_nothing_and_keeps_no_gradients(protocol):
     assert torch.equal(killick.predict(model, x, protocol).logits, prediction.logits)
 
 
-@given(SEEDS, st.permutations(range(5)), st.sampled_from(["logits", "probs"]))
-def test_the_mean_ignores_the_order_of_references(seed, order, average):
+@given(SEEDS, st.permutations(range(5)))
+def test_the_mean_ignores_the_order_of_references(seed, order):
     model, x = two_layer_model(k=5, seed=seed), vectors(4, seed)
-    before = killick.predict(model, x, "marginal", average=average)
+    before = killick.predict(model, x, "marginal")
     model.set_references(model.references[list(order)])
-    after = killick.predict(model, x, "marginal", average=average)
+    after = killick.predict(model, x, "marginal")
     for name in FIELDS:
         assert_close(getattr(after, name), getattr(before, name), atol=1e-7, rtol=1e-7)
 
@@ -230,7 +219,6 @@ def test_information_and_disagreement_stay_in_their_ranges(seed, k):
     [
         ({"protocol": "marginl"}, r"expected protocol .* 'marginl' \(did you mean 'marginal'\?\)"),
         ({"protocol": "transductiv"}, r"did you mean 'transductive'\?"),
-        ({"average": "prob"}, r"expected average .* \(did you mean 'probs'\?\)"),
         ({"task": "regresion"}, r"expected task .* \(did you mean 'regression'\?\)"),
         ({"scaling": "amp-imagnet"}, r"expected scaling .* \(did you mean 'amp-imagenet'\?\)"),
         ({"k": 0, "protocol": "marginal"}, "expected k to be a whole number from 1, found 0"),
@@ -289,13 +277,12 @@ def test_a_plain_network_is_refused():
     "options",
     [
         {"protocol": "transductive", "scaling": "amp"},
-        {"protocol": "transductive", "average": "probs"},
-        {"task": "regression", "average": "probs"},
+        {"task": "regression", "scaling": "amp"},
     ],
 )
 def test_options_about_several_references_are_refused_without_them(options):
     model = killick.anchor(nn.Linear(4, 3)).set_references(torch.randn(3, 4)).eval()
-    with pytest.raises(OptionError, match="leave them out"):
+    with pytest.raises(OptionError, match="leave it out"):
         killick.predict(model, torch.randn(2, 4), **options)
 
 

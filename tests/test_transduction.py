@@ -145,44 +145,6 @@ def test_choosing_in_chunks_of_images_equals_choosing_at_once(seed, size):
         assert_close(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
 
 
-def test_rho_picks_evenly_among_the_candidates_within_it(generator):
-    model = vector_model(numbers(0, 8, 2, 4), numbers(0))
-    x = numbers(0).expand(6000, 1)
-    found = killick.predict(model, x, "transductive", rho=4, generator=generator)
-    counts = found.references.bincount(minlength=4)
-    assert counts[1] == 0
-    assert (counts[[0, 2, 3]] - 2000).abs().max() < 180  # 5 standard deviations
-    assert_close(found.distance, numbers(0, 8, 2, 4)[found.references, 0])
-    assert_close(found.logits, model(x, model.references[found.references]).detach())
-
-
-def test_rho_draws_for_each_image_by_itself(generator):
-    model = vector_model(numbers(0, 8), numbers(0))
-    x = numbers(0, 4, 8).repeat(500, 1)
-    chosen = killick.predict(model, x, "transductive", rho=4, generator=generator).references
-    assert set(chosen[::3].tolist()) == {0}
-    assert 150 < chosen[1::3].sum() < 350
-    assert set(chosen[2::3].tolist()) == {1}
-
-
-def test_rho_takes_the_nearest_where_no_candidate_is_within_it(generator):
-    model = vector_model(numbers(6, 3, 9), numbers(0))
-    x = numbers(0).expand(100, 1)
-    found = killick.predict(model, x, "transductive", rho=2, generator=generator)
-    assert set(found.references.tolist()) == {1}
-    assert set(found.distance.tolist()) == {3}
-
-
-def test_rho_draws_the_same_from_one_seed_and_leaves_the_global_generator_alone():
-    model, state = vector_model(numbers(0, 1, 2), numbers(0)), torch.get_rng_state()
-    x = numbers(1).expand(200, 1)
-    options = [{"rho": 5, "generator": torch.Generator().manual_seed(s)} for s in (3, 3, 4)]
-    a, b, c = (killick.predict(model, x, "transductive", **o).references for o in options)
-    assert torch.equal(a, b)
-    assert not torch.equal(a, c)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
 def test_a_model_without_a_bank_is_refused():
     model = killick.anchor(nn.Linear(4, 3)).set_references(torch.zeros(2, 4)).eval()
     with pytest.raises(ReferencesError, match=r"found none. Store one first: model.set_residuals"):

@@ -30,10 +30,10 @@ def unbiased_std(values: list[float]) -> float:
     return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def marginal(members: Array, average: str = "logits", scaling: str | None = None) -> dict:
+def marginal(members: Array, scaling: str | None = None) -> dict:
     """Every field of the prediction from `(k, n, classes)` logits; no spread where k is 1."""
     k, n, _ = members.shape
-    rows = [_one_image(members[:, i], average, scaling) for i in range(n)]
+    rows = [_one_image(members[:, i], scaling) for i in range(n)]
     fields = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     if k == 1:
         fields |= {"std": None, "mutual_information": None, "disagreement": None}
@@ -51,7 +51,7 @@ def regression(members: Array) -> dict:
     return {"logits": mean, "std": std, "probs": None, "energy": None}
 
 
-def _one_image(members: Array, average: str, scaling: str | None) -> dict:
+def _one_image(members: Array, scaling: str | None) -> dict:
     k, classes = members.shape
     logits = np.array([sum(members[:, j]) / k for j in range(classes)])
     if scaling is not None:
@@ -59,7 +59,7 @@ def _one_image(members: Array, average: str, scaling: str | None) -> dict:
         logits = logits / (1 + math.exp(c) if scaling == "amp" else c)
     each = [softmax(row) for row in members]
     mean_of_each = np.array([sum(p[j] for p in each) / k for j in range(classes)])
-    probs = mean_of_each if average == "probs" else softmax(logits)
+    probs = softmax(logits)
     label = max(range(classes), key=lambda j: probs[j])
     others = [row for row in members if max(range(classes), key=lambda j, r=row: r[j]) != label]
     top = max(logits)

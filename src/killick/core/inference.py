@@ -92,12 +92,9 @@ def predict(
     protocol: str = "single",
     k: int | None = None,
     *,
-    average: str = "logits",
     scaling: str | None = None,
     task: str = "classification",
     members: bool = False,
-    rho: float | None = None,
-    generator: torch.Generator | None = None,
 ) -> Prediction:
     """Predict images from the references stored in `model`, without gradients.
 
@@ -113,17 +110,12 @@ def predict(
         protocol: "single", "marginal" or "transductive".
         k: How many of the stored references to use, from the first: for "marginal" all by default;
             for "transductive" the candidates, at most 50 by default.
-        average: Of members: "logits", as in the paper, or "probs", whose mean is `probs` then
-            (`logits` and `energy` stay those of the mean logits).
         scaling: None leaves the logits as they are. AMP (Anirudh and Thiagarajan 2022) divided the
             mean logits by a temperature from the spread of the members: "amp" by `1 + exp(c)` (on
             CIFAR, and in the released ImageNet inference), "amp-imagenet" by `c`, with `c` the mean
             over classes of the standard deviation of `sigmoid(logit)`. Both flatten confidence.
         task: "classification" or "regression".
         members: Also return the logits for each reference.
-        rho: For "transductive": pick at random among the candidates at most so far from training,
-            instead of the nearest one (where there is none, still the nearest).
-        generator: For `rho`.
 
     Returns:
         A `Prediction`: logits, probs, energy, and with several references std,
@@ -137,7 +129,6 @@ def predict(
         True
     """
     check_option("protocol", protocol, PROTOCOLS)
-    check_option("average", average, ["logits", "probs"])
     check_option("task", task, ["classification", "regression"])
     if scaling is not None:
         check_option("scaling", scaling, ["amp", "amp-imagenet"])
@@ -149,10 +140,10 @@ def predict(
     inner.check(x)
     if x.device.type == "cpu":
         check_finite_images(x)
-    if (scaling or average != "logits") and (protocol == "transductive" or task == "regression"):
+    if scaling and (protocol == "transductive" or task == "regression"):
         raise OptionError(
-            "scaling and average are about class probabilities of several references: leave them out"
-            " with protocol='transductive' and task='regression'."
+            "scaling is about class probabilities of several references: leave it out with"
+            " protocol='transductive' and task='regression'."
         )
     if isinstance(inner, Standard) and protocol != "single":
         raise OptionError(
@@ -161,7 +152,7 @@ def predict(
         )
     if protocol == "transductive":
         assert isinstance(inner, Anchored)
-        chosen = _transductive(model, inner, x, k, task, rho, generator)
+        chosen = _transductive(model, inner, x, k, task)
         return _judged(chosen, inner.threshold, 1)
     if protocol == "single":
         if k not in (None, 1):
@@ -173,7 +164,7 @@ def predict(
     count = 0 if references is None else len(references)
     if scaling is not None and count < 2:
         raise OptionError(f"expected at least 2 references for scaling={scaling!r}, found {count}.")
-    prediction = _marginal(model, x, references, average, scaling, task, members)
+    prediction = _marginal(model, x, references, scaling, task, members)
     return _judged(prediction, inner.threshold, count or 1)
 
 
@@ -188,7 +179,6 @@ def _marginal(
     model: nn.Module,
     x: Tensor,
     references: Tensor | None,
-    average: str,
     scaling: str | None,
     task: str,
     keep_members: bool,
@@ -218,7 +208,7 @@ def _marginal(
     std = values.std if k > 1 else None
     if not classify:
         return Prediction(mean, numbers, std=std, members=stacked)
-    probs = mean.softmax(-1) if average == "logits" else values.mean
+    probs = mean.softmax(-1)
     information = disagreement = None
     if k > 1:
         information = (entropy_of(values.mean) - entropy.mean).clamp_min(0)
@@ -283,11 +273,9 @@ def _transductive(
     x: Tensor,
     k: int | None,
     task: str,
-    rho: float | None,
-    generator: torch.Generator | None,
 ) -> Prediction:
     candidates = anchored.stored_references(k or min(CANDIDATES, len(anchored.references)), like=x)
-    chosen, distance = nearest_candidate(anchored, x, candidates, rho, generator)
+    chosen, distance = nearest_candidate(anchored, x, candidates)
     logits = _outputs(model, x, candidates[chosen], task)
     if task == "regression":
         return Prediction(logits, chosen, distance=distance)

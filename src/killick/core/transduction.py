@@ -117,29 +117,15 @@ def nearest_residuals(x: Tensor, candidates: Tensor, bank: Tensor) -> Tensor:
     return squares.clamp_min(0).sqrt()
 
 
-def nearest_candidate(
-    model: Anchored,
-    x: Tensor,
-    candidates: Tensor,
-    rho: float | None = None,
-    generator: torch.Generator | None = None,
-) -> tuple[Tensor, Tensor]:
-    """For each image the number of the best candidate, and how far its residual is from training.
-
-    With `rho`, any candidate at most so far is picked at random, instead of the nearest one.
-    """
+def nearest_candidate(model: Anchored, x: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """For each image the number of the best candidate, and how far its residual is from training."""
     if len(model.residuals) == 0:
         raise ReferencesError(
             "expected a bank of training residuals for protocol='transductive', found none. Store"
             " one first: model.set_residuals(killick.residual_bank(model, train_images))."
         )
     scores = residual_distances(model, x, candidates, model.residuals)
-    chosen = scores.argmin(1)
-    if rho is not None:
-        near = (scores <= rho).float()
-        where = x.device if generator is None else generator.device
-        noise = torch.rand(scores.shape, device=where, generator=generator).to(x.device)
-        chosen = torch.where(near.any(1), (near * (1 + noise)).argmax(1), chosen)
+    chosen = scores.argmin(1)  # the first among equals, which `min` does not promise
     return chosen, scores.gather(1, chosen[:, None])[:, 0]
 
 
