@@ -113,9 +113,10 @@ def _describe(found: Any, path: str, members: Iterable[str] | None) -> list[str]
 
 
 def _methods(found: Any, members: Iterable[str] | None) -> Iterable[list[str]]:
-    for name, each in found.members.items():
-        shown = not name.startswith("_") if members is None else name in members
-        if shown and each.is_function and each.has_docstring:
+    own = [name for name in found.members if not name.startswith("_")]
+    for name in own if members is None else members:
+        each = found.all_members[name]  # also those of its bases
+        if each.is_function and each.has_docstring:
             yield [f"**{found.name}.{name}**", _signature(each, name), *_docstring(each)]
 
 

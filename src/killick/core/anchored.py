@@ -4,16 +4,14 @@ This is the one idea of the library. An image `x` is never seen alone, only as t
 `[reference, x - reference]`, side by side on the channel axis. Read this file first.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from killick.core.batchnorm import RecentPairs, estimate, tracked_norms
+from killick.core.batchnorm_updates import UpdatedBatchNorm
 from killick.core.image_model import (
     ImageModel,
     Normalize,
@@ -78,7 +76,7 @@ def _check_paired(x: Tensor, references: Tensor) -> None:
         )
 
 
-class Anchored(ImageModel):
+class Anchored(UpdatedBatchNorm):
     """A network that reads pairs, and what it needs to be used like any other.
 
     `model(x, references, masked)` is the whole method. In train mode `model(x)` pairs within the
@@ -127,10 +125,6 @@ class Anchored(ImageModel):
         self.reference_policy: str | None = None
         self.reference_kind: ReferenceKind = "images"
         self.trained_with: dict[str, Any] = {}  # set by `ReferenceMasking.loss`
-        self.recent: RecentPairs | None = RecentPairs() if tracked_norms(net) else None
-        self._token = object()  # stands for this model and none of its copies
-        self._settled = (0, 0)  # versions of the weights, pairs written: when last settled
-        self.register_load_state_dict_post_hook(_trust_loaded_statistics)  # type: ignore[no-untyped-call]
         self.register_buffer("references", torch.empty(0))
         self.register_buffer("residuals", torch.empty(0))
 
@@ -160,7 +154,11 @@ class Anchored(ImageModel):
             self._remember(x, references, masked)
         elif not self.training and not torch.compiler.is_compiling():
             self._settle_if_changed()
-        return logits_of(self.net(pair(self.prepare(x), self.prepare(references), masked)))
+        return logits_of(self.net(self.pairs(x, references, masked)))
+
+    def pairs(self, x: Tensor, references: Tensor, masked: Tensor | bool | None = None) -> Tensor:
+        """The pairs that the network reads, of images and references as the model takes them."""
+        return pair(self.prepare(x), self.prepare(references), masked)
 
     def prepare(self, images: Tensor) -> Tensor:
         """Images as they are paired: normalized, and past what stood before the first layer."""
@@ -227,73 +225,6 @@ class Anchored(ImageModel):
             )
         return self.references[:k]
 
-    def train(self, mode: bool = True) -> "Anchored":
-        """Switch mode; going to eval settles BatchNorm if masked batches came since."""
-        if not mode and self.recent is not None:
-            # A captured CUDA graph changes weights unseen, but counts the pairs it writes.
-            replayed = self.recent.owner is self._token and self.recent.count != self._settled[1]
-            self._settle_if_changed(or_if=replayed)
-        return super().train(mode)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """As of any module; BatchNorm is settled first, as evaluation will need it.
-
-        Not where gradients are off: there averages of weights are updated, at every step.
-        """
-        if torch.is_grad_enabled():
-            self._settle_if_changed()
-        return super().state_dict(*args, **kwargs)
-
-    def mark_settled(self) -> None:
-        """Say that the BatchNorm statistics are right for the weights as they are now."""
-        if self.recent is not None:
-            self._settled = (self._weights_version(), self.recent.count)
-
-    def mark_unsettled(self) -> None:
-        """Say that BatchNorm must be settled from the remembered pairs before evaluation."""
-        self._settled = (-1, -1)
-
-    def own_recent(self) -> RecentPairs | None:
-        """The remembered pairs, to be written to; a copy of a trained model starts afresh."""
-        if self.recent is not None and self.recent.owner is not self._token:
-            if self.recent.owner is not None:  # a copy that is trained beside its original
-                self.recent = RecentPairs()
-            self.recent.owner = self._token
-        return self.recent
-
-    def _remember(self, x: Tensor, references: Tensor, masked: Tensor | bool) -> None:
-        recent = self.own_recent()
-        if recent is None:
-            return
-        live = tuple(norm.training for norm in tracked_norms(self.net))
-        mask = masked if isinstance(masked, Tensor) else torch.tensor(masked, device=x.device)
-        recent.keep(x, references, mask, live)
-
-    def _weights_version(self) -> int:
-        """Changes whenever a weight is written to, without waiting for the device."""
-        # Tensors made in inference mode keep no version, and cannot be trained.
-        return sum(0 if p.is_inference() else p._version for p in self.parameters())
-
-    def _settle_if_changed(self, or_if: bool = False) -> None:
-        # Also for a copy that stays in eval mode while its weights change, such as an average.
-        if self.recent is None or self.recent.images is None:
-            return
-        if not or_if and self._weights_version() == self._settled[0]:
-            return
-        self.mark_settled()
-        norms = tracked_norms(self.net)
-        live = self.recent.live or (True,) * len(norms)
-        like = next(self.parameters())
-
-        def run(x: Tensor, references: Tensor) -> None:
-            pairs = pair(self.prepare(x.to(like.device)), self.prepare(references.to(like.device)))
-            self.net(pairs.to(like.dtype))
-
-        batches = list(self.recent.batches())
-        if batches:
-            runs = (partial(run, *batch) for batch in batches)
-            estimate([norm for norm, on in zip(norms, live, strict=True) if on], self, runs)
-
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
@@ -306,34 +237,6 @@ class Anchored(ImageModel):
                 setattr(self, name, torch.empty_like(stored, device=here.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Anchored":
-        """A copy that shares the remembered pairs, until both it and its original are trained.
-
-        So an average of the weights, which is never trained, gets BatchNorm statistics of its own.
-        """
-        copied = type(self).__new__(type(self))
-        memo[id(self)] = copied
-        for name, value in vars(self).items():
-            copied.__dict__[name] = value if name == "recent" else copy.deepcopy(value, memo)
-        copied._token = object()
-        if self._weights_version() == self._settled[0]:
-            copied._settled = (copied._weights_version(), self._settled[1])
-        return copied
-
-    def _apply(self, *args: Any, **kwargs: Any) -> "Anchored":
-        """Move or cast, which rewrites the weights but does not change them."""
-        settled = self._weights_version() == self._settled[0]
-        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
-        if settled:
-            self._settled = (self._weights_version(), self._settled[1])
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickling: settled, and without the remembered pairs."""
-        self._settle_if_changed()
-        recent = None if self.recent is None else RecentPairs()
-        return {**vars(self), "recent": recent, "_settled": (0, 0)}
-
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""
         stems = ", ".join(stem.name for stem in self.stems)
@@ -342,13 +245,6 @@ class Anchored(ImageModel):
             f"images {self.image_shape}, reads pairs at {stems or '?'},"
             f" {len(self.references)} stored references{policy}"
         )
-
-
-def _trust_loaded_statistics(model: nn.Module, keys: Any) -> None:
-    """After loading: BatchNorm is right as it was saved, unless it was not loaded."""
-    assert isinstance(model, Anchored)
-    if not any(key.endswith(("running_mean", "running_var")) for key in keys.missing_keys):
-        model.mark_settled()
 
 
 def anchored_in(model: nn.Module) -> Anchored:

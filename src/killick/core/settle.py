@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from killick.core.anchored import anchored_in, pair
+from killick.core.anchored import anchored_in
 from killick.core.batchnorm import (
     count_processes,
     estimate,
@@ -61,7 +61,7 @@ def settle(
             drawn = take(x, random_cycle(len(x), x.device, generator))
         else:
             drawn = take(references.images, references.draw(len(x), generator)).to(x.device)
-        inner.net(pair(inner.prepare(x), inner.prepare(drawn)))
+        inner.net(inner.pairs(x, drawn))
 
     device = next(inner.parameters()).device
     images = (batch[0] if isinstance(batch, tuple | list) else batch for batch in batches)
