@@ -31,7 +31,8 @@ from killick.deploy.image_paths import InputImage
 from killick.deploy.image_reading import MemoryBudget, read_batches, read_one
 from killick.deploy.prediction_records import make_records, normalized_entropy
 from killick.errors import DataError, OptionError, OutputError, ReferencesError
-from killick.evaluation.classifier import Classifier, open_classifier
+from killick.evaluation.classifier import Classifier
+from killick.evaluation.open_classifier import open_classifier
 from killick.labelling import label
 
 

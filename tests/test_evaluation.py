@@ -29,9 +29,10 @@ from killick.data.sources import load_sets, read_once
 from killick.data.synthetic_ood import SYNTHETIC
 from killick.errors import DataError, KillickError, OptionError, OutputError
 from killick.evaluation import model_runner
-from killick.evaluation.classifier import Classifier, _are_probabilities
+from killick.evaluation.classifier import Classifier
 from killick.evaluation.evaluation_data import load_validation
 from killick.evaluation.image_blocks import BLOCK, block_generator
+from killick.evaluation.open_classifier import _are_probabilities
 from killick.results.rows import COLUMNS, read_rows
 from killick.training.recipe_files import load_recipe
 from killick.training.training_data import sets_of

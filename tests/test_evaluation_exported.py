@@ -11,7 +11,7 @@ import killick
 from killick.cli import main
 from killick.deploy.exporter import export
 from killick.errors import InstallError, OptionError, StorageError
-from killick.evaluation import classifier as classifiers
+from killick.evaluation import open_classifier as classifiers
 from killick.training import train
 
 SUITES = ("clean", "corruptions", "calibration", "ood")

@@ -11,9 +11,9 @@ from killick.cli import main
 from killick.errors import OptionError
 from killick.evaluation.attacks import ATTACKS, attacked_logits
 from killick.evaluation.augmented_views import AugmentedViews
-from killick.evaluation.classifier import open_classifier
 from killick.evaluation.image_blocks import BLOCK
 from killick.evaluation.mc_dropout import MCDropout
+from killick.evaluation.open_classifier import open_classifier
 
 
 def make_model(rate: float = 0.4) -> killick.Standard:

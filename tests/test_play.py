@@ -20,7 +20,7 @@ import killick
 from killick.cli import main
 from killick.data.image_set import ImageSet
 from killick.errors import DataError, OptionError, StorageError
-from killick.evaluation.classifier import open_classifier
+from killick.evaluation.open_classifier import open_classifier
 from killick.play import panels, playground
 from killick.play.own_wheel import find_requirements, write_wheel
 from killick.play.panels import gauge_place, render_figures, render_results

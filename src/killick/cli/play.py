@@ -37,8 +37,8 @@ def add(parser: Parser) -> None:
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Serve the page until Ctrl-C."""
     from killick.data.data_settings import full_name
-    from killick.evaluation.classifier import open_classifier
     from killick.evaluation.evaluation_data import load_test_for, number_classes
+    from killick.evaluation.open_classifier import open_classifier
     from killick.play.play_page import serving
     from killick.play.playground import Playground, choose_images, find_models
     from killick.runtime.devices import set_threads

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
     from killick.deploy import prediction_writers as writers
     from killick.deploy.batch_prediction import explain_missing_threshold, predict_batches
-    from killick.evaluation.classifier import open_classifier
+    from killick.evaluation.open_classifier import open_classifier
     from killick.nets.custom import is_network_name
     from killick.runtime.devices import set_threads
     from killick.runtime.progress import TerminalDisplay

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.deploy.parity import format_agreement
     from killick.deploy.private_references import replace_and_measure
     from killick.deploy.publisher import find_rows, publish, push
-    from killick.evaluation.classifier import name_model
+    from killick.evaluation.open_classifier import name_model
     from killick.runtime.hub import import_client
     from killick.storage.loading import load
     from killick.storage.saving import note_on_references

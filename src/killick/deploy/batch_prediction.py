@@ -11,7 +11,8 @@ from killick.deploy.image_paths import InputImage, find_images, require_images
 from killick.deploy.image_reading import read_batches
 from killick.deploy.prediction_records import Record, make_records
 from killick.errors import OptionError
-from killick.evaluation.classifier import Classifier, open_classifier
+from killick.evaluation.classifier import Classifier
+from killick.evaluation.open_classifier import open_classifier
 from killick.runtime.processes import usual_workers
 
 

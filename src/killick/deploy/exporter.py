@@ -40,6 +40,7 @@ from killick.deploy.parity import (
 )
 from killick.deploy.private_references import replace_by_statistics
 from killick.errors import OptionError, check_option
+from killick.evaluation.open_classifier import name_model
 from killick.evaluation.other_networks import Normalization, open_model
 from killick.nets import remembered
 from killick.nets.custom import is_network_name
@@ -234,8 +235,7 @@ def name_of(place: str | os.PathLike[str]) -> str:
     """The name of a model by its folder, or by the run folder it is in."""
     if is_network_name(place):
         return str(place).replace(":", "-").replace("/", "-")
-    whole = Path(place).absolute()
-    return whole.parent.name if whole.name == "model" else whole.name
+    return name_model(os.fspath(place))
 
 
 def _exported_files(folder: Path) -> set[str]:

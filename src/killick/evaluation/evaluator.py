@@ -20,7 +20,7 @@ from killick.errors import OptionError, check_option
 from killick.evaluation.attention_suite import measure_attention, plan_attention
 from killick.evaluation.augmented_views import AugmentedViews
 from killick.evaluation.class_mapping import ClassMap
-from killick.evaluation.classifier import Classifier, open_classifier, place_of
+from killick.evaluation.classifier import Classifier
 from killick.evaluation.corruption_means import read_baseline
 from killick.evaluation.evaluation_data import (
     Data,
@@ -36,6 +36,7 @@ from killick.evaluation.evaluation_suites import DEFAULT_SUITES
 from killick.evaluation.mc_dropout import MCDropout
 from killick.evaluation.metric_values import Fitted
 from killick.evaluation.model_runner import ModelRunner
+from killick.evaluation.open_classifier import open_classifier, place_of
 from killick.evaluation.other_networks import Normalization
 from killick.evaluation.residual_banks import find_run, keep_bank
 from killick.evaluation.row_recorder import RowRecorder

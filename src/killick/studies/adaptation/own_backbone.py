@@ -14,8 +14,9 @@ from killick.data.image_set import digest
 from killick.data.sources import load_sets
 from killick.data.splits import limit_images
 from killick.errors import DataError, OptionError
-from killick.evaluation.classifier import Classifier, open_classifier
+from killick.evaluation.classifier import Classifier
 from killick.evaluation.metric_values import value_columns
+from killick.evaluation.open_classifier import open_classifier
 from killick.results.rows import Row, make_row
 from killick.runtime.devices import choose_device
 from killick.runtime.progress import DisplayFactory, choose_display
