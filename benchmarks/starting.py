@@ -39,7 +39,7 @@ Line = dict[str, Any]
 def run_command(words: list[str], notes: Path) -> None:
     """In a process of its own: `killick train`, with the time of its steps written down."""
     from killick.cli import main as killick_command
-    from killick.training import loop
+    from killick.training import loop, step_loop
     from killick.training.run_state import TrainingRun
     from killick.training.training_data import load_training_data
 
@@ -68,12 +68,12 @@ def run_command(words: list[str], notes: Path) -> None:
         seen["end"] = time.time()
         return end(run, *rest)
 
-    step, log, end = TrainingRun.take_step, loop._log_training, loop._finish
+    step, log, end = TrainingRun.take_step, step_loop._log_training, loop._finish
     vars(loop).update(
         load_training_data=timed(load_training_data),
-        _log_training=log_training,
         _finish=finish,
     )
+    vars(step_loop).update(_log_training=log_training)
     setattr(TrainingRun, "take_step", take_step)  # noqa: B010
     code = killick_command(words)
     notes.write_text(json.dumps(seen))

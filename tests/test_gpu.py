@@ -12,7 +12,7 @@ import killick
 from killick.protocols import COMPONENTS
 from killick.results.run_folder import read_metrics
 from killick.runtime.processes import Processes
-from killick.training import load_recipe, loop, run_state, train
+from killick.training import load_recipe, run_state, step_loop, train
 from killick.training.run_state import TrainingRun
 from killick.training.training_data import load_training_data
 
@@ -241,8 +241,8 @@ def test_the_whole_loop_waits_at_looks_alone(tmp_path, monkeypatch):
         look(run, *arguments)
         torch.cuda.set_sync_debug_mode(2 if run.done % 8 and run.done > 4 else 0)
 
-    look = loop._log_training
-    monkeypatch.setattr(loop, "_log_training", looked)
+    look = step_loop._log_training
+    monkeypatch.setattr(step_loop, "_log_training", looked)
     recipe = small_run(log_every=5, **{"data.validation": 0})  # of 8 steps an epoch
     try:
         assert train(recipe, tmp_path / "run", quiet=True).finished

@@ -102,7 +102,7 @@ def test_a_pretrained_run_resumes_without_the_weights_and_is_the_same(
     }
     recipe = load_recipe("finetune", add_preprocessing("finetune", overrides, None))
     whole = train(recipe, tmp_path / "whole", quiet=True)
-    from killick.training import loop
+    from killick.training import step_loop
 
     def stop(interrupted, processes):
         steps["done"] += 1
@@ -110,7 +110,7 @@ def test_a_pretrained_run_resumes_without_the_weights_and_is_the_same(
 
     steps = {"done": 0}
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_any_process", stop)
+        patch.setattr(step_loop, "_any_process", stop)
         assert not train(recipe, tmp_path / "cut", quiet=True).finished
     use_caches(monkeypatch, tmp_path / "empty")
     again = train(None, tmp_path / "cut", resume=True, quiet=True)

@@ -19,7 +19,7 @@ from killick.errors import CheckpointError, DataError, OptionError
 from killick.protocols.references.reference_sampler import ReferenceSampler
 from killick.results.run_folder import read_metrics
 from killick.runtime.processes import Processes
-from killick.training import load_recipe, loop, recipe_of, run_state, shipped, train
+from killick.training import load_recipe, loop, recipe_of, run_state, shipped, step_loop, train
 from killick.training.checkpoint import BEFORE, load_checkpoint
 from killick.training.training_data import load_training_data, sets_of
 from killick.training.training_input import RESIDENT
@@ -202,7 +202,8 @@ def test_the_test_set_is_looked_at_once(image_folder, tmp_path, monkeypatch):
         return validate(model, held, *arguments, **options)
 
     validate = loop.validate
-    monkeypatch.setattr(loop, "validate", counted)
+    for module in (loop, step_loop):
+        monkeypatch.setattr(module, "validate", counted)
     train(small(image_folder, data__validation=4), tmp_path / "run", quiet=True)
     test = [name for name in judged if "validation" not in name]
     assert len(judged) == 3 + 1
