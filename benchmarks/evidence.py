@@ -43,7 +43,7 @@ from killick.cli import main as killick_command
 from killick.data.sources import load_sets
 from killick.results.run_folder import read_job
 
-FOREIGN = ("textures", "scenes", "characters")
+OOD_SETS = ("textures", "scenes", "characters")
 SUITES = "clean,corruptions,cbar,calibration,ood,shift"
 HELD_SUITES = "clean,corruptions,cbar,calibration"
 WEIGHTS = ("model", "checkpoint.pt", "checkpoint-before.pt", "first", "tensorboard")
@@ -156,7 +156,7 @@ def study_command(options: argparse.Namespace) -> list[str]:
 def test_words(options: argparse.Namespace, references: int) -> list[str]:
     """What models are tested on, among it OOD and shifted images."""
     words = ["--suite", SUITES + (",references" if references > 1 else "")]
-    for name in FOREIGN:
+    for name in OOD_SETS:
         words += ["--ood", f"{name}=pack:{options.ood_pack}#{name}"]
     return [*words, "--shift", f"shift=pack:{options.ood_pack}#shift"]
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidence_jobs import CBAR, CORRUPTIONS, FOREIGN, MADE, RunCell, whole_or_one
+from evidence_jobs import CBAR, CORRUPTIONS, MADE, OOD_SETS, RunCell, whole_or_one
 
 from killick.corruptions.suites import SEVERITIES
 
@@ -127,7 +127,7 @@ def _expected(grid: str) -> list[_What]:
         places.append(("shift", "", ""))
     wanted = [(*place, metric, "") for place in places for metric in LABELLED]
     if grid != "choosing":
-        wanted += [("ood", name, "", metric, "") for name in FOREIGN + MADE for metric in DETECTED]
+        wanted += [("ood", name, "", metric, "") for name in OOD_SETS + MADE for metric in DETECTED]
     if grid in ("finished", "tempered"):
         wanted += [
             (*place, metric, "temperature")

@@ -19,7 +19,7 @@ FOLDERS = {  # of cells, and the grid they belong to
     "tempered": "tempered",
 }
 ICELESS = tuple(name for name in CORRUPTIONS if name != "frost")  # Killick's is drawn, not a photo
-FOREIGN = ("textures", "scenes", "characters")
+OOD_SETS = ("textures", "scenes", "characters")
 MADE = ("noise", "blobs", "scrambled")  # OOD images of Killick's own
 HIGHEST = 5
 
@@ -80,11 +80,11 @@ MEASURES: dict[str, Callable[[Cell], float]] = {
     "smooth ECE, shift": lambda cell: cell.mean("shift", "smooth_ece"),
     "ECE, corrupted": lambda cell: cell.mean("corruptions", "ece"),
     "NLL, corrupted": lambda cell: cell.mean("corruptions", "nll"),
-    "OOD AUROC": lambda cell: cell.mean("ood", "auroc", set=FOREIGN),
-    "OOD FPR at 95 %": lambda cell: cell.mean("ood", "fpr_at_95_tpr_in", set=FOREIGN),
+    "OOD AUROC": lambda cell: cell.mean("ood", "auroc", set=OOD_SETS),
+    "OOD FPR at 95 %": lambda cell: cell.mean("ood", "fpr_at_95_tpr_in", set=OOD_SETS),
     **{
         f"OOD AUROC, {name}": lambda cell, name=name: cell.mean("ood", "auroc", set=name)  # type: ignore[misc]
-        for name in FOREIGN + MADE
+        for name in OOD_SETS + MADE
     },
 }
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import corrupted_temperature
-from evidence import FOREIGN, hold_back
+from evidence import OOD_SETS, hold_back
 from paired_timing import RESULTS
 
 from killick.cli import main as killick_command
@@ -113,7 +113,7 @@ class Grid:
     def ood(self) -> list[str]:
         """The OOD sets beside the built-in ones."""
         pack = self.options.ood_pack
-        return [w for n in FOREIGN for w in ("--ood", f"{n}=pack:{pack}#{n}")] if pack else []
+        return [w for n in OOD_SETS for w in ("--ood", f"{n}=pack:{pack}#{n}")] if pack else []
 
     def part1(self) -> None:
         """Each method alone."""

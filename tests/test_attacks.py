@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import small_cnn, stir
-from judged import MEAN_STD, find, make_anchored, make_set, make_standard
+from small_models import MEAN_STD, find, make_anchored, make_set, make_standard
 from torch import nn
 
 import killick

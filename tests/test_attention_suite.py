@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from judged import MEAN_STD, make_set, make_standard
+from small_models import MEAN_STD, make_set, make_standard
 
 import killick
 from killick.attention import attention_maps, measure

@@ -198,7 +198,7 @@ def make_job(
                 )
         suites = {"corruptions": "c", "cbar": "cbar-cifar"}
         judge(suite, 0.123, mean_of=suites[suite], severity="all")
-    for number, name in enumerate((*evidence_jobs.FOREIGN, *evidence_jobs.MADE)):
+    for number, name in enumerate((*evidence_jobs.OOD_SETS, *evidence_jobs.MADE)):
         for score in ("energy", "entropy"):
             worse = 0.2 if score == "entropy" else 0.0
             add("ood", "auroc", accuracy(arm, seed) - 0.01 * number - worse, set=name, score=score)

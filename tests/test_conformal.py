@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from judged import find, make_set, make_standard
+from small_models import find, make_set, make_standard
 
 import killick
 from killick.errors import OptionError

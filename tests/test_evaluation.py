@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from judged import (
+from small_models import (
     MEAN_STD,
     NAMES,
     Colours,
@@ -466,7 +466,7 @@ def test_a_csv_of_rows_says_the_same_as_the_lines(tmp_path):
 SCRIPT = """
 import sys, torch
 sys.path.insert(0, sys.argv[2])
-from judged import evaluate_all
+from small_models import evaluate_all
 torch.set_num_threads(1)
 evaluate_all(sys.argv[1])
 """

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from published import Client, anchored, plain
+from hub_stand_in import Client, anchored, plain
 
 import killick
 from killick.errors import OptionError, StorageError

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from judged import MEAN_STD, find, make_set
+from small_models import MEAN_STD, find, make_set
 from test_ensemble import member
 from torch import nn
 

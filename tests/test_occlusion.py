@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from judged import find, make_set, make_standard
+from small_models import find, make_set, make_standard
 from torch import nn
 
 import killick

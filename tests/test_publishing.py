@@ -12,11 +12,11 @@ import pytest
 import torch
 import yaml
 from conftest import small_cnn
+from hub_stand_in import Client, all_bytes, anchored, make_problem, plain, rows_for
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from PIL import Image
-from published import Client, all_bytes, anchored, make_problem, plain, rows_for
 from runs import small
 
 import killick

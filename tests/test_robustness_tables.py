@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from judged import find, make_anchored, make_set, make_standard
+from small_models import find, make_anchored, make_set, make_standard
 
 import killick
 from killick.cli.summaries import show_summary

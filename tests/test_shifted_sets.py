@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 import torch
-from judged import NAMES, find, make_anchored, make_set
 from report_runs import LABEL, make_run
+from small_models import NAMES, find, make_anchored, make_set
 
 import killick
 from killick.cli.summaries import show_comparison, show_summary

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from judged import find, make_set, make_standard
 from PIL import Image
+from small_models import find, make_set, make_standard
 
 import killick
 from killick.data.corrupted_files import CorruptedFiles
