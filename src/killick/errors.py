@@ -12,7 +12,7 @@ from typing import Any
 
 
 class KillickError(Exception):
-    """Whatever goes wrong because of what Killick was given; catch this to catch all of them."""
+    """The base of all errors in what Killick was given; catch this to catch all of them."""
 
 
 class ShapeError(KillickError, ValueError):
@@ -51,19 +51,19 @@ class FileError(KillickError, ValueError):
 
 
 class DataError(KillickError, ValueError):
-    """Images or labels that are missing, damaged, or not what was said."""
+    """Images or labels that are missing, damaged, or inconsistent with their description."""
 
 
 class RecipeError(KillickError, ValueError):
-    """A recipe with mistakes; the message tells all of them."""
+    """A recipe with mistakes; the message lists all of them."""
 
 
 class CheckpointError(KillickError, ValueError):
-    """A run that cannot be saved, or cannot be taken up again."""
+    """A run that cannot be saved or resumed."""
 
 
 class OutputError(KillickError, ValueError):
-    """A model that returns NaN, or logits for other classes than the data have."""
+    """A model that returns NaN, or logits for classes other than those of the data."""
 
 
 class DivergedError(KillickError, ArithmeticError):
@@ -71,7 +71,7 @@ class DivergedError(KillickError, ArithmeticError):
 
 
 class ProcessError(KillickError, RuntimeError):
-    """Another process of a run of several that ended."""
+    """A process of a distributed run that ended."""
 
 
 class InstallError(KillickError, ImportError):
@@ -79,7 +79,7 @@ class InstallError(KillickError, ImportError):
 
 
 def install_hint(extra: str) -> str:
-    """How to install an extra. Killick is on no index, so the name alone could be anybody's.
+    """How to install an extra. Killick is not on PyPI, where the name could be another project's.
 
     Example:
         >>> install_hint("export")
@@ -148,7 +148,7 @@ def show(value: object) -> str:
     """
     try:
         return _brief.repr(value)[:300]
-    except ValueError:  # Python does not write a number of thousands of digits
+    except ValueError:  # Python refuses to print numbers of thousands of digits
         return "a number of very many digits"
 
 
@@ -159,7 +159,7 @@ def one_line(problem: BaseException) -> str:
 
 
 def find_reason(problem: BaseException) -> str:
-    r"""What a problem began with, in at most 200 characters, without line breaks and colours.
+    r"""The first cause of a problem, in at most 200 characters, without line breaks and colors.
 
     Example:
         >>> find_reason(ValueError("\x1b[96mno such thing\x1b[0m\nand more"))

@@ -85,8 +85,14 @@ SHARED: dict[str, dict[str, Any]] = {
     "--shift": {**SETS, "help": "a shifted set with the model's classes; may be repeated"},
     "--corruptions": {**NAMES, "help": "see killick list corruptions (default: all of the suite)"},
     "--severities": {**SEVERITIES, "help": "some of them (default: all)"},
-    "--corruption-files": {"metavar": "FOLDER", "help": "of CIFAR-10-C, ImageNet-C or alike"},
-    "--cbar-files": {"metavar": "FOLDER", "help": "of CIFAR-10-C-bar, ImageNet-C-bar or alike"},
+    "--corruption-files": {
+        "metavar": "FOLDER",
+        "help": "of CIFAR-10-C, ImageNet-C or the same layout",
+    },
+    "--cbar-files": {
+        "metavar": "FOLDER",
+        "help": "of CIFAR-10-C-bar, ImageNet-C-bar or the same layout",
+    },
     "--plugin": {
         "metavar": "PACKAGE",
         "action": "append",

@@ -159,7 +159,7 @@ def _title(row: Row) -> str:
 
 
 def show_comparison(folder: Path) -> None:
-    """Print the summary that a report leaves beside itself: an answer, and an arm a line."""
+    """Print the `summary.csv` of a report: the main differences, and a line for each arm."""
     console = _make_console()
     with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
         found = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}

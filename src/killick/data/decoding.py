@@ -1,7 +1,7 @@
 """Image files to pixels: uint8 RGB, upright, or an error that names the file.
 
-Transparent images are laid on white. Of animated files the first frame counts. Files from strangers
-go through `killick.deploy.decoding_limits` instead, which bounds what they may cost.
+Transparent images are laid on white. Of animated files the first frame counts. Untrusted files go
+through `killick.deploy.decoding_limits` instead, which bounds their memory and time.
 """
 
 import contextlib

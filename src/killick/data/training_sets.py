@@ -31,7 +31,7 @@ class Parts:
 def read_data_settings(recipe: Mapping[str, Any], root: str | None = None) -> tuple[Data, int]:
     """The data settings and the seed of the recipe in a model or run folder.
 
-    It may come from a stranger, so nothing is downloaded because it says so.
+    It may be untrusted, so nothing that it names is downloaded.
     """
     problems: list[str] = []
     found = read_settings(Data, recipe.get("data"), "data.", problems)

@@ -1,4 +1,4 @@
-"""Decoding the image files of strangers, with a bound on what each may cost.
+"""Decoding untrusted image files, with a bound on the memory and time of each.
 
 Refused are: anything but a plain file; more than `LARGEST_FILE` bytes; more pixels than Pillow's own
 `MAX_IMAGE_PIXELS` (89 million); a JPEG of more than `MOST_SCANS` scans; a file cut into very many

@@ -132,8 +132,8 @@ class Classifier:
     def members(self, images: Tensor) -> Tensor | None:
         """`(members, n, classes)`: the logits whose probabilities a prediction is the mean of.
 
-        They are those of dropout draws, augmented views or an ensemble's networks; None if it is no
-        such mean.
+        One for each dropout draw, augmented view or network of an ensemble; None if a prediction is
+        no such mean.
         """
         inner = image_model_in(self.model)
         if self.ensemble is not None and inner is not None and self.inference == "single":

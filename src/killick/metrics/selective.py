@@ -1,4 +1,4 @@
-"""Selective prediction: how wrong a model is on the share of images it is surest of.
+"""Selective prediction: the errors among a model's most confident predictions.
 
 Equal confidences have no order among themselves, so the curve is the expectation over all of them:
 the errors of a tie group are spread evenly over it. Nothing depends on the order of the images.
@@ -15,7 +15,7 @@ from killick.metrics.metric_registry import Metric, register_metric
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Errors among the surest images, for every number of them from 1 to all."""
+    """Errors among the most confident predictions, for every number of them from 1 to all."""
 
     coverage: Tensor
     risk: Tensor

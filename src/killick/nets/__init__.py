@@ -93,7 +93,7 @@ def create(name: str, **arguments: Any) -> nn.Module:
 
 
 def refuse_arguments(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that would download or read files: a stranger's model may name them."""
+    """Refuse arguments that would download or read files: an untrusted model may name them."""
     for key in arguments:
         if key.startswith(_FORBIDDEN):
             raise OptionError(

@@ -33,7 +33,7 @@ HOW_TO_LIST = f"Networks of your own: {VARIABLE}=FILE.py, which runs the file; t
 
 
 def is_network_name(model: object) -> bool:
-    """Whether a model is given as `timm:NAME` or alike."""
+    """Whether a model is given as `timm:NAME` or the like."""
     library, colon, _ = model.partition(":") if isinstance(model, str) else ("", "", "")
     return bool(colon) and library in (*LIBRARIES, *own_libraries())
 
@@ -88,7 +88,7 @@ def read_source(library: str) -> bytes | None:
 
 
 def _is_network(value: Any) -> bool:
-    """Whether it is a network's class or a registered function: a stranger's model may name it."""
+    """Whether it is a network's class or a registered function: an untrusted model may name it."""
     while isinstance(value, functools.partial):
         value = value.func
     is_class = isinstance(value, type) and issubclass(value, nn.Module)

@@ -73,7 +73,7 @@ class Playground:
         return self._choose(self.images.read(number), label)
 
     def open_file(self, path: str | os.PathLike[str]) -> ChosenImage:
-        """The image in a file from a stranger; a `DataError` if it is none, or too large."""
+        """The image in an untrusted file; a `DataError` if it is none, or too large."""
         name = Path(path).name
         return self._choose(decode_limited(read_file(path, name), name), None)
 

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from killick.errors import CheckpointError, StorageError
 
 WINDOWS = os.name == "nt"  # has no flock, and moves closed files alone
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # a folder from a stranger may hold links to other files
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # an untrusted folder may hold links to other files
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class Processes:
         return values
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give all processes the first one's BatchNorm statistics, so that they judge alike."""
+        """Give all processes the first one's BatchNorm statistics, so that all evaluate the same model."""
         if self.count > 1:
             for buffer in model.buffers():
                 if buffer.numel():

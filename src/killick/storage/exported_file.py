@@ -80,7 +80,7 @@ class Exported:
         except Exception as problem:  # whatever a runtime raises for a file that is damaged
             raise StorageError(
                 f"cannot open {self.path}: it does not run on one {about.takes} image of shape"
-                f" {about.image_shape}, as it says it does ({one_line(problem)}). Export the model"
+                f" {about.image_shape}, as its metadata claims ({one_line(problem)}). Export the model"
                 " again."
             ) from None
         return classes

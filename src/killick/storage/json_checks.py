@@ -1,4 +1,4 @@
-"""Checks of JSON from strangers: kinds and sizes of values, before they are used."""
+"""Checks of untrusted JSON: kinds and sizes of values, before they are used."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -54,8 +54,8 @@ def check_same_classes(given: Recipe | None, stored: Recipe, where: str) -> None
     names = " and ".join(sorted(theirs))
     if not ours:
         raise RecipeError(
-            f"{where} uses classes by class_path ({names}), and nothing is imported because a run"
-            " folder says so. Name the recipe again (--recipe FILE), or the classes, as when it began:"
+            f"{where} uses classes by class_path ({names}), and classes named by a run folder are"
+            " never imported. Name the recipe again (--recipe FILE), or the classes, as when it began:"
             f" --{_option(min(theirs))} ..."
         )
     differing = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))

@@ -1,4 +1,4 @@
-"""The room for image sets on the device of a run."""
+"""The memory that image sets may use on the device of a run."""
 
 import torch
 
@@ -9,10 +9,10 @@ SHARE = 0.4  # of the free memory; the rest is for the network
 
 
 class MemoryRoom:
-    """A share of the memory that is free when a run begins, given out to its image sets.
+    """A share of the memory that is free when a run begins; its image sets take from it.
 
-    `resident` is that of the recipe: with "always" or "never" the memory makes no difference.
-    Processes get the same answers; those on a CPU share its memory.
+    `resident` is the recipe's: "always" and "never" ignore the free memory. All processes decide
+    alike; those on a CPU share its memory.
     """
 
     def __init__(self, processes: Processes, resident: str) -> None:

@@ -20,7 +20,7 @@ class Network:
         "`library:name`: of killick, timm, torchvision, or your own; see `killick list`",
     )
     arguments: dict[str, Any] = setting(
-        {}, "passed on when it is made; the number of classes comes from the data"
+        {}, "keyword arguments of the network's constructor; the data give num_classes"
     )
     pretrained: str | None = setting(
         None,
@@ -45,7 +45,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Augment:
-    """What happens to an image before the network sees it; mixing comes last."""
+    """Augmentation of training images; mixing comes last."""
 
     crop: str = setting(
         "none",
@@ -53,8 +53,8 @@ class Augment:
         among=("none", "pad", "resized"),
     )
     padding: int = setting(4, "for crop: pad", least=0, most=2**12)
-    flip: bool = setting(False, "left and right, in half of the images")
-    flip_vertically: bool = setting(False, "top and bottom, likewise")
+    flip: bool = setting(False, "flip horizontally with probability 1/2")
+    flip_vertically: bool = setting(False, "flip vertically with probability 1/2")
     policy: str = setting(
         "none",
         "an augmentation policy of torchvision's, or PixMix",
@@ -67,7 +67,7 @@ class Augment:
     )
     transform: dict[str, Any] = setting(
         {},
-        "of your own, before all others: {class_path: torchvision.transforms.v2.RandomRotation,"
+        "your own transform, before all others: {class_path: torchvision.transforms.v2.RandomRotation,"
         " init_args: {degrees: 10}}",
     )
     erase: float = setting(0.0, "probability of random erasing", least=0, most=1)
@@ -78,7 +78,7 @@ class Augment:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How the weights are changed."""
+    """The optimizer."""
 
     name: str = setting("sgd", "of torch.optim", among=("sgd", "adamw"))
     lr: float = setting(0.1, "highest learning rate", above=0, most=1e30)
@@ -107,23 +107,27 @@ class Schedule:
     )
     milestones: list[float] = setting([0.3, 0.6, 0.8], "of multistep, shares of the budget")
     gamma: float = setting(0.2, "of multistep: factor at each milestone", above=0, most=1)
-    warmup: float = setting(0.0, "share of the budget that rises linearly", least=0, below=1)
-    warmup_start: float = setting(0.01, "where that begins, as a share of lr", least=0, most=1)
-    final: float = setting(0.0, "where cosine ends, as a share of lr", least=0, most=1)
-    begin: float = setting(0.0, "part of the schedule that the run takes: from", least=0, below=1)
-    end: float = setting(1.0, "part of the schedule that the run takes: to", above=0, most=1)
+    warmup: float = setting(0.0, "share of the budget with a linear warmup", least=0, below=1)
+    warmup_start: float = setting(
+        0.01, "learning rate at the start of the warmup, as a share of lr", least=0, most=1
+    )
+    final: float = setting(0.0, "final learning rate of cosine, as a share of lr", least=0, most=1)
+    begin: float = setting(
+        0.0, "start of the part of the schedule to run, 0 to 1", least=0, below=1
+    )
+    end: float = setting(1.0, "end of the part of the schedule to run, 0 to 1", above=0, most=1)
     class_path: str | None = setting(
         None, "a scheduler of torch instead, such as torch.optim.lr_scheduler.ExponentialLR"
     )
     init_args: dict[str, Any] = setting({}, "arguments of class_path")
     every: str = setting(
-        "step", "how often class_path is asked for a new rate", among=("step", "epoch")
+        "step", "how often the scheduler of class_path steps", among=("step", "epoch")
     )
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What logits and targets are compared by; cross-entropy if nothing is named."""
+    """The loss of logits and targets; cross-entropy by default."""
 
     class_path: str | None = setting(
         None, "another loss of (logits, targets), such as torch.nn.CrossEntropyLoss"
@@ -163,7 +167,7 @@ class Recipe:
     seed: int = setting(0, "of everything random", least=0, most=2**63 - 1)
     precision: str = setting(
         "auto",
-        "of the arithmetic; auto: bfloat16 on a GPU, float32 on a CPU",
+        "floating-point type; auto: bfloat16 on a GPU, float32 on a CPU",
         among=("auto", "float32", "bfloat16"),
     )
     execution: str = setting(
