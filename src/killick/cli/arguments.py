@@ -48,7 +48,7 @@ NUMBER: dict[str, Any] = {"metavar": "N", "type": int}
 REFERENCE_KINDS: dict[str, Any] = {
     "choices": ["stored", "mean", "synthetic"],
     "default": "stored",
-    "help": "stored: usually training images; the others show none of them",
+    "help": "stored: usually training images; the others contain none",
 }
 SETS: dict[str, Any] = {"metavar": "NAME=DATA", "action": NamedSets}
 SEVERITIES: dict[str, Any] = {"metavar": "1,...,5", "type": read_whole_numbers}

@@ -32,7 +32,7 @@ def add(parser: Parser) -> None:
     add("--corruptions", **NAMES, help="see killick list corruptions; or c or cbar (default: all)")
     add("--severities", **SEVERITIES, help="default: 1,3,5 on sheets, all five of copies")
     add("--limit", **NUMBER, help="at most N images")
-    add("--seed", **NUMBER, default=0, help="of everything random (0)")
+    add("--seed", **NUMBER, default=0, help="random seed (0)")
     add_shared(parser, "--table", "--frost", "--root", "--device", "--quiet")
 
 

@@ -18,10 +18,10 @@ def add_network(parser: Any) -> None:
     """Add the options of a network by name."""
     add = parser.add_argument
     add("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
-    add("--pretrained", **FLAG, help="the weights of its library, from the cache or fetched")
+    add("--pretrained", **FLAG, help="the weights of its library, cached or downloaded")
     add("--size", **NUMBER, help="height and width of the network's input")
     add("--resize", **NUMBER, help="shorter side before the center crop")
-    add("--interpolation", choices=INTERPOLATIONS, help="where images are resized")
+    add("--interpolation", choices=INTERPOLATIONS, help="of resizing")
     add("--mean", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
     add("--std", metavar="R,G,B", type=read_names, help="of each channel, 0 to 1")
 

@@ -34,7 +34,7 @@ def add(parser: Parser) -> None:
     add("--epochs", **NUMBER, default=60, help="of the probe (60)")
     add("--batch", "--batch-size", **NUMBER, default=128, help="images of a step (128)")
     add("--limit", **NUMBER, help="at most N images of each set")
-    add("--seed", **NUMBER, default=0, help="of all that is drawn (0)")
+    add("--seed", **NUMBER, default=0, help="random seed (0)")
     add("--checkpoint", metavar="FILE", type=Path, help="weights of a network by name")
     add("--output", **FOLDER, help="default: probes/, by model and data")
     add_shared(parser, "--root", "--device", "--threads", "--quiet")

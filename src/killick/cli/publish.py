@@ -22,7 +22,7 @@ The folder has the model, its rows and a card, README.md. killick.load("owner/na
 command that takes a model can read it from the hub.
 
 References are usually training images, and everyone who has the file can see them. --reference-kind
-mean or synthetic replaces them; earlier results do not hold then. To measure again:
+mean or synthetic replaces them; earlier results no longer apply. To evaluate again:
   killick evaluate published/mine --data DATA
   killick publish published/mine --output published/mine --rows evaluations/mine
 """
@@ -32,7 +32,12 @@ def add(parser: Parser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
     add("model", metavar="MODEL", help="a Killick folder or run")
-    add("--output", **FOLDER, required=True, help="one published before is replaced")
+    add(
+        "--output",
+        **FOLDER,
+        required=True,
+        help="for the published files; an earlier version is replaced",
+    )
     add("--rows", metavar="FILE_OR_RUN", type=Path, help="results (default: the rows of the run)")
     add("--license", "--licence", metavar="NAME", help="as the hub names it, such as apache-2.0")
     add("--reference-kind", **REFERENCE_KINDS)

@@ -39,7 +39,11 @@ def add(parser: Parser) -> None:
         metavar="FOLDER_OR_FILE",
         help="a folder, or a file NAME.html (default: the folder given, or report/ for several)",
     )
-    add("--baseline", metavar="ARM", help="to which differences are (default: standard training)")
+    add(
+        "--baseline",
+        metavar="ARM",
+        help="the arm that others are compared with (default: standard training)",
+    )
     add("--title", metavar="TEXT", help="of the page")
     add_shared(parser, "--logger", "--quiet")
 

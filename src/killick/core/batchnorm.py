@@ -1,4 +1,4 @@
-"""BatchNorm statistics of unmasked pairs, which is what evaluation sees.
+"""BatchNorm statistics of unmasked pairs, as evaluation needs them.
 
 Masking whole batches biases BatchNorm's running statistics: they mix masked and unmasked batches,
 each of which was normalized by statistics of its own, while evaluation sees unmasked pairs alone.

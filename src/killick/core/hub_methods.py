@@ -1,4 +1,4 @@
-"""The habits of Hugging Face models: `save_pretrained`, `from_pretrained` and `push_to_hub`.
+"""The methods of Hugging Face models: `save_pretrained`, `from_pretrained` and `push_to_hub`.
 
 They call `killick.save`, `killick.load` and `killick.publish`, so there is one format.
 """

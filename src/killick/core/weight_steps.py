@@ -1,4 +1,4 @@
-"""Steps of the weights within a training step, without waiting for the device."""
+"""Weight updates within a training step, without waiting for the device."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

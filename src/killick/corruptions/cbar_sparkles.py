@@ -1,4 +1,4 @@
-"""What C-bar draws over an image: sparkles, a white surround with rays, and gray lines.
+"""C-bar corruptions drawn over an image: sparkles, a white surround with rays, and gray lines.
 
 Definitions are by Mintun et al. (2021), as in `cbar_warps`; places are drawn along each axis by its
 own length.

@@ -1,4 +1,4 @@
-"""What cameras and software do to images: contrast, brightness, saturation, blocks and JPEG.
+"""Digital corruptions: contrast, brightness, saturation, blocks and JPEG.
 
 The operations are those of ImageNet-C and CIFAR-10-C (Hendrycks and Dietterich 2019). Nothing here
 is random; the functions take a generator because every corruption does, and leave it alone.

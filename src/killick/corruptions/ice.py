@@ -1,4 +1,4 @@
-"""Ice on a window, out of formulas: textures for frost where there are no photographs.
+"""Procedural ice on a window: textures for frost without photographs.
 
 Each of the five is a pane of fern-like crystals of two sizes under haze, with the mean and standard
 deviation in red, green and blue of one of the five photographs that the originals use, so that a

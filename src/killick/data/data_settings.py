@@ -1,4 +1,4 @@
-"""What a run is trained on, as settings of its recipe; imports no torch, for the command line."""
+"""The data settings of a recipe; imports no torch, for the command line."""
 
 import os
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Data:
     size: int = setting(32, "height and width of the network's input", least=4, most=2**12)
     resize: int | None = setting(
         None,
-        "for evaluation, the shorter side before the middle is taken; none: as size",
+        "in evaluation, the shorter side before the center crop; none: as size",
         least=1,
         most=LARGEST_RESIZE,
     )
     interpolation: str = setting("bilinear", "where images are resized", among=INTERPOLATIONS)
-    squash: bool = setting(False, "resize both sides of an image alike, whatever its shape")
+    squash: bool = setting(False, "resize to a square without keeping the aspect ratio")
     mean: list[float] | None = setting(
         None,
         "of each channel, 0 to 1; none: of the training set (ImageNet's if it streams, or crops of"
@@ -35,16 +35,16 @@ class Data:
     )
     std: list[float] | None = setting(None, "of each channel, 0 to 1; none: likewise")
     limit: int | None = setting(
-        None, "train on so many samples, class-balanced; none: all", least=1
+        None, "number of training samples, class-balanced; none: all", least=1
     )
-    samples: int | None = setting(
-        None, "images of an epoch, for a stream that does not know its length", least=1
-    )
+    samples: int | None = setting(None, "images per epoch, for a stream of unknown length", least=1)
     validation: float = setting(
         0.1, "cut from the training set: a share below 1, or a number of images; 0: none", least=0
     )
     validation_from: str = setting(
-        "random", "which are cut: random by seed and class, or the last", among=("random", "last")
+        "random",
+        "validation images: random by seed and class, or the last",
+        among=("random", "last"),
     )
     seed: int | None = setting(
         None, "of validation images, limit and label noise; none: that of the run", least=0
@@ -54,12 +54,12 @@ class Data:
     )
     repeats: int = setting(
         1,
-        "each sample so many times in a batch, augmented anew (repeated augmentation)",
+        "copies of each sample in a batch, each augmented differently (repeated augmentation)",
         least=1,
         most=1000,
     )
     workers: int | None = setting(
-        None, "processes that read a set that streams; none: as many as cores", least=0, most=512
+        None, "processes that read a streamed set; none: one per core", least=0, most=512
     )
     resident: str = setting(
         "auto",

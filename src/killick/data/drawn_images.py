@@ -1,4 +1,4 @@
-"""Sets of images that are drawn, not fetched: parts of a scene, and the cache.
+"""Generated image sets: the parts of a scene, and the cache.
 
 All images are 32 px, drawn in chunks from a generator.
 """

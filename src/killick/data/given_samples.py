@@ -1,4 +1,4 @@
-"""Samples as people's data sets yield them, `(image, label)`, to uint8 images and class numbers."""
+"""Samples of data sets given in Python, `(image, label)`, as uint8 images and class numbers."""
 
 import operator
 import random

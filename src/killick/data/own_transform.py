@@ -1,4 +1,4 @@
-"""A user's own transform: any callable that makes an image of an image.
+"""A user's own transform: any callable from image to image.
 
 torchvision's transforms and plain functions take a uint8 tensor `(3, height, width)`; kornia's take
 floats from 0 to 1 with a batch axis, albumentations' an array `image=(height, width, 3)`. What comes

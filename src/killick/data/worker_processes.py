@@ -1,4 +1,4 @@
-"""Worker processes that read images: how they begin, and what is said when one dies."""
+"""Worker processes that read images: how they start, and the error when one dies."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Trained models to where they are used: export, batch prediction, publishing.
+"""Deploying trained models: export, batch prediction, publishing.
 
 In: models and image files. Out: ONNX and torch.export files, prediction records, model folders with
 a card. Imports everything up to `evaluation`.

@@ -1,4 +1,4 @@
-"""The network as it is deployed: images in; logits, probabilities, energy and more out."""
+"""The deployed network: images in; logits, probabilities, energy and more out."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-"""Deep ensembles (Lakshminarayanan et al. 2017): finished runs as one model."""
+"""Deep ensembles (Lakshminarayanan et al. 2017): several finished runs as one model."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What to evaluate on, and how: the settings of an evaluation and their checks."""
+"""The settings of an evaluation, and their checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -1,4 +1,4 @@
-"""The numbers of a test set: which are measured, and how each is computed from per-image values."""
+"""The metrics of a test set, and how each is computed from per-image values."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Networks and functions that are not models of Killick, as standard models with their view."""
+"""Networks and functions of others, wrapped as standard models with their preprocessing."""
 
 import os
 from collections.abc import Callable, Sequence

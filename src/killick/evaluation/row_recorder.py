@@ -1,4 +1,4 @@
-"""The rows of an evaluation: what is there already, what is new, and the folder that keeps them."""
+"""The rows of an evaluation: existing and new ones, and the folder they are saved in."""
 
 import time
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Telling in-distribution from out-of-distribution images by a score.
+"""OOD detection: separating in-distribution from out-of-distribution images by a score.
 
 Scores are raw numbers of any range, infinity included; higher means more out of distribution, which
 is the positive class. All here depends on their order alone, and equal scores are never split: a

@@ -1,4 +1,4 @@
-"""What every metric asks of its input, checked in one place and in about one pass.
+"""Checks of the inputs of metrics, in about one pass over the data.
 
 Whatever dtype comes in is widened without rounding: sums are taken in float64.
 """

@@ -1,4 +1,4 @@
-"""Temperature scaling: the one number that logits are divided by to be calibrated."""
+"""Temperature scaling: logits are divided by one number, fitted to calibrate them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Records that a job measures beside its evaluation, kept as they come, so that it can be resumed.
+"""Measurements of a job beside its evaluation, saved one by one, so that it can be resumed.
 
 Measurements with different settings have different files `measured-DIGEST.jsonl`. The first line
 has the settings; each line after it is a record. A line that was cut off by a kill is measured

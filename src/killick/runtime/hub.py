@@ -1,4 +1,4 @@
-"""Models by their name on the Hugging Face hub: what a name looks like, fetching, what goes wrong.
+"""Models on the Hugging Face hub: their names, downloading them, and its errors.
 
 The client, `huggingface_hub`, is optional and imported when a name is asked for. What it raises is
 known by the names of its classes, which have stayed while the module they are in has moved.

@@ -1,4 +1,4 @@
-"""Reading files from elsewhere: plain files alone, and no more memory than a file of its size may ask for.
+"""Reading untrusted files: plain files alone, with memory bounded by the size of the file.
 
 A damaged or hostile file can claim any size. It may ask for `FLOOR` bytes and `RATIO` times its own
 size; `KILLICK_LOAD_LIMIT=BYTES` allows more.

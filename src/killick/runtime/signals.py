@@ -1,4 +1,4 @@
-"""Ctrl-C and termination: noted, and acted on between two steps."""
+"""Ctrl-C and termination: handled between two steps."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Where the time of a command goes: seconds by part, on a GPU those of the device."""
+"""The time of each part of a command, in seconds; on a GPU, of the device."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Callbacks: functions of the user that training calls, in Python.
+"""Callbacks: a user's functions that training calls.
 
 class Printer(Callback):
     def on_epoch(self, progress):

@@ -1,4 +1,4 @@
-"""Training with what is given in Python: `killick.train`, and what `killick.compare` shares with it."""
+"""Training a network on data given in Python: `killick.train`, shared with `killick.compare`."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

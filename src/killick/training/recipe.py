@@ -32,9 +32,7 @@ class Network:
         False, "with --from: a fresh last layer, where the trained one has other classes"
     )
 
-    pairs: bool = setting(
-        False, "whether it is written for pairs: it takes twice the channels of an image"
-    )
+    pairs: bool = setting(False, "the network takes pairs already: twice the channels of an image")
 
     @property
     def may_name_weights(self) -> bool:
@@ -72,7 +70,9 @@ class Augment:
     )
     erase: float = setting(0.0, "probability of random erasing", least=0, most=1)
     mixup: float = setting(0.0, "alpha of mixup; 0: none", least=0)
-    cutmix: float = setting(0.0, "alpha of CutMix; 0: none. With both, each image draws", least=0)
+    cutmix: float = setting(
+        0.0, "alpha of CutMix; 0: none. With both, each image gets one at random", least=0
+    )
     smoothing: float = setting(0.0, "label smoothing", least=0, below=1)
 
 
@@ -81,17 +81,19 @@ class Optimizer:
     """The optimizer."""
 
     name: str = setting("sgd", "of torch.optim", among=("sgd", "adamw"))
-    lr: float = setting(0.1, "highest learning rate", above=0, most=1e30)
+    lr: float = setting(0.1, "peak learning rate", above=0, most=1e30)
     momentum: float = setting(0.9, "of sgd", least=0, below=1)
     nesterov: bool = setting(False, "of sgd")
     betas: list[float] = setting([0.9, 0.999], "of adamw")
-    weight_decay: float = setting(5e-4, "of all weights, or of matrices alone", least=0, most=1e30)
+    weight_decay: float = setting(
+        5e-4, "weight decay, of the weights that decay selects", least=0, most=1e30
+    )
     decay: str = setting(
         "all",
         "which weights decay; matrices leaves out norms, biases and embeddings",
         among=("all", "matrices"),
     )
-    clip: float | None = setting(None, "largest norm of the gradient; none: any", above=0)
+    clip: float | None = setting(None, "largest gradient norm; none: no clipping", above=0)
     class_path: str | None = setting(
         None, "another optimizer, such as timm.optim.Lamb; it takes lr and weight_decay from here"
     )
@@ -162,9 +164,9 @@ class Recipe:
     loss: Loss = field(default_factory=Loss)
     average: Average = field(default_factory=Average)
     epochs: int = setting(10, "passes over the training set", least=1)
-    batch: int = setting(128, "samples of a step, over all processes", least=1)
-    accumulate: int = setting(1, "forward passes that a step's batch is cut into", least=1)
-    seed: int = setting(0, "of everything random", least=0, most=2**63 - 1)
+    batch: int = setting(128, "samples per step, over all processes", least=1)
+    accumulate: int = setting(1, "forward passes per step", least=1)
+    seed: int = setting(0, "random seed", least=0, most=2**63 - 1)
     precision: str = setting(
         "auto",
         "floating-point type; auto: bfloat16 on a GPU, float32 on a CPU",

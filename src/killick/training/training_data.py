@@ -1,4 +1,4 @@
-"""What a run trains, validates and tests on, made from its recipe."""
+"""The training, validation and test data of a run, from its recipe."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

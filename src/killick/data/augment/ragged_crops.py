@@ -1,4 +1,4 @@
-"""Images of several sizes brought to one on the device: random parts of them, or their middle."""
+"""Images of several sizes brought to one on the device: random crops or center crops."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Ten kinds of shapes on textured backgrounds, 32 px: a data set that is made, not fetched.
+"""Ten kinds of shapes on textured backgrounds, 32 px: a generated data set.
 
 Position, size, rotation, aspect and colors vary, lines and dots lie in the way, and there is a
 little noise. How hard it is was chosen with a standard network alone: a small one, trained for

@@ -1,4 +1,4 @@
-"""Ten fine, faint textures, 32 px: a data set that is made, not fetched, and hurt by corruption.
+"""Ten fine, faint textures, 32 px: a generated data set that is sensitive to corruptions.
 
 The class is a pattern with a period of a few pixels and little contrast, over a colored background,
 under lines, dots and noise. Contrast and period were chosen by looking at a standard network alone:
