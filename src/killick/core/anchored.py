@@ -233,7 +233,7 @@ class Anchored(UpdatedBatchNorm):
                 here = getattr(self, name)
                 meta = here.is_meta or stored.is_meta
                 if name == "references" and (meta or not torch.equal(here.cpu(), stored.cpu())):
-                    self.reference_kind = "images"  # unless whoever loads them knows better
+                    self.reference_kind = "images"  # unless the caller sets another kind
                 setattr(self, name, torch.empty_like(stored, device=here.device))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 

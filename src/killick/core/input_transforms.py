@@ -1,7 +1,7 @@
 """Preprocessing inside a network, moved out of it so that it is applied before pairing.
 
 A normalization inside the network would be applied to the residual as if it were an image. Done
-first, to the image and to the reference alike, it leaves a pair of prepared images.
+first, to the image and to the reference, it leaves a pair of prepared images.
 """
 
 from collections.abc import Iterable

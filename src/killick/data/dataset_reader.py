@@ -109,7 +109,7 @@ def _read(name: str, dataset: Any, number: int, key: int) -> tuple[Any, Any]:
             return split_sample(dataset[number])
     except KillickError:
         raise
-    except Exception as problem:  # of somebody's own code
+    except Exception as problem:  # raised by the user's code
         raise DataError(
             f"cannot read image {number} of {name}: {type(problem).__name__}: {one_line(problem)}."
         ) from problem

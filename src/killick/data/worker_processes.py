@@ -49,7 +49,7 @@ def _go_through(iterator: Iterator[Any], name: str) -> Iterator[Any]:
                 item = next(iterator, _END)
         except KillickError:
             raise
-        except Exception as problem:  # of somebody's own code, perhaps with a worker's traceback
+        except Exception as problem:  # raised by the user's code, perhaps with a worker's traceback
             lines = [line for line in str(problem).splitlines() if line.strip()] or [""]
             kind = "" if lines[0].startswith("Caught ") else f"{type(problem).__name__}: "
             raise DataError(

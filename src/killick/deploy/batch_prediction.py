@@ -31,7 +31,7 @@ def label(
     """Label, confidence, uncertainty and more of image files: a record for each, in order.
 
     Images are read by several threads while the model works, and never held all at once. An
-    unreadable one has a record with an `error`, and the rest goes on.
+    unreadable one has a record with an `error`; the others are predicted.
 
     Args:
         model: Anchored or standard; a folder written by `killick.save`, or a run folder; a file or

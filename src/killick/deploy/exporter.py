@@ -249,7 +249,7 @@ def _exported_files(folder: Path) -> set[str]:
 
 
 def describe_references(model: Anchored | Standard, k: int) -> str:
-    """What the file holds of training images, for whoever passes it on."""
+    """Whether training images can be recognized in the file, in words."""
     if isinstance(model, Standard):
         return "none: a standard model"
     policy = model.reference_policy or "images that were given"

@@ -1,7 +1,7 @@
 """Paths of images: files, folders, patterns and lists of paths, in the order given.
 
 What is named twice is found twice, so that records have the order of the paths. A path that does
-not exist gives a problem in its place, and the rest goes on.
+not exist gives a problem in its place; the others are read.
 """
 
 import glob

@@ -33,7 +33,7 @@ PIXELS_AT_ONCE = 10**8  # eight photographs of a telephone, or one that is as la
 
 
 class MemoryBudget:
-    """Bytes that threads share; whoever needs more than all of it has it alone."""
+    """A memory budget that threads share; one that needs more than all of it gets it alone."""
 
     def __init__(self, size: int) -> None:
         self._limit, self._taken = size, 0

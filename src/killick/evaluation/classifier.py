@@ -1,7 +1,7 @@
 """The classifier adapter: uint8 images in, logits out, one output for each reference.
 
 Evaluation and deployment see a model of Killick, any other network or function, a network by name
-and an exported file alike, as a `Classifier`; see `killick.evaluation.open_classifier`.
+and an exported file as a `Classifier`; see `killick.evaluation.open_classifier`.
 """
 
 from collections.abc import Callable
@@ -114,7 +114,7 @@ class Classifier:
         return many if self.view.size <= 64 else many // 4
 
     def describe_view(self) -> str:
-        """The preprocessing of a network by name, which nobody may have given."""
+        """The preprocessing of a network by name, with the options that change it."""
         normalize = getattr(image_model_in(self.model), "normalize", None)
         assert normalize is not None
         return (

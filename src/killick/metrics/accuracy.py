@@ -17,7 +17,7 @@ def hits(logits: Tensor, labels: Tensor, k: int = 1) -> Tensor:
     Args:
         logits: Or probabilities, `(n, classes)`.
         labels: Class indices, `(n,)`.
-        k: How many classes are looked at.
+        k: The number of most probable classes.
     """
     check_logits(logits, labels)
     return _hits(logits, labels.to(logits.device, torch.long), k)

@@ -22,7 +22,7 @@ class NetworkPreprocessing:
     size: int  # height and width of the network's input
     resize: int | None = None  # shorter side before the center crop; None: as size
     interpolation: str = "bilinear"
-    squash: bool = False  # both sides are resized alike, whatever the shape of the image
+    squash: bool = False  # resized to a square without keeping the aspect ratio
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
@@ -56,7 +56,7 @@ class NetworkPreprocessing:
 
 
 def preprocessing_of(net: nn.Module) -> NetworkPreprocessing | None:
-    """The preprocessing of a network by name or of timm; None where nobody knows it."""
+    """The preprocessing of a network by name or of timm; None if unknown."""
     known = getattr(net, "killick_preprocessing", None)
     if isinstance(known, NetworkPreprocessing):
         return known

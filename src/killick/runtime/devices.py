@@ -85,7 +85,7 @@ def count_cores() -> int:
 
 
 def count_free_cores() -> int:
-    """The cores that this process may use and nobody uses now; at least 1."""
+    """The number of idle cores that this process may use; at least 1."""
     idle = _measure_idle()
     if idle is None:  # no Linux: the load of the last minute, of all cores
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -118,7 +118,7 @@ def one_thread() -> Iterator[None]:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of a GPU's memory, or of the host's, that nobody needs; 4 GiB where it is not known."""
+    """Bytes of a GPU's memory, or of the host's, that is free; 4 GiB if unknown."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept

@@ -23,7 +23,7 @@ _REASONS = {
     " hf auth login",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and it was not fetched before",
     "LocalEntryNotFoundError": "the hub cannot be reached, and it was not fetched before",
-    "LocalTokenNotFoundError": "nobody is logged in. Log in: hf auth login",
+    "LocalTokenNotFoundError": "not logged in. Log in: hf auth login",
 }
 
 

@@ -41,13 +41,13 @@ class ExportMetadata:
     takes: str  # "uint8", 0 to 255, normalized inside; or "float32", in the network's own space
     outputs: tuple[str, ...]  # their names, in their order
     k: int  # references it averages over; 0 for a standard model
-    references: str  # what they are, and what that means for whoever passes the file on
+    references: str  # what they are, and whether the file shows training images
     class_names: tuple[str, ...] | None
     resize: int | None  # of the shorter side, before the center crop
     interpolation: str
     threshold: Threshold | None
     weights: str  # their digest, as in rows
-    squash: bool = False  # both sides are resized alike, whatever the shape of the image
+    squash: bool = False  # resized to a square without keeping the aspect ratio
     measured: dict[str, Any] = field(default_factory=dict)  # agreement with the model
     made_with: dict[str, str] = field(default_factory=dict)
 

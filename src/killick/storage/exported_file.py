@@ -155,7 +155,7 @@ def _start_session(path: Path, device: str) -> Any:
 
 
 def require_onnx(*names: str) -> None:
-    """Refuse to go on without these libraries."""
+    """Raise an error if one of these libraries is missing."""
     for name in names:
         import_library(name, "export", "ONNX")
 

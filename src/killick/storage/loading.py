@@ -73,8 +73,8 @@ def load(
 ) -> Anchored | Standard:
     """The model in `folder`, in eval mode, checked against the examples that were saved with it.
 
-    It is of the kind that was saved: `Anchored` or `Standard`. Both are called, predicted with and
-    saved alike; where it matters, use `isinstance(model, killick.Anchored)`.
+    It is of the kind that was saved: `Anchored` or `Standard`. Both have the same interface;
+    where it matters, use `isinstance(model, killick.Anchored)`.
 
     Args:
         folder: Written by `save`; or a run folder, which has such a one in it; or, if there is no
@@ -143,7 +143,7 @@ def locate_model(given: str | os.PathLike[str], revision: str | None = None) -> 
 
 
 def read_architecture(folder: Path) -> Architecture | None:
-    """How the network of a saved model is made; None where only somebody's own code can."""
+    """How the network of a saved model is made; None if it was not made by name."""
     found = read_config(folder).get("architecture")
     return None if found is None else Architecture(found["name"], dict(found["arguments"]))
 

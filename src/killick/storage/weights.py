@@ -43,8 +43,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if isinstance(found, Mapping):
         if found.get("format") == CHECKPOINT_FORMAT:
             raise CheckpointError(
-                f"cannot start from {path}: it is the state of a run that goes on with --resume"
-                f" {path.parent}. A finished run is started from by its folder."
+                f"cannot start from {path}: it is the checkpoint of a run, which is continued with --resume"
+                f" {path.parent}. To start from a finished run, name its folder."
             )
         inside = (found[name] for name in _WRAPPERS if isinstance(found.get(name), Mapping))
         found = next(inside, found)

@@ -46,7 +46,7 @@ def import_classes(recipe: Recipe) -> OwnClasses:
 
 
 def check_same_classes(given: Recipe | None, stored: Recipe, where: str) -> None:
-    """Refuse to go on with a stored recipe whose classes the user did not name in this call."""
+    """Refuse to resume a stored recipe whose classes the user did not name in this call."""
     theirs = named_classes(stored)
     ours = {} if given is None else named_classes(given)
     if not theirs or ours == theirs:

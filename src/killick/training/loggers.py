@@ -89,7 +89,7 @@ def find_loggers(names: Iterable[str]) -> dict[str, type[Logger]]:
 
 
 class RunLoggers:
-    """Several loggers as one. One that fails later is dropped with a message; training goes on."""
+    """Several loggers as one. One that fails later is dropped with a message; training continues."""
 
     def __init__(
         self,

@@ -184,4 +184,4 @@ def save_if_possible(run: TrainingRun, folder: Path, display: Display) -> None:
     try:
         save_checkpoint(folder, run.state())
     except CheckpointError as problem:
-        display.message(f"{problem} Training goes on, and the next checkpoint will be tried.")
+        display.message(f"{problem} Training continues, and will try again at the next checkpoint.")

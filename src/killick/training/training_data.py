@@ -39,8 +39,8 @@ class TrainingData:
 
     batches: Batches
     context: RunContext
-    validation: ValidationSet | None  # looked at while training
-    test: ValidationSet | None  # looked at once, at the end
+    validation: ValidationSet | None  # evaluated while training
+    test: ValidationSet | None  # evaluated once, at the end
     normalize: Normalization
     class_names: tuple[str, ...]
     description: str

@@ -48,7 +48,7 @@ class RowStream:
         return int(split.num_examples)
 
     def set_epoch(self, epoch: int) -> None:
-        """For rows that somebody has shuffled."""
+        """For shuffled rows."""
         self.rows.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:

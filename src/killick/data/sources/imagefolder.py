@@ -244,7 +244,7 @@ def list_images(folder: Path) -> list[str]:
 def _scan(folder: Path) -> list["os.DirEntry[str]"]:
     """What is in the folder; hidden files are left out, links are refused.
 
-    A link could give images of one class, or files that are nobody's business, the label of another.
+    A link could give images of another class, or unrelated files, the label of its folder.
     """
     try:
         with os.scandir(folder) as entries:

@@ -57,7 +57,7 @@ class WandbLogger(Logger):
             self._run.summary.update(found)
 
     def log_file(self, path: Path) -> None:
-        """Log an artifact named by run and file; a page can be looked at in the run as well."""
+        """Log an artifact named by run and file; a page is also shown in the run."""
         artifact = self._library.Artifact(f"{path.stem}-{self._run.id}", type="results")
         artifact.add_file(str(path))
         self._run.log_artifact(artifact)
