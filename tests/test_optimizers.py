@@ -1,5 +1,8 @@
 """Optimizers: which weights decay, and states that move between devices."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -58,3 +61,38 @@ def test_a_state_moves_as_this_devices_optimizer_wants_it():
     restore_optimizer(moved, optimizer.state_dict())
     assert all(state["step"].device.type == "meta" for state in moved.state.values())
     assert moved.param_groups[0]["capturable"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)])
+def test_an_optimizer_computes_and_calls_hooks_as_torchs_own_does(name, kind):
+    torch.manual_seed(0)
+    ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
+    theirs.load_state_dict(ours.state_dict())
+    settings = Optimizer(name=name, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+    options = {"sgd": {"momentum": 0.9, "nesterov": True}, "adamw": {"betas": settings.betas}}
+    usual = kind(theirs.parameters(), lr=0.1, weight_decay=0.01, **options[name])
+    called = []
+    for net, optimizer in ((ours, make_optimizer([ours], settings, CPU)), (theirs, usual)):
+        assert isinstance(optimizer, kind)
+        optimizer.register_step_pre_hook(lambda *given: called.append("before"))
+        optimizer.register_step_post_hook(lambda *given: called.append("after"))
+        decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        for number in range(4):
+            optimizer.zero_grad()
+            net(torch.arange(3.0) + number).square().sum().backward()
+            optimizer.step()
+            decay.step()
+    assert called == ["before", "after"] * 8
+    for mine, usual in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(mine, usual)
+
+
+def test_an_eager_run_does_not_import_the_compiler(tmp_path):
+    words = ["--recipe", "small-shapes", "--epochs", "1", "--data.limit", "64", "--device", "cpu"]
+    code = (
+        "import sys; from killick.cli import main;"
+        f" assert main({['train', *words, '--output', str(tmp_path / 'run')]}) == 0;"
+        " assert not {'torch._dynamo', 'torch._inductor'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

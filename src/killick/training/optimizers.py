@@ -1,5 +1,6 @@
 """Optimizer and learning rate from a recipe, ready for CUDA graphs where there is a GPU."""
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,21 @@ from killick.errors import RecipeError, one_line
 from killick.training.recipe import Optimizer, Schedule
 
 _EMBEDDINGS = ("class_token", "cls_token", "pos_embed", "position_embedding", "relative_position")
+
+
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> Any:
+    """The optimizer without torch's decorators, which import its compiler: that takes seconds.
+
+    They matter only where a step of an optimizer is compiled itself; here it never is.
+    """
+    plain = {
+        name: inspect.unwrap(getattr(kind, name))
+        for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict", "step")
+    }
+    return type(kind.__name__, (kind,), {**plain, "step": torch.no_grad()(plain["step"])})
+
+
+_SGD, _AdamW = _without_compiler(torch.optim.SGD), _without_compiler(torch.optim.AdamW)
 
 
 def make_optimizer(
@@ -30,11 +46,11 @@ def make_optimizer(
     rate = torch.tensor(settings.lr, device=device) if cuda else settings.lr
     fused = True if cuda else None
     if settings.name == "sgd":
-        return torch.optim.SGD(
+        return _SGD(
             groups, lr=rate, momentum=settings.momentum, nesterov=settings.nesterov, fused=fused
         )
     first, second = settings.betas
-    return torch.optim.AdamW(groups, lr=rate, betas=(first, second), fused=fused, capturable=cuda)
+    return _AdamW(groups, lr=rate, betas=(first, second), fused=fused, capturable=cuda)
 
 
 def _make_own(
