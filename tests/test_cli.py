@@ -379,9 +379,12 @@ def test_stored_lists_are_those_of_the_registries(kind, capsys):
         ["list"],
         ["train", "--print-recipe"],
         ["compare", "--dry-run"],
+        ["compare", "--dry-run", "--data", "FOLDER"],
+        ["study", "alpha", "--dry-run"],
     ],
 )
-def test_commands_that_need_no_torch_do_not_import_it(words):
+def test_commands_that_need_no_torch_do_not_import_it(words, image_folder):
+    words = [str(image_folder) if word == "FOLDER" else word for word in words]
     code = f"import sys; from killick.cli import main; main({words}); assert 'torch' not in sys.modules"
     plain = {name: value for name, value in os.environ.items() if "KILLICK" not in name}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain)

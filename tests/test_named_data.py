@@ -16,9 +16,9 @@ from runs import make_image_folder, small
 import killick
 from killick.cli import main
 from killick.cli.train import parse_overrides
-from killick.data.data_settings import full_name
+from killick.data.data_settings import SOURCES, full_name
 from killick.data.shard_files import find_shards
-from killick.data.sources import load_sets, load_whole
+from killick.data.sources import DATA_SOURCES, load_sets, load_whole
 from killick.errors import DataError, KillickError, OptionError
 from killick.training import load_recipe
 
@@ -37,6 +37,7 @@ def test_a_path_is_a_name(tmp_path, monkeypatch):
     assert full_name("photos") == "imagefolder:photos"
     assert full_name(str(tmp_path)) == f"imagefolder:{tmp_path}"
     assert full_name("shapes") == "shapes"
+    assert set(SOURCES) == set(DATA_SOURCES.names())
     assert full_name("./shapes") == "imagefolder:./shapes"
     assert full_name("./a:b/c") == "imagefolder:./a:b/c"
     assert full_name("a.npz#test") == "pack:a.npz#test"

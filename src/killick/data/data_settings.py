@@ -1,12 +1,18 @@
 """The data settings of a recipe; imports no torch, for the command line."""
 
 import os
+import sys
 from dataclasses import dataclass
 
+from killick.registry import enabled_plugins
 from killick.settings import setting
 
 INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic")
 EMBEDDED = ("shapes", "small-shapes", "textures")  # drawn by Killick; recipes take a few images
+SOURCES = (  # Killick's own, as they are registered
+    *(*EMBEDDED, "digits", "cifar10", "cifar100", "imagefolder", "images", "imagenet"),
+    *("csv", "hf", "pack", "wds"),
+)
 LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
 
 
@@ -82,8 +88,11 @@ def full_name(name: str) -> str:
     for ending, source in ((".npz", "pack"), (".csv", "csv"), (".tar", "wds")):
         if path.endswith(ending):
             return f"{source}:{name}"
-    if not os.path.isdir(os.path.expanduser(path)):
+    if name in SOURCES or not os.path.isdir(os.path.expanduser(path)):
         return name
-    from killick.data.sources import DATA_SOURCES  # imports torch
+    if enabled_plugins() or "killick.data.sources" in sys.modules:  # that may know more
+        from killick.data.sources import DATA_SOURCES  # imports torch
 
-    return name if name in DATA_SOURCES else f"imagefolder:{name}"
+        if name in DATA_SOURCES:
+            return name
+    return f"imagefolder:{name}"

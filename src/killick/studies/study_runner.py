@@ -6,15 +6,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from killick.errors import KillickError
 from killick.experiments.execution import Execution
 from killick.experiments.experiment import check_jobs
 from killick.experiments.jobs import Job, make_jobs
-from killick.experiments.scheduler import Failure, run_jobs
-from killick.report.sections import Content, Section
-from killick.report.writer import write_report
 from killick.results.csv_text import to_csv
 from killick.results.rows import Row
 from killick.results.run_folder import Run, read_run
@@ -22,6 +19,10 @@ from killick.runtime.atomic_files import write_atomic
 from killick.runtime.progress import choose_display
 from killick.studies.findings import Findings, Results, make_results
 from killick.studies.study import Plan
+
+if TYPE_CHECKING:
+    from killick.experiments.scheduler import Failure
+    from killick.report.sections import Section
 
 ROWS, ABOUT = "study.csv", "study.json"
 _ABOUT = ("size", "recipe", "settings", "seeds", "evaluation", "models")
@@ -44,7 +45,7 @@ class StudyRun:
 
     report: Path | None
     findings: Findings | None
-    failed: list[Failure] = field(default_factory=list)
+    failed: "list[Failure]" = field(default_factory=list)
     interrupted: bool = False
 
 
@@ -76,6 +77,10 @@ def run_study(plan: Plan, output: Path, **execution: Any) -> StudyRun:
     execution these are. Beside `report.html` there are `study.csv`, every number by arm and seed,
     and `study.json`, the plan.
     """
+    # What plans alone need imports no torch, which takes seconds.
+    from killick.experiments.scheduler import Failure, run_jobs
+    from killick.report.writer import write_report
+
     how = Execution(**execution)
     how.check(output)
     planned = plan_jobs(plan, output)
@@ -134,8 +139,10 @@ def _planned_rows(run: Run, evaluation: Mapping[str, Any]) -> Run:
     return replace(run, rows=rows)
 
 
-def _section(plan: Plan, findings: Findings) -> Section:
+def _section(plan: Plan, findings: Findings) -> "Section":
     """The study's own part of the report."""
+    from killick.report.sections import Content, Section
+
     study, missing = plan.study, plan.missing_sets
     notes = (*study.notes, *([_PROPOSED] if study.item else []))
     notes += (f"{missing[0].upper()}{missing[1:]}.",) if missing else ()
