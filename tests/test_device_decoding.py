@@ -37,17 +37,18 @@ from killick.data.image_set import ImageSet
 from killick.data.jpeg_header import suits_gpu
 from killick.data.sample_loader import read_in_order
 from killick.data.sources import load_sets
+from killick.data.sources.hf import RowReader
 from killick.data.sources.imagefolder import FileReader
 from killick.data.transforms import Shift, gather
 from killick.errors import DataError
 from killick.evaluation import image_blocks
 from killick.runtime import devices
 from killick.runtime.processes import Processes
-from killick.training import memory_room, train, training_input
+from killick.training import load_recipe, memory_room, train, training_input
 from killick.training.callbacks import Callback
 from killick.training.memory_room import MemoryRoom
 from killick.training.training_data import load_training_data
-from killick.training.training_input import BATCHED, RESIDENT, SINGLE
+from killick.training.training_input import BATCHED, RESIDENT, SINGLE, BatchPlan
 
 CPU = torch.device("cpu")
 PROCESSES = Processes(0, 1, CPU)
@@ -102,6 +103,22 @@ def test_all_formats_come_in_order_and_only_usual_jpegs_are_given_to_the_decoder
     assert len(found) == 24
     for number, image in enumerate(found):
         assert torch.equal(image, files.read(number))
+
+
+def test_rows_of_the_datasets_library_are_files_for_the_decoder(files):
+    cells = [
+        {"bytes": None, "path": path} if number % 2 else {"bytes": data, "path": None}
+        for number, path in enumerate(files.paths())
+        for data in [files.source.encoded(number)]
+    ]
+    rows = replace(files, source=RowReader("pets", [{"image": cell} for cell in cells], "image"))
+    decoder = PillowDecoder()
+    for ours, theirs in zip(read(rows, decoder), read(files, None), strict=True):
+        assert torch.equal(ours, theirs)
+    assert sum(decoder.given) == 24 - 4 - 3
+    assert look_at_files(rows) == look_at_files(files)
+    recipe = load_recipe("small-shapes", {"augment.crop": "resized"})
+    assert BatchPlan.of(recipe, rows, lambda: None, CPU).files
 
 
 def test_without_a_decoder_workers_decode(files):

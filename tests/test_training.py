@@ -294,6 +294,10 @@ def test_resized_crops_of_a_set_in_memory_can_be_made_in_batches(tmp_path, size,
 def test_what_cannot_stream_or_stay_is_refused(image_folder, tmp_path):
     with pytest.raises(OptionError, match="streams, so protocol.reference_set"):
         train(small(image_folder, data__resident="never"), tmp_path / "a", quiet=True)
+    nearest = small(image_folder, data__resident="always", data__interpolation="nearest")
+    nearest = replace(nearest, augment=replace(nearest.augment, crop="resized"))
+    with pytest.raises(OptionError, match="data.interpolation: nearest. Use bilinear"):
+        train(nearest, tmp_path / "nearest", quiet=True)
     recipe = small(image_folder, data__resident="always", augment={"policy": "pixmix"})
     with pytest.raises(OptionError, match="data.resident: always is not possible"):
         train(recipe, tmp_path / "b", quiet=True)

@@ -101,6 +101,11 @@ def make_input(
     common: dict[str, Any] = {"seed": recipe.seed, "repeats": settings.repeats}
     ahead = {**common, "until": recipe.first_epoch + recipe.epochs}
     if settings.resident == "always" and plan is None:
+        if recipe.augment.crop == "resized" and settings.interpolation not in FILTERS:
+            raise OptionError(
+                "data.resident: always is not possible with resized crops and data.interpolation:"
+                f" {settings.interpolation}. Use {' or '.join(FILTERS)}, or data.resident: auto."
+            )
         raise OptionError(
             "data.resident: always is not possible with pixmix, transforms, such arguments of a"
             " policy, or resized crops of images that are neither files nor a tensor. Use auto."

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from killick.data.decoding import decode
+from killick.data.decoding import decode, explained
 from killick.data.image_set import ImageSet, Sets
 from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions, split_options
 from killick.data.sources.pack import PackReader
@@ -79,13 +79,22 @@ class RowReader:
         return len(self.rows)
 
     def __getitem__(self, number: int) -> Tensor:
-        cell = self.rows[number][self.image]
-        name = f"image {number} of {self.name}"
+        return decode(*self._read(number))
+
+    def encoded(self, number: int) -> bytes:
+        """The bytes of one image."""
+        return self._read(number)[0]
+
+    def _read(self, number: int) -> tuple[bytes, str]:
+        """The bytes of one image, and what errors call it."""
+        cell, name = self.rows[number][self.image], f"image {number} of {self.name}"
         if cell is None:
             raise DataError(f"{name} is missing. Leave out such rows.")
         if cell["bytes"] is not None:
-            return decode(cell["bytes"], name)
-        return decode(cell["path"], f"{name}, {cell['path']}")
+            return cell["bytes"], name
+        name += f", {cell['path']}"
+        with explained(name):
+            return Path(cell["path"]).read_bytes(), name
 
 
 def load_hub(argument: str, options: LoadOptions | None = None) -> Sets:
