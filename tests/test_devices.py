@@ -56,7 +56,8 @@ def test_an_apple_gpu_takes_one_process(monkeypatch):
         (CPU, 1, {"precision": "bfloat16", "execution": "captured"}, ("bfloat16", "compiled")),
         (CUDA, 1, {}, ("bfloat16", "auto")),
         (CUDA, 1, {"execution": "captured"}, ("bfloat16", "captured")),
-        (CUDA, 2, {}, ("bfloat16", "compiled")),
+        (CUDA, 2, {}, ("bfloat16", "uncaptured")),
+        (CUDA, 2, {"execution": "captured"}, ("bfloat16", "compiled")),
         (MPS, 1, {}, ("float32", "eager")),
         (MPS, 1, {"precision": "bfloat16", "execution": "captured"}, ("float32", "eager")),
     ],
@@ -65,7 +66,7 @@ def test_arithmetic_is_what_the_device_has(device, count, asked, expected):
     recipe = make_recipe({"protocol": "standard", **asked})
     *found, note = choose_arithmetic(recipe, Processes(0, count, device))
     assert tuple(found) == expected
-    assert (note is not None) == (device == MPS and bool(asked))
+    assert (note is not None) == (device != CUDA and bool(asked))
     assert "\n" not in (note or "")
 
 

@@ -27,6 +27,18 @@ for name, values in json.loads(Path(sys.argv[1]).read_text()).items():
     torch.save(outcome.model.state_dict(), f"{sys.argv[2]}/{name}-{os.environ['RANK']}.pt")
 """
 
+LATE = """
+import torch
+from killick.training import run_state
+
+compile_it = torch.compile
+def compile_quickly(what, **options):
+    print("compiled", flush=True)
+    return compile_it(what, **options, backend="aot_eager")
+torch.compile = compile_quickly
+run_state.choose_arithmetic = lambda *_: ("float32", "uncaptured", None)
+run_state.COMPILE_SECONDS = 0.0
+"""
 
 NOISY = (
     *("mixout", "co_teaching", "dropblock", "spatial_dropout", "stochastic_depth", "layer_drop"),
@@ -88,8 +100,14 @@ def recipes(image_folder: Path) -> dict[str, Recipe]:
 def two(image_folder, tmp_path_factory) -> Path:
     """A folder with the runs of two processes."""
     folder = tmp_path_factory.mktemp("two")
-    (folder / "script.py").write_text(SCRIPT)
-    values = {name: dataclasses.asdict(recipe) for name, recipe in recipes(image_folder).items()}
+    run_two(SCRIPT, recipes(image_folder), folder)
+    return folder
+
+
+def run_two(script: str, recipes: dict[str, Recipe], folder: Path) -> str:
+    """Run a script in two processes, with recipes and a folder; what it prints."""
+    (folder / "script.py").write_text(script)
+    values = {name: dataclasses.asdict(recipe) for name, recipe in recipes.items()}
     (folder / "recipes.json").write_text(json.dumps(values))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
@@ -100,7 +118,17 @@ def two(image_folder, tmp_path_factory) -> Path:
         timeout=180,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return folder
+    return done.stdout
+
+
+def test_processes_that_compile_later_train_as_before(image_folder, tmp_path):
+    recipe = small(image_folder, data__workers=0, epochs=3, log_every=2)
+    for name, before in (("eager", ""), ("late", LATE)):
+        (tmp_path / name).mkdir()
+        said = run_two(before + SCRIPT, {"run": recipe}, tmp_path / name)
+        assert said.count("compiled") == (6 if before else 0)  # three functions in each process
+    eager, late = (torch.tensor(losses_of(tmp_path / name / "run")) for name in ("eager", "late"))
+    assert torch.allclose(late, eager, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["streamed", "policy", "mixed", "regularized", "penalized"])

@@ -294,8 +294,8 @@ def test_resized_crops_of_a_set_in_memory_can_be_made_in_batches(tmp_path, size,
 def test_what_cannot_stream_or_stay_is_refused(image_folder, tmp_path):
     with pytest.raises(OptionError, match="streams, so protocol.reference_set"):
         train(small(image_folder, data__resident="never"), tmp_path / "a", quiet=True)
-    nearest = small(image_folder, data__resident="always", data__interpolation="nearest")
-    nearest = replace(nearest, augment=replace(nearest.augment, crop="resized"))
+    shown = {"data__resident": "always", "data__interpolation": "nearest"}
+    nearest = small(image_folder, **shown, augment={"crop": "resized"})
     with pytest.raises(OptionError, match="data.interpolation: nearest. Use bilinear"):
         train(nearest, tmp_path / "nearest", quiet=True)
     recipe = small(image_folder, data__resident="always", augment={"policy": "pixmix"})
@@ -432,13 +432,17 @@ def test_a_run_is_compiled_only_where_the_rest_of_it_repays_that(
     train(recipe, tmp_path / "eager", quiet=True)
     monkeypatch.setattr(run_state, "choose_arithmetic", lambda *_: ("float32", "auto", None))
     train(recipe, tmp_path / "short", quiet=True)
+    train(recipe, tmp_path / "own", quiet=True, loss=torch.nn.CrossEntropyLoss())
     assert not compiled
     monkeypatch.setattr(run_state, "COMPILE_SECONDS", 0.0)
     train_and_stop(recipe, tmp_path / "long", 7, monkeypatch)
     assert len(compiled) == 3  # samples, network and statistics, once
     train(None, tmp_path / "long", resume=True, quiet=True)
+    compiled.clear()
+    train(recipe, tmp_path / "own-long", quiet=True, loss=torch.nn.CrossEntropyLoss())
+    assert len(compiled) == 3
     eager = torch.tensor(losses_of(tmp_path / "eager"))
-    for name in ("short", "long"):
+    for name in ("short", "long", "own", "own-long"):
         assert torch.allclose(torch.tensor(losses_of(tmp_path / name)), eager, rtol=1e-4)
 
 

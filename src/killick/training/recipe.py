@@ -174,8 +174,8 @@ class Recipe:
     )
     execution: str = setting(
         "auto",
-        "captured: compiled, in a CUDA graph; auto: in a CUDA graph on one GPU, compiled later in"
-        " long runs; compiled on several GPUs; eager on a CPU",
+        "captured: compiled, in a CUDA graph; auto: on one GPU in a CUDA graph, on GPUs compiled"
+        " later in long runs, on a CPU eager",
         among=("auto", "eager", "compiled", "captured"),
     )
     sync_batchnorm: bool = setting(False, "statistics over all GPUs")

@@ -93,9 +93,9 @@ class TrainingRun:
             self._given_rates = make_rates(own.scheduler, recipe, self.steps, self.steps_per_epoch)
         self._rates: list[Tensor] = []  # of the steps left in this epoch, on a GPU
         self.precision, execution, self.fallback = choose_arithmetic(recipe, processes)
-        if execution in ("captured", "auto") and (own.optimizer or own.loss) is not None:
-            execution = "compiled"  # they may wait for the host
-        self._compiles_later = execution == "auto"
+        if (own.optimizer or own.loss) is not None:  # they may wait for the host
+            execution = {"captured": "compiled", "auto": "uncaptured"}.get(execution, execution)
+        self._compiles_later = execution in ("auto", "uncaptured")
         self.loss = own.loss.to(device) if isinstance(own.loss, nn.Module) else own.loss
         if self.loss is not None:
             check_loss(self.loss, len(data.class_names), device)
@@ -171,8 +171,13 @@ class TrainingRun:
 
     def compile_if_repaid(self, steps_per_second: float) -> float | None:
         """Compile the step if that saves more time than it takes; the seconds left if it does."""
+        if not self._compiles_later:
+            return None
         seconds = (self.steps - self.done) / steps_per_second
-        if not self._compiles_later or seconds * COMPILE_GAIN < COMPILE_SECONDS:
+        if self.processes.count > 1:  # they compile together
+            mine = torch.tensor([seconds], dtype=torch.float64, device=self.processes.device)
+            seconds = float(self.processes.total(mine)) / self.processes.count
+        if seconds * COMPILE_GAIN < COMPILE_SECONDS:
             return None
         self._compiles_later = False
         self._step.compile()
@@ -255,5 +260,7 @@ def choose_arithmetic(recipe: Recipe, processes: Processes) -> tuple[str, str, s
     changing = [each.name for each in components_of(recipe) if not each.captures]
     if cuda and processes.count == 1 and not changing:  # a graph is captured on one GPU only
         return precision, execution, None
-    note = f"with {', '.join(changing)} steps change: compiled, not captured" if changing else None
-    return precision, "compiled", note
+    note = f"with {', '.join(changing)} steps change: not captured" if changing else None
+    if not cuda:
+        note = "execution: captured needs an NVIDIA GPU: compiled, without a CUDA graph"
+    return precision, "compiled" if execution == "captured" else "uncaptured", note

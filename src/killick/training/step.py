@@ -36,8 +36,8 @@ class TrainingStep:
 
     `model` may be inside DDP; protocol and components are after their `setup`. `fill` is the color
     of what is erased, 0 to 255; `execution` is "eager", "compiled", "captured" (and compiled), or
-    "auto": captured at once, and compiled when `compile` is called; `loss` takes the place of
-    cross-entropy.
+    "auto": captured at once, and compiled when `compile` is called; or "uncaptured": eager until
+    then. `loss` takes the place of cross-entropy.
     """
 
     def __init__(
