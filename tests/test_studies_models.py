@@ -141,6 +141,8 @@ def test_released_weights_by_name_with_a_set_of_some_classes(tmp_path, monkeypat
         (["--models", "nowhere"], "no finished run or model at"),
         (["--models", "."], "no finished run or model at"),
         (["--models", "timm:resnet18", "--data", "imagenet:nowhere"], "no data at nowhere"),
+        (["--recipe", "imagenet-swinv2-t"], "write --data imagenet:PATH"),
+        (["--shift", "R=imagefolder:nowhere"], "write --shift R=imagefolder:PATH"),
         (["--models", "nowhere:net"], "no model at nowhere:net"),
         (["--models", "timm:resnet18"], "timm:resnet18 needs --data"),
         (["--models", "a", "b/a"], "two of the models are named a"),
@@ -157,7 +159,7 @@ def test_mistakes_are_one_line(words, told, tmp_path, monkeypatch, capsys):
     assert err.count("\n") == 1
 
 
-def test_the_papers_sets_that_are_missing_are_named():
+def test_the_papers_sets_that_are_missing_are_named(tmp_path):
     def missing(study, size="paper", **options):
         return make_plan(find_study(study), size, **options).missing_sets
 
@@ -175,6 +177,10 @@ def test_the_papers_sets_that_are_missing_are_named():
     assert "R, Sketch" in missing("generalization", recipe="imagenet-swinv2-t")
     models = {"models": ["runs/a"], "settings": {"data.name": "imagenet:here"}}
     assert "Sketch" in missing("generalization", **models)
+    folder = {"data.name": f"imagefolder:{tmp_path}"}
+    assert missing("safety", settings=folder) == ""
+    (tmp_path / "val" / "n15075141").mkdir(parents=True)
+    assert "Sketch" in missing("safety", settings=folder)
 
 
 def test_published_values_are_those_of_table_6():
@@ -184,3 +190,6 @@ def test_published_values_are_those_of_table_6():
     assert all(bool(row["smooth_ece"]) == (row["data"] == "ImageNet") for row in rows.values())
     best = rows["ImageNet", "SwinV2-B", "masked-label"]
     assert (best["smooth_ece"], best["smooth_ece_std"]) == ("0.124", "0.051")
+    ood = [best[name] for name in ("isun", "textures", "places365", "ninco")]
+    assert ood == ["87.34", "75.74", "73.66", "74.53"]
+    assert rows["ImageNet", "ViT-B/16", "anchored"]["ninco"] == ""

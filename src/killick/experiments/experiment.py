@@ -155,16 +155,18 @@ def check_jobs(jobs: Sequence[Job]) -> None:
             from killick.evaluation.evaluation_settings import make_settings  # imports torch
 
             make_settings(job.evaluation)
-    used = {phase.recipe.data.name for job in jobs for phase in job.phases}
-    used |= {*dict(evaluation.get("ood", {})).values(), *dict(evaluation.get("shift", {})).values()}
-    used |= {job.evaluation["data"] for job in jobs if "data" in job.evaluation}
-    check_places(sorted(used))
+    trained = {phase.recipe.data.name for job in jobs for phase in job.phases}
+    trained |= {job.evaluation["data"] for job in jobs if "data" in job.evaluation}
+    check_places(sorted(trained))
+    for option in ("ood", "shift"):
+        for name, data in dict(evaluation.get(option, {})).items():
+            check_places([data], f"--{option} {name}=")
 
 
-def check_places(names: Sequence[str]) -> None:
-    """Refuse names of data whose path does not exist."""
+def check_places(names: Sequence[str], option: str = "--data ") -> None:
+    """Refuse names of data whose path does not exist; `option` is how the user gives them."""
     for data in names:
         kind, _, place = full_name(data).partition(":")
         path = Path(place.partition("#")[0])
         if kind in ("imagefolder", "imagenet", "images", "pack", "csv") and not path.exists():
-            raise DataError(f"no data at {path} for {data}.")
+            raise DataError(f"no data at {path} for {data}: write {option}{kind}:PATH.")

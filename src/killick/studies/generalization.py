@@ -88,7 +88,8 @@ def find(results: Results) -> Findings:
     for paper in read_published():
         row = {"network, protocol": f"{paper.pop('network')}, {paper.pop('protocol')}"}
         row["source"] = f"paper, {paper.pop('data')}"
-        rows.append(row | {_TITLES.get(k, k): value for k, value in paper.items() if value})
+        theirs = {_TITLES.get(key, key): value for key, value in paper.items() if value}
+        rows.append(row | {k: v for k, v in theirs.items() if k in (*_COLUMNS, *ERRORS)})
     others = [name for row in rows for name in row if name not in (*_COLUMNS, *ERRORS)]
     columns = [*_COLUMNS, *others, *ERRORS]
     rows[0] = dict.fromkeys(columns, NONE) | rows[0]  # the order of all columns

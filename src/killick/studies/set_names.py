@@ -1,6 +1,7 @@
 """The paper's shifted and OOD sets by name, and which of them an evaluation lacks."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 _PLACES = {"shift": "imagefolder:PATH", "ood": "images:PATH"}
@@ -29,6 +30,15 @@ def find_paper_name(name: str) -> str:
     """
     short = "".join(letter for letter in name.lower() if letter.isalnum())
     return _SETS.get(short.removeprefix("imagenet"), name)
+
+
+def is_imagenet(data: str) -> bool:
+    """Whether data, or the recipe of that name, are ImageNet, also as a folder of its classes."""
+    kind, _, path = data.partition(":")
+    last = [Path(path, split, "n15075141") for split in ("", "train", "val", "test")]
+    return kind.startswith("imagenet") or (
+        kind == "imagefolder" and any(folder.is_dir() for folder in last)
+    )
 
 
 def describe_missing(sets: Mapping[str, tuple[str, ...]], evaluation: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from killick.errors import OptionError, check_option
 from killick.experiments.arms import ARMS, Arm
 from killick.registry import Registry
 from killick.settings import read_options
-from killick.studies.set_names import describe_missing
+from killick.studies.set_names import describe_missing, is_imagenet
 
 if TYPE_CHECKING:
     from killick.experiments.jobs import Job
@@ -149,8 +149,8 @@ class Plan:
     @property
     def missing_sets(self) -> str:
         """A line about the paper's sets that are not evaluated; empty if there are none."""
-        data = str(self.settings.get("data.name", ""))
-        if self.size != "paper" or not (data or Path(self.recipe).stem).startswith("imagenet"):
+        data = str(self.settings.get("data.name") or Path(self.recipe).stem)
+        if self.size != "paper" or not is_imagenet(data):
             return ""
         return describe_missing(self.study.sets, self.evaluation)
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from killick.errors import OptionError
+from killick.errors import DataError, OptionError
 from killick.experiments.jobs import Job
 from killick.settings import setting
 from killick.studies.findings import (
@@ -72,11 +73,11 @@ def check(options: Options, jobs: Sequence[Job]) -> None:
     """Refuse probes without data, or with data that are not there."""
     from killick.experiments.experiment import check_places
 
-    folders = [] if options.domains is None else [f"images:{options.domains}"]
-    data = [*(options.targets or ()), *folders]
-    if not data:
+    if not options.targets and options.domains is None:
         raise OptionError("--targets or --domains is needed to train probes on.")
-    check_places(data)
+    check_places(options.targets or (), "--targets ")
+    if options.domains is not None and not Path(options.domains).is_dir():
+        raise DataError(f"no folder {options.domains}: write --domains FOLDER.")
 
 
 def find(results: Results) -> Findings:
