@@ -48,7 +48,7 @@ bench: $(READY)      ## CPU benchmarks; results go to benchmarks/results
 	$(RUN)/python benchmarks/metrics.py --write
 
 bench-gpu: $(READY)  ## the GPU benchmarks, DATA=pack:cifar10.npz; results go to benchmarks/results
-	$(RUN)/python benchmarks/gpu.py --data $(DATA)
+	$(RUN)/python benchmarks/gpu.py --data $(DATA) $(if $(IMAGENETTE),--imagenette $(IMAGENETTE))
 
 reference: $(READY)  ## the parts of the pages that are made from the code and from results
 	COLUMNS=80 $(RUN)/python docs/reference_parts.py

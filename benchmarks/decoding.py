@@ -1,6 +1,7 @@
 """Input of large images: JPEGs decoded on a GPU, and training on them, streamed and resident.
 
     python benchmarks/decoding.py                 a GPU and 16 cores, about 20 minutes
+    python benchmarks/decoding.py --only decoders --only resnet50      a part of it; other rows stay
     python benchmarks/decoding.py --tiny          a few images, also on a CPU: whether it runs
 
 Targets, resized crops at 224 px: streamed at least 0.9 of the lower of decoder and limit, resident at
@@ -16,7 +17,7 @@ import io
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,8 @@ from killick.training.training_data import TrainingData, load_training_data
 FILES = {"500 x 375, 110 kB": (375, 500, 110_000), "224 x 224, 11 kB": (224, 224, 11_000)}
 TINY = {"50 x 40, 3 kB": (40, 50, 3_000)}
 CLASSES = 10
+PARTS = ("decoders", "resnet50", "resnet18")
+KEY = ("files", "network", "contender")
 Step = Callable[[], object]
 
 
@@ -201,10 +204,13 @@ def plain_step(folder: Path, network: str, size: int, batch: int, device: torch.
     return step
 
 
-def measure(tiny: bool, device: torch.device, work: Path) -> Iterator[dict[str, object]]:
-    """Decoder alone, then training, for every kind of file."""
+def measure(
+    tiny: bool, device: torch.device, work: Path, parts: Sequence[str] = PARTS
+) -> Iterator[dict[str, object]]:
+    """Decoders alone, then training, for every kind of file."""
     rounds, steps, batch, size = (1, 2, 8, 32) if tiny else (2, 64, 256, 224)
-    networks = ("timm:resnet10t",) if tiny else ("timm:resnet18", "timm:resnet50")
+    networks = [f"timm:{part}" for part in parts if part != "decoders"]
+    networks = ["timm:resnet10t"] if tiny else networks
     facts = {"device": device_name(device), "torch": torch.__version__.split("+")[0]}
 
     def note(files: str, network: str, contender: str, step: Step, some: int) -> dict[str, object]:
@@ -217,6 +223,8 @@ def measure(tiny: bool, device: torch.device, work: Path) -> Iterator[dict[str, 
     folders = {files: work / str(number) for number, files in enumerate(shapes)}
     for files, shape in shapes.items():
         make_folder(folders[files], shape, 40 if tiny else 10_240)
+        if "decoders" not in parts:
+            continue
         contents = [path.read_bytes() for path in sorted(folders[files].rglob("*.jpg"))[:batch]]
         tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in contents]
         decoders: dict[str, Step] = {"Pillow, one thread": partial(pillow, tensors)}
@@ -242,18 +250,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tiny", action="store_true", help="a few images, nothing is written")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part; all by default")
     options = parser.parse_args(arguments)
     device = choose_device(options.device)
     path = options.results / f"decoding-{'gpu' if device.type == 'cuda' else 'cpu'}.csv"
-    rows = []
+    rows: dict[tuple[object, ...], dict[str, object]] = {}
+    if path.exists():
+        with open(path, newline="") as file:
+            rows = {tuple(row[key] for key in KEY): dict(row) for row in csv.DictReader(file)}
     with tempfile.TemporaryDirectory() as work:
-        for row in measure(options.tiny, device, Path(work)):
-            rows.append(row)
+        for row in measure(options.tiny, device, Path(work), options.only or PARTS):
+            rows[tuple(row[key] for key in KEY)] = row
             if not options.tiny:
                 with open(path, "w", newline="") as file:
                     table = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
                     table.writeheader()
-                    table.writerows(rows)
+                    table.writerows(rows.values())
 
 
 if __name__ == "__main__":

@@ -292,15 +292,9 @@ def sitting(tmp_path, monkeypatch):
     made = {"first": ["good.py", "DATA", "--more"], "second": ["bad.py"], "third": ["good.py"]}
     monkeypatch.setattr(gpu, "HERE", tmp_path)
     monkeypatch.setattr(gpu, "BENCHMARKS", made)
-    monkeypatch.setattr(gpu, "record", lambda line: recorded(line, tmp_path / "gpu.csv"))
+    monkeypatch.setattr(gpu, "RECORD", tmp_path / "gpu.csv")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     return tmp_path
-
-
-recorded = gpu.record
-
-
-recorded = gpu.record
 
 
 def test_what_fails_is_told_and_the_others_run(sitting, capfd):
@@ -311,6 +305,9 @@ def test_what_fails_is_told_and_the_others_run(sitting, capfd):
     assert {line["code"] for line in lines} == {gpu.digest_code()}
     assert lines[0]["command"] == "python benchmarks/good.py pack:cifar10.npz --more"
     assert capfd.readouterr().err == "failed: second\n"
+    assert gpu.main(["--data", "pack:mine.npz", "--left"]) == 1
+    assert capfd.readouterr().out.count("exit code") == 1  # of the second alone
+    assert len(read(sitting / "gpu.csv")) == 3
 
 
 def test_a_row_that_was_not_measured_is_refused(tmp_path):
