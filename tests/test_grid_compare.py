@@ -17,7 +17,7 @@ from rich.console import Console
 
 from killick.cli import main
 from killick.cli.job_options import print_outcome
-from killick.errors import OptionError
+from killick.errors import DataError, OptionError
 from killick.experiments import experiment, scheduler
 from killick.experiments.arms import ARMS
 from killick.experiments.execution import Execution
@@ -240,6 +240,19 @@ def test_a_mistake_on_the_command_line_is_one_line_and_code_2(words, match, tmp_
     lines = capsys.readouterr().err.strip().splitlines()
     assert match in lines[-1]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_shifted_set_of_other_classes_is_refused_before_training(image_folder, tmp_path):
+    recipe, odd = write_recipe(image_folder, tmp_path), tmp_path / "odd"
+    for name in ("class2", "zebra"):
+        shutil.copytree(image_folder / "class1", odd / name)
+    evaluation = {**EVALUATION, "shift": {"odd": f"imagefolder:{odd}"}}
+    with pytest.raises(DataError, match="classes of odd, such as 'zebra'"):
+        compare(recipe, seeds=(0,), output=tmp_path / "out", evaluation=evaluation, quiet=True)
+    assert not (tmp_path / "out").exists()
+    (odd / "zebra").rename(odd / "class0")  # some of the model's
+    jobs = jobs_of(recipe, tmp_path / "out", "standard", evaluation=evaluation)
+    scheduler.check_shifted_sets(jobs)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from killick.errors import DataError, OutputError, one_line
 from killick.runtime.plain_files import read_text
 
 ClassMap = Mapping[str, Sequence[str | int] | str | int]
-_WAY = "Map the classes: --shift NAME=DATA --class-map FILE."
+_WAY = "Map the classes: killick evaluate --shift NAME=DATA --class-map FILE."
 
 
 class Alignment:

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
+from killick.data.sources import load_sets, load_whole, read_once
 from killick.errors import OptionError
+from killick.evaluation.class_mapping import Alignment
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS, rename_job
 from killick.experiments.jobs import Job, JobResult
@@ -85,6 +87,8 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
     results: dict[Path, JobResult] = {}
     interrupted = False
     if todo:
+        if execution.engine != "ray":  # other machines may have data that this one lacks
+            check_shifted_sets(todo)
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
@@ -109,6 +113,21 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
         rename_job(job)
         _remove_traces(job.folder)
     return JobsOutcome(finished, failed, unfinished, interrupted)
+
+
+@read_once()
+def check_shifted_sets(jobs: Sequence[Job]) -> None:
+    """Refuse shifted sets whose classes are not those that networks are trained on."""
+    evaluation = jobs[0].evaluation
+    recipes = (phase.recipe.data for job in jobs for phase in job.phases)
+    trained = {(data.name, data.root, data.download) for data in recipes}
+    for name, given in dict(evaluation.get("shift") or {}).items():
+        theirs = load_whole(given).class_names if isinstance(given, str) else given.class_names
+        for data, root, download in trained:
+            sets = load_sets(data, root=root, download=download)
+            if sets.train is not None:
+                ours = sets.train.class_names
+                Alignment(name, theirs, ours, len(ours), evaluation.get("class_map"))
 
 
 def _remove_traces(folder: Path) -> None:
