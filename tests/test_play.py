@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from image_files import encode, noise
 from labeled_images import NAMES, SIDE, make_anchored, make_standard
 from PIL import Image
@@ -249,7 +250,9 @@ def test_a_space_is_whole_the_same_each_time_and_replaces_only_itself(anchored, 
     assert names == {"README.md", "app.py", "requirements.txt", "models", wheel}
     card = (made.folder / "README.md").read_text()
     assert card.startswith("---\ntitle: mine\nsdk: gradio\n")
-    assert f"sdk_version: {GRADIO}\napp_file: app.py\n" in card
+    front = yaml.safe_load(card.split("---")[1])
+    assert (front["sdk_version"], front["app_file"]) == (GRADIO, "app.py")
+    assert front["python_version"] == "3.12"  # text: as a number, 3.10 would be 3.1
     required = (made.folder / "requirements.txt").read_text().split()
     assert {"torch>=2.8", "gradio>=6.31"} <= set(required)
     assert not any(line.startswith(("killick", "mlflow", "transformers")) for line in required)

@@ -34,6 +34,7 @@ from killick.runtime.plain_files import read_text
 from killick.storage.saving import note_on_references
 
 GRADIO = "6.31.0"  # the version that the hub installs
+PYTHON = "3.12"  # the hub's own default is older than Killick needs
 
 _CARD = """\
 ---
@@ -69,6 +70,7 @@ def write_space(
         "title": name,
         "sdk": "gradio",
         "sdk_version": GRADIO,
+        "python_version": PYTHON,
         "app_file": "app.py",
         "pinned": False,
         **({"license": license.lower()} if license else {}),
