@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from grids import EVALUATION, HereJobs, jobs_of, results_of, wait_for, write_recipe
+from PIL import Image
 from rich.console import Console
 
 from killick.cli import main
@@ -20,6 +21,7 @@ from killick.cli.job_options import print_outcome
 from killick.errors import DataError, OptionError
 from killick.experiments import experiment, scheduler
 from killick.experiments.arms import ARMS
+from killick.experiments.data_checks import check_data
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS
 from killick.experiments.local_jobs import LOG
@@ -252,7 +254,41 @@ def test_a_shifted_set_of_other_classes_is_refused_before_training(image_folder,
     assert not (tmp_path / "out").exists()
     (odd / "zebra").rename(odd / "class0")  # some of the model's
     jobs = jobs_of(recipe, tmp_path / "out", "standard", evaluation=evaluation)
-    scheduler.check_shifted_sets(jobs)
+    check_data(jobs)
+
+
+@pytest.mark.parametrize(
+    ("images", "match"),
+    [
+        (["a/1.png", "b/1.png"], "no test set"),
+        (["1.png", "2.png"], "2 images outside of class folders"),
+        (["a/1.png", "a/2.png"], "only one class"),
+        ([], "no class folders"),
+        (None, "no folder and no data source"),
+    ],
+)
+def test_data_that_no_job_can_use_are_refused_before_any_begins(
+    images, match, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for place in map(Path, images or ()):
+        (Path("photos") / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save("photos" / place)
+    if images == []:
+        Path("photos").mkdir()
+    monkeypatch.setattr(scheduler, "LocalJobs", None)  # nothing runs
+    assert main(["compare", "--data", "photos", "--output", "out"]) == 2
+    assert match in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+def test_ood_images_that_are_not_there_are_found_before_training(image_folder, tmp_path):
+    recipe = write_recipe(image_folder, tmp_path)
+    (tmp_path / "empty").mkdir()
+    evaluation = {**EVALUATION, "ood": {"far": f"images:{tmp_path / 'empty'}"}}
+    with pytest.raises(DataError, match="no images in"):
+        compare(recipe, seeds=(0,), output=tmp_path / "out", evaluation=evaluation, quiet=True)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -296,7 +332,10 @@ def test_the_display_shows_each_running_job_and_how_jobs_ended(image_folder, tmp
         display.end(jobs[0], {"status": "failed", "problem": "no luck."})
         display.refresh()
         assert [task.completed for task in display._bar.tasks] == [1.0]
-    assert "1/2 standard, seed 0: failed: no luck." in console.export_text()
+        display.end(jobs[1], {"status": "failed", "problem": "no luck."})
+    text = console.export_text()
+    assert "1/2 standard, seed 0: failed: no luck." in text
+    assert text.count("no luck.") == 1
 
 
 def test_a_piped_display_is_plain_lines(compared, capsys):

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from killick.data.sources import load_sets, load_whole, read_once
 from killick.errors import OptionError
-from killick.evaluation.class_mapping import Alignment
+from killick.experiments.data_checks import check_data
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS, rename_job
 from killick.experiments.jobs import Job, JobResult
@@ -57,14 +56,19 @@ class JobsDisplay(TerminalDisplay):
     def __init__(self, jobs: Sequence[Job], console: Console | None = None) -> None:
         super().__init__("jobs", len(jobs), console=console, unit="job")
         self._left, self._count = list(jobs), len(jobs)
+        self._problems = set[str]()
 
     def end(self, job: Job, result: JobResult) -> None:
         """Report how a job ended."""
         self._left.remove(job)
         self.update_part(job.title, None)
-        texts = {"finished": f"{_summarize(job)} ({result.get('seconds', 0):.0f} s)"}
-        texts["failed"] = f"failed: {result.get('problem')}"
-        text = texts.get(result["status"], result["status"])
+        text: str = result["status"]
+        if text == "finished":
+            text = f"{_summarize(job)} ({result.get('seconds', 0):.0f} s)"
+        elif text == "failed":
+            problem = str(result.get("problem"))
+            text += " for the same reason" if problem in self._problems else f": {problem}"
+            self._problems.add(problem)
         self.message(f"{self._count - len(self._left)}/{self._count} {job.title}: {text}")
 
     def refresh(self) -> None:
@@ -88,7 +92,7 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
     interrupted = False
     if todo:
         if execution.engine != "ray":  # other machines may have data that this one lacks
-            check_shifted_sets(todo)
+            check_data(todo)
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
@@ -113,21 +117,6 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
         rename_job(job)
         _remove_traces(job.folder)
     return JobsOutcome(finished, failed, unfinished, interrupted)
-
-
-@read_once()
-def check_shifted_sets(jobs: Sequence[Job]) -> None:
-    """Refuse shifted sets whose classes are not those that networks are trained on."""
-    evaluation = jobs[0].evaluation
-    recipes = (phase.recipe.data for job in jobs for phase in job.phases)
-    trained = {(data.name, data.root, data.download) for data in recipes}
-    for name, given in dict(evaluation.get("shift") or {}).items():
-        theirs = load_whole(given).class_names if isinstance(given, str) else given.class_names
-        for data, root, download in trained:
-            sets = load_sets(data, root=root, download=download)
-            if sets.train is not None:
-                ours = sets.train.class_names
-                Alignment(name, theirs, ours, len(ours), evaluation.get("class_map"))
 
 
 def _remove_traces(folder: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from killick.data.data_settings import full_name
 from killick.data.image_set import ImageSet, Sets
-from killick.errors import DataError, OptionError
+from killick.errors import DataError, OptionError, suggest
 from killick.registry import Registry
 
 
@@ -71,6 +71,11 @@ def load_sets(
     kind, colon, argument = name.partition(":")
     if not colon and os.sep in name:
         raise DataError(f"no such folder or file: {os.path.abspath(os.path.expanduser(name))}.")
+    if kind not in DATA_SOURCES:
+        raise DataError(
+            f"no folder and no data source {name!r}{suggest(kind, DATA_SOURCES.names())}."
+            " killick list data shows the sources."
+        )
     source = DATA_SOURCES.find(kind)
     if bool(source.argument) != bool(argument) or (colon and not source.argument):
         raise OptionError(f"write {kind} as '{source.written}', found {name!r}.")
