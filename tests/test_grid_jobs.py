@@ -10,11 +10,13 @@ import torch
 from grids import EVALUATION, jobs_of, write_recipe
 from runs import assert_same, weights_of
 
+import killick
 from killick.errors import KillickError, OptionError, RecipeError
 from killick.experiments import job_runner
 from killick.experiments.arms import ARMS, parse_arms
 from killick.experiments.job_runner import PROBLEM, PROGRESS, rename_job, run_job
 from killick.experiments.jobs import Job, make_jobs
+from killick.results.rows import read_rows
 from killick.results.run_folder import find_runs, read_job
 from killick.training.initial_weights import make_model
 from killick.training.optimizers import learning_rate
@@ -181,6 +183,25 @@ def test_a_job_is_trained_evaluated_and_finished(recipe, tmp_path, monkeypatch):
     assert run.job["command"] == ["killick", "compare"]
     assert {row["suite"] for row in run.rows} == {"clean", "corruptions"}
     assert {row["start"] for row in run.rows} == {str(job.folder / "first")}
+
+
+@pytest.mark.parametrize("held_out", [4, 0])
+def test_a_job_stores_the_threshold_that_was_fitted_on_validation_images(
+    image_folder, tmp_path, held_out
+):
+    recipe = write_recipe(image_folder, tmp_path, epochs=1, data__validation=held_out)
+    (job,) = jobs_of(recipe, tmp_path, "masked-label")
+    assert run_job(job, threads=1)["status"] == "finished"
+    stored = killick.load(job.folder).threshold
+    (row,) = (row for row in read_rows(job.folder) if row["metric"] == "threshold")
+    assert (stored is not None) == bool(held_out)
+    if stored is not None:
+        assert (stored.energy, stored.acceptance) == (row["value"], 0.95)
+        assert "validation (4, " in stored.fitted_on
+    evaluated = killick.evaluate(
+        job.folder, **job.evaluation, seed=1
+    )  # the weights are the same ones
+    assert {each["weights"] for each in evaluated} == {row["weights"]}
 
 
 def test_a_finished_job_is_never_run_again(finished, monkeypatch):

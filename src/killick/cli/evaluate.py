@@ -7,7 +7,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from killick.cli.arguments import ACCEPTANCE, FLAG, FOLDER, NAMES, NUMBER, add_shared, warn
 from killick.cli.network_options import MODELS, add_network, read_network
@@ -90,6 +90,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Evaluate, and print the summary; of several models, write a report too."""
     _read_options(options)
     from killick.cli.summaries import show_summary
+    from killick.evaluation.threshold import store_threshold
     from killick.runtime.devices import set_threads
     from killick.training.loggers import find_loggers, send_results
 
@@ -114,7 +115,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         if first:
             send_results(folder, options.logger, rows=rows, tell=warn)
         if first and options.store_threshold:
-            _store_threshold(model, rows, options.acceptance, options.quiet)
+            threshold = store_threshold(model, rows, options.acceptance)
+            if not options.quiet:
+                print(f"The OOD threshold, energy {threshold.energy:.4f}, is stored in {model}")
+                print(f"It was {threshold.describe()}.")
         if first and not options.quiet:
             show_summary(rows)
             print(f"{len(rows):,} rows are in {folder / 'rows.csv'}")
@@ -214,26 +218,3 @@ def _default_folder(model: str, checkpoint: Path | None) -> Path:
     else:
         name = model.replace(":", "-").replace("/", "-")
     return Path("evaluations") / (name if checkpoint is None else f"{name}-{checkpoint.stem}")
-
-
-def _store_threshold(
-    model: str, rows: list[dict[str, Any]], acceptance: float, quiet: bool
-) -> None:
-    from killick.core.image_model import Threshold
-    from killick.report.conditions import OOD, suite_of
-    from killick.storage.loading import load, locate_model
-    from killick.storage.saving import save
-
-    row = next(row for row in rows if row["metric"] == "threshold")
-    folder = locate_model(model)
-    loaded = load(folder)
-    refused = {
-        str(each["set"]): 1 - float(each["value"])
-        for each in rows
-        if each["metric"] == "accepted" and suite_of(each) == OOD
-    }
-    loaded.threshold = Threshold(float(row["value"]), acceptance, 1, str(row["fitted_on"]), refused)
-    save(loaded, folder)
-    if not quiet:
-        print(f"{row['estimator']}, energy {row['value']:.4f}, is stored in {folder}")
-        print(f"It was {loaded.threshold.describe()}.")

@@ -14,6 +14,7 @@ from killick.evaluation.test_sets import TestSet
 from killick.metrics import METRICS, SCORES, Metric, auroc
 
 RESIDUAL = "residual_distance"
+TEST_SET = "the test set"  # what a threshold is fitted on without validation images
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def plan_measures(
                 if metric.suite == "conformal":
                     yield Measure(suite, inference, key, metric.estimator, fitted_on=fitted_on)
     if single and suite in ("clean", "ood"):
-        about = (f"threshold at {100 * settings.acceptance:g} %", "", fitted_on or "the test set")
+        about = (f"threshold at {100 * settings.acceptance:g} %", "", fitted_on or TEST_SET)
         yield Measure(suite, inference, "accepted", *about, "energy")
         if suite == "clean":
             yield Measure(suite, inference, "threshold", *about, "energy")

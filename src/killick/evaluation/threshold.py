@@ -1,6 +1,7 @@
 """The energy threshold of in-distribution images, fitted and stored with the model."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,10 @@ from killick import metrics
 from killick.core.image_model import Threshold
 from killick.core.inference import predict
 from killick.core.standard import model_in
+from killick.report.conditions import OOD, suite_of
+from killick.results.rows import Row
+from killick.storage.loading import load, locate_model
+from killick.storage.saving import save
 
 
 def fit_threshold(
@@ -59,3 +64,21 @@ def fit_threshold(
     where = f"{fitted_on} ({len(images)})"
     inner.threshold = Threshold(limit, float(acceptance), k, where, refused)
     return inner.threshold
+
+
+def store_threshold(
+    model: str | os.PathLike[str], rows: Iterable[Row], acceptance: float
+) -> Threshold:
+    """Store the threshold in the rows of an evaluation with the model in a folder, or of a run."""
+    rows = list(rows)
+    row = next(row for row in rows if row["metric"] == "threshold")
+    refused = {
+        str(each["set"]): 1 - float(each["value"])
+        for each in rows
+        if each["metric"] == "accepted" and suite_of(each) == OOD
+    }
+    folder = locate_model(model)
+    loaded = load(folder)
+    loaded.threshold = Threshold(float(row["value"]), acceptance, 1, str(row["fitted_on"]), refused)
+    save(loaded, folder)
+    return loaded.threshold

@@ -15,12 +15,16 @@ from killick.data.sources import read_once
 from killick.deploy.ensemble_builder import make_ensemble
 from killick.errors import KillickError, find_reason
 from killick.evaluation.evaluator import evaluate
+from killick.evaluation.metric_values import TEST_SET
+from killick.evaluation.threshold import store_threshold
 from killick.experiments.jobs import Job, JobResult, Phase
 from killick.results.measurements import Measured
+from killick.results.rows import Row
 from killick.results.run_folder import JOB, read_job
 from killick.runtime.atomic_files import locked, write_atomic
 from killick.runtime.processes import choose_device
 from killick.runtime.progress import Display, DisplayFactory
+from killick.storage.loading import read_config
 from killick.training.checkpoint import BEFORE, LAST
 from killick.training.loop import train
 
@@ -96,19 +100,28 @@ def _run(job: Job, device: str, command: Sequence[str]) -> bool:
     if job.members and not (model / "config.json").exists():
         make_ensemble(job.members, model)
     with timed("evaluate"):
-        evaluate(
+        rows = evaluate(
             job.run or str(job.folder),
             **job.evaluation,
             device=device,
             folder=job.folder,
             show=progress.next_stage("evaluating"),
         )
+        if job.run is None:
+            _keep_threshold(model, rows, job.evaluation.get("acceptance", 0.95))
     if job.measure is not None:
         with timed("measure"):
             _measure(job, device, progress.next_stage("measuring"))
     save(finished=True)
     (job.folder / PROGRESS).unlink(missing_ok=True)
     return True
+
+
+def _keep_threshold(model: Path, rows: Sequence[Row], acceptance: float) -> None:
+    """Store the OOD threshold with a model that has none, if it was fitted on validation images."""
+    fitted_on = {row["fitted_on"] for row in rows if row["metric"] == "threshold"}
+    if fitted_on - {TEST_SET} and read_config(model).get("threshold") is None:
+        store_threshold(model, rows, acceptance)
 
 
 def rename_job(job: Job) -> None:
