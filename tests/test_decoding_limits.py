@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 import zlib
 
 import pytest
@@ -21,7 +22,6 @@ from killick.deploy.decoding_limits import read_file
 from killick.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL")
-BOMB = pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 
 
 def pixel(data: bytes) -> list[int]:
@@ -41,13 +41,14 @@ def test_pixels_are_those_of_the_plain_decoder(tmp_path):
         read_file(tmp_path, "it")
 
 
-@BOMB
 @pytest.mark.parametrize("limit", [60, 99, 20])  # 100 pixels: Pillow warns, warns, refuses
 def test_too_many_pixels_are_refused(monkeypatch, limit):
     data = encode(Image.new("RGB", (10, 10)))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-    with pytest.raises(DataError, match="cannot read big.png: .*(exceed|bomb)"):
+    refused = pytest.raises(DataError, match=r"cannot read big.png: .*exceeds? (Pillow's )?limit")
+    with warnings.catch_warnings(record=True) as told, refused:
         decode(data, "big.png")
+    assert told == []
     for allowed in (100, None):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", allowed)
         assert decode(data, "it").shape == (3, 10, 10)
@@ -88,7 +89,6 @@ LIES = {
 }
 
 
-@BOMB
 @pytest.mark.parametrize("kind", LIES)
 def test_a_header_that_promises_too_many_pixels_is_refused(kind):
     for read in (decode, measure):

@@ -39,10 +39,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.data.data_settings import full_name
     from killick.evaluation.evaluation_data import load_test_for, number_classes
     from killick.evaluation.open_classifier import open_classifier
-    from killick.play.play_page import serving
+    from killick.play.play_page import check_address, serving
     from killick.play.playground import Playground, choose_images, find_models
     from killick.runtime.devices import set_threads
 
+    check_address(options.host, options.port)
     set_threads(options.threads)
     opened = tuple(
         open_classifier(place, name=name, device=options.device, trust=options.trust)

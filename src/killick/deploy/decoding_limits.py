@@ -11,6 +11,7 @@ import io
 import os
 import re
 import struct
+import warnings
 from pathlib import Path
 
 from PIL import Image, ImageFile
@@ -79,8 +80,10 @@ def _open(contents: bytes) -> ImageFile.ImageFile:
     if contents[:2] in (b"II", b"MM") and _count_numbers(contents) > MOST_NUMBERS:
         raise UnreadableImage(f"its tags hold more than {MOST_NUMBERS} numbers")
     stream = _CountedReads(contents)
-    image = Image.open(stream, formats=FORMATS)
-    # Between this limit and twice as much Pillow only warns.
+    with warnings.catch_warnings():
+        # Between its limit and twice as much Pillow only warns: refused below.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        image = Image.open(stream, formats=FORMATS)
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and image.width * image.height > limit:
         raise UnreadableImage(

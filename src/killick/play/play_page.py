@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,20 @@ _EVENT: dict[str, Any] = {
     "api_visibility": "private",
     "trigger_mode": "always_last",
 }
+
+
+def check_address(host: str, port: int | None) -> None:
+    """Refuse a host or port that cannot be listened on."""
+    try:
+        family, _, _, _, (place, _, *more) = socket.getaddrinfo(host, None)[0]
+        with socket.socket(family) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind((place, port or 0, *more))
+    except (OSError, OverflowError) as problem:
+        where = host if port is None else f"{host}, port {port}"
+        raise OptionError(
+            f"cannot listen on {where}: {one_line(problem)}. Choose another --host or --port."
+        ) from None
 
 
 @contextlib.contextmanager
@@ -144,17 +159,18 @@ def make_page(playground: Playground, places: tuple[str, ...]) -> Any:
             found = playground.test_image(event.index)
             return found, show(found, name, level)
 
-        def take(path: str, name: str, level: float) -> tuple[ChosenImage, str]:
+        def take(path: str, name: str, level: float) -> tuple[Any, Any, None]:
             try:
                 found = playground.open_file(path)
             except KillickError as problem:
-                raise gr.Error(str(problem), print_exception=False) from None
-            return found, show(found, name, level)
+                gr.Warning(str(problem), title="Error")
+                return gr.skip(), gr.skip(), None
+            return found, show(found, name, level), None  # and room for the next file
 
         settings, outputs = [corruption, severity], [chosen, results]
         if images is not None:
             gallery.select(pick, settings, outputs, **_EVENT)
-        upload.upload(take, [upload, *settings], outputs, **_EVENT)
+        upload.upload(take, [upload, *settings], [*outputs, upload], **_EVENT)
         gr.on(
             [corruption.input, severity.input],
             show,
