@@ -27,6 +27,7 @@ from killick.experiments.job_runner import PROGRESS
 from killick.experiments.local_jobs import LOG
 from killick.experiments.scheduler import Failure, JobsDisplay, run_jobs
 from killick.grid import compare
+from killick.play.playground import find_models
 from killick.results.rows import read_rows, write_rows
 
 
@@ -81,6 +82,16 @@ def test_a_second_call_runs_only_what_is_new(compared, monkeypatch):
     assert "bad, seed 0" not in again.report.read_text()
     compare(recipe, arms=["standard", "anchored"], **options)
     assert ran == ["anchored, seed 0"]
+
+
+def test_the_command_ends_with_what_can_be_done_next(compared, monkeypatch, capsys):
+    recipe, output, _ = compared
+    monkeypatch.setattr(scheduler, "LocalJobs", HereJobs)
+    words = ["compare", "--recipe", str(recipe), "--arm", "standard", "--arm", "masked-label"]
+    words += ["--seeds", "0", "--suite", "clean", "--output", str(output)]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"killick play {output}")
+    assert len(find_models([str(output)])) > 1
 
 
 def test_the_report_is_rebuilt_from_the_folder_alone(compared, tmp_path):

@@ -137,9 +137,9 @@ def heights_of(svg: str) -> tuple[list[float], float]:
     ("name", "number", "column", "chosen"),
     [
         ("severity", 0, "top1_mean", {}),
-        ("severity", 1, "difference", {}),
-        ("severity", 1, "difference_low", {}),
-        ("severity", 1, "difference_high", {}),
+        ("severity-difference", 0, "difference", {}),
+        ("severity-difference", 0, "difference_low", {}),
+        ("severity-difference", 0, "difference_high", {}),
         ("uncertainty", 0, "value", {"panel": "errors"}),
         ("uncertainty", 1, "value", {"panel": "found"}),
         ("training", 0, "mean", {"what": "loss"}),
@@ -531,13 +531,14 @@ def test_what_is_missing_is_named_with_the_way_to_it(tmp_path):
     for key, section in SECTIONS.items():
         content = section.make(scene)
         optional = key in ("provenance", "robustness", "shifted", "attention", "costs")
+        optional |= key == "severity-difference"
         assert content.missing.startswith("No ") == (not optional), key
         assert not content.figures
 
 
 def test_one_arm_has_its_accuracies_and_no_differences(tmp_path):
     scene = make_report_data(grid_runs(make_grid(tmp_path, {"standard": {"protocol": "standard"}})))
-    assert len(draw("severity", scene).panels) == 1
+    assert not SECTIONS.find("severity-difference").make(scene).figures
     assert SECTIONS.find("uncertainty").make(scene).missing  # no references, no spread
     (panel,) = draw("corruptions", scene).panels
     assert panel.name == "corruptions-accuracy"

@@ -26,7 +26,16 @@ from killick.results.predictions import prediction_files, read_predictions, writ
 from killick.results.run_folder import find_runs
 
 ORDER = [
-    *("headline", "arms", "severity", "corruptions", "reliability", "detection", "uncertainty"),
+    *(
+        "headline",
+        "severity-difference",
+        "arms",
+        "severity",
+        "corruptions",
+        "reliability",
+        "detection",
+        "uncertainty",
+    ),
     *("training", "examples", "provenance"),
 ]
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -166,7 +175,14 @@ def test_figures_tables_and_summary_lie_beside_it(page, scene):
     assert page.name == "report.html"
     names = {path.name for path in (page.parent / "figures").iterdir()}
     tables = {"severity", "corruptions", "reliability", "detection-energy", "detection-roc"}
-    tables |= {"uncertainty", "training", "provenance-settings", "detection", "uncertainty-ranking"}
+    tables |= {
+        "severity-difference",
+        "uncertainty",
+        "training",
+        "provenance-settings",
+        "detection",
+        "uncertainty-ranking",
+    }
     assert {name for name in names if name.endswith(".csv")} == {f"{name}.csv" for name in tables}
     panels = re.findall(r'data-save="([^"]+)"', page.read_text())
     assert {name for name in names if name.endswith(".svg")} == {f"{p}.svg" for p in panels}
@@ -177,7 +193,7 @@ def test_figures_tables_and_summary_lie_beside_it(page, scene):
 
 def test_the_links_hold_the_same_numbers_as_the_files(page):
     links = [a for tag, a in read(page).tags if tag == "a" and "download" in a]
-    assert len(links) == 10
+    assert len(links) == 11
     for link in links:
         kind, content = link["href"].split(";base64,")
         assert kind == "data:text/csv;charset=utf-8"
@@ -263,6 +279,7 @@ def test_rows_alone_give_tables_and_say_what_is_missing(grid, tmp_path):
     assert page.read_text().count('class="missing"') == 5
     assert {p.stem for p in (tmp_path / "out" / "figures").glob("*.csv")} == {
         "severity",
+        "severity-difference",
         "corruptions",
     }
     assert "target label" in text

@@ -1,6 +1,7 @@
 """`killick compare`."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from killick.cli.arguments import FOLDER, SEEDS, name_folder
@@ -135,6 +136,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
 
         show_comparison(found.report.parent)
     code = print_outcome(found, output, options)
-    if demo and code == 0 and not options.quiet:
-        print(f"On your own images, a folder for each class: {OWN_DATA}")
+    if code == 0 and found.report is not None and not options.quiet:
+        print(f"Play with the models: killick play {shlex.quote(str(output))}")
+        if demo:
+            print(f"On your own images, a folder for each class: {OWN_DATA}")
     return code

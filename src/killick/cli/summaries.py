@@ -24,7 +24,7 @@ Rows = list[Row]
 Cell = tuple[str, str, Row]  # the line and column it stands in
 
 # Columns of a comparison, by their keys in the report's summary.
-_ANSWERS = ("corrupted_top1", "corrupted_smooth_ece", "ood_auroc", "synthetic_ood_auroc")
+_ANSWERS = ("corrupted_top1", "corrupted_smooth_ece", "clean_top1", "ood_auroc")
 _COMPARED = (
     *("clean_top1", "corrupted_top1", "shift_top1", "corrupted_smooth_ece"),
     *("ood_auroc", "synthetic_ood_auroc"),

@@ -68,10 +68,11 @@ def write_report(
     page = output if output.suffix in (".html", ".htm") else output / PAGE
     data = replace(data or make_report_data(runs, baseline), command=command or "")
     own = sorted((section for _, section in SECTIONS.items()), key=lambda each: each.order)
+    above = [*before, *(each for each in own if each.order < 0)]
     with drawing():
         first, after = (
             [(each, content) for each in part if (content := each.make(data)) != Content()]
-            for part in (before, own)
+            for part in (above, [each for each in own if each.order >= 0])
         )
     text = render_page(
         data,

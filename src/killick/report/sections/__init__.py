@@ -34,7 +34,7 @@ class Section:
 
     key: str  # its anchor on the page
     title: str  # its heading
-    order: int  # sections are sorted by it
+    order: int  # sections are sorted by it; below 0 they come before the table of arms
     make: Callable[[ReportData], Content]  # what it shows of a comparison
 
 
