@@ -281,15 +281,3 @@ def test_the_regression_example_finds_uncertainty_away_from_the_data(tmp_path, m
         plt.close()
     assert float(re.search(r"(\d+) times", capsys.readouterr().out).group(1)) > 2
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
-
-
-@pytest.mark.slow
-def test_the_demo_trains_and_tests_at_small_size(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    import demo
-
-    monkeypatch.setattr(demo, "EPOCHS", 1)
-    small = [part[:128] for part in demo.digits()]
-    monkeypatch.setattr(demo, "digits", lambda: small)
-    demo.main()
-    assert "128 digits" in capsys.readouterr().out

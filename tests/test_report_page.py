@@ -324,8 +324,13 @@ def test_provenance_has_what_a_reader_needs_to_repeat_it(scene, page):
     assert facts["seconds"] == "train 74, evaluate 123"
     text = text_of(page)
     assert "killick compare --title 'a b'" in text
-    assert "killick train --seed 0" in text
+    assert "Commands of single runs" not in text  # the comparison's command repeats them
     assert "target: label" in text
+
+
+def test_provenance_of_single_runs_has_their_commands(grid):
+    runs = [replace(run, job={}) for run in find_runs(sorted(grid.iterdir()))]
+    assert "killick train --seed 0" in provenance.make(make_report_data(runs)).html
 
 
 def test_settings_that_differ_between_arms_are_in_a_table(scene):

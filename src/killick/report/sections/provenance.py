@@ -38,8 +38,9 @@ def make(data: ReportData) -> Content:
     runs = [run for arm in arms for run in arm.runs]
     newest = sorted(runs, key=lambda run: str(run.environment.get("started", "")), reverse=True)
     together = next(filter(None, (_command(run.job) for run in newest)), "")
-    single = [f"# {run.name}\n{_command(run.environment)}" for run in runs]
-    files = [("Commands of single runs", "\n".join(single))]
+    # Runs of a comparison were started by its workers; its own command repeats them.
+    single = [f"# {run.name}\n{_command(run.environment)}" for run in runs if not run.job]
+    files = [("Commands of single runs", "\n".join(single))] if single else []
     files += [
         (f"Recipe of {arm.name}", yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True))
         for arm in arms
