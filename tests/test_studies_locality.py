@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from killick.cli import main
 from killick.errors import OptionError
 from killick.studies import find_study
 from killick.studies.locality import CELLS, CONTROLS, PROTOCOLS
@@ -67,7 +68,7 @@ def test_interpolation_at_equal_loss():
 def test_the_arms_are_what_they_are_named():
     options = {
         "controls": list(CONTROLS),
-        "references": ["clean", "batch"],
+        "reference_images": ["clean", "batch"],
         "budgets": [0.5, 1.0],
         "protocols": list(PROTOCOLS),
         "cells": list(CELLS),
@@ -107,6 +108,14 @@ def test_batch_references_are_mixed_and_clean_ones_are_not():
     assert any(len(image.unique()) > 1 for image in mixed)
 
 
+def test_references_may_be_mixed_as_the_images_on_the_command_line(tmp_path, capsys):
+    words = ["study", "locality", "--size", "smoke", "--dry-run", "--output", str(tmp_path)]
+    assert main([*words, "--reference-images", "clean,batch", "--references", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "masked-label-modern, seed 0" in shown
+    assert "masked-label-modern-mixed-references, seed 0" in shown
+
+
 def test_mistakes_are_told_before_anything_is_trained():
     for options in ({"cells": ["cutout"]}, {"controls": ["dropout"]}, {"budgets": [0.0]}):
         with pytest.raises(OptionError):
@@ -122,7 +131,7 @@ def test_the_whole_study_with_controls_and_budgets(tmp_path):
         "cells": ["baseline", "cutmix", "modern", "policy-smoothing"],
         "controls": ["untrained"],
         "protocols": ["standard", "masked-label"],
-        "references": ["clean", "batch"],
+        "reference_images": ["clean", "batch"],
         "budgets": [0.5, 1.0],
     }
     plan = make_plan(STUDY, "smoke", options=options, settings={"epochs": 2})

@@ -49,7 +49,7 @@ class Options:
         among=("none", *CONTROLS),
     )
     protocols: list[str] = setting(list(PROTOCOLS), "arms, each with all cells", among=PROTOCOLS)
-    references: list[str] = setting(
+    reference_images: list[str] = setting(
         ["clean"],
         "of anchored arms: clean leaves them unmixed, batch mixes them as the images are",
         among=("clean", "batch"),
@@ -84,7 +84,7 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> list[StudyArm]:
         return {name: value for factor in chosen for name, value in parts[factor].items()}
 
     for protocol in options.protocols:
-        for references in options.references if protocol in WITH_REFERENCES else [""]:
+        for references in options.reference_images if protocol in WITH_REFERENCES else [""]:
             own = {"protocol.references": references} if references else {}
             mixed = "-mixed-references" if references == "batch" else ""
             for cell in options.cells:
@@ -134,7 +134,7 @@ STUDY = Study(
     title="Which part of a training protocol makes attention local?",
     about="attention distance of a ViT: augmentation policy x CutMix x label smoothing x protocols",
     options=Options,
-    varies=("cells", "controls", "protocols", "references", "budgets", "policy"),
+    varies=("cells", "controls", "protocols", "reference_images", "budgets", "policy"),
     arms=make_arms,
     findings=find,
     suites=("clean", "attention"),
@@ -172,7 +172,7 @@ STUDY = Study(
             },
             options={
                 "controls": list(CONTROLS),
-                "references": ["clean", "batch"],
+                "reference_images": ["clean", "batch"],
                 "budgets": [0.25, 0.5, 1.0],
             },
             evaluation={"references": 5},
