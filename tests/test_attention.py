@@ -10,6 +10,7 @@ import torch
 import torchvision
 from oracles.attention import slow_measures
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import killick
 from killick.attention import attention_maps, measure
@@ -384,6 +385,14 @@ def test_standard_models_take_uint8_images():
     assert torch.allclose(found.layers[0].values(), plain.layers[0].values(), atol=1e-5)
 
 
+def test_loaders_may_yield_labels():
+    net, images = make_vit(), draw_images()
+    usual = measure(net, images).layers[1].values()
+    for columns in ((images,), (images, torch.arange(5))):
+        loader = DataLoader(TensorDataset(*columns), batch_size=2)
+        assert torch.allclose(measure(net, loader).layers[1].values(), usual, atol=1e-6)
+
+
 class HiddenAttention(nn.Module):
     """Attention by other means than those that can be seen."""
 
@@ -393,14 +402,59 @@ class HiddenAttention(nn.Module):
 
 
 class Hidden(nn.Module):
-    def __init__(self):
+    def __init__(self, *seen):
         super().__init__()
-        self.stem, self.attn = nn.Conv2d(3, 4, 4, 4), HiddenAttention()
+        self.stem, self.seen = nn.Conv2d(3, 4, 4, 4), nn.Sequential(*seen)
+        self.attn = HiddenAttention()
 
     def forward(self, x):
-        return self.attn(self.stem(x).flatten(2).mT * 0.1).mean(1)
+        return self.attn(self.seen(self.stem(x).flatten(2).mT * 0.1)).mean(1)
 
 
+class LinearEmbedding(nn.Module):
+    """A transformer that cuts images into patches itself, without a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(48, 8)
+        self.prefix = nn.Parameter(torch.zeros(1, 2, 8))
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, x):
+        patches = self.embed(nn.functional.unfold(x, 4, stride=4).mT)
+        tokens = torch.cat([self.prefix.expand(len(x), -1, -1), patches], 1)
+        return self.layer(tokens).mean(1)
+
+
+def test_the_grid_of_a_linear_patch_embedding():
+    (layer,) = measure(LinearEmbedding(), draw_images()).layers
+    assert (layer.grid, layer.prefix, layer.name) == ((4, 4), 2, "layer.self_attn")
+    with pytest.raises(KillickError, match="cannot place"):
+        measure(LinearEmbedding(), draw_images(2, 8, 32))  # 16 patches, and not 4 x 4
+
+
+def make_torchvision_swin():
+    return torchvision.models.SwinTransformer([4, 4], 24, [2], [2], [7, 7], num_classes=5)
+
+
+def make_timm_swin():
+    shape = {"img_size": 32, "embed_dim": 24, "depths": (2,), "num_heads": (2,)}
+    return timm.create_model("swin_tiny_patch4_window7_224", **shape)
+
+
+def make_transformers_swin():
+    from transformers import SwinConfig, SwinForImageClassification
+
+    shape = {"embed_dim": 12, "depths": [2], "num_heads": [2], "window_size": 7}
+    return SwinForImageClassification(SwinConfig(image_size=32, patch_size=4, **shape))
+
+
+def test_unpadded_windows_of_torchvision():
+    layers = measure(make_torchvision_swin(), draw_images(2, 56, 56)).layers
+    assert [(layer.grid, layer.windows) for layer in layers] == [((7, 7), 4)] * 2
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize(
     ("make", "size", "words"),
     [
@@ -409,6 +463,18 @@ class Hidden(nn.Module):
         (lambda: timm.create_model("pvt_v2_b0"), 64, "'stages.0.blocks.0.attn'"),
         (lambda: timm.create_model("xcit_nano_12_p16_224", depth=1), 64, "'blocks.0.attn'"),
         (make_vit, 24, "on images of 24 x 24 px"),
+        (
+            lambda: Hidden(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)),
+            16,
+            "'attn' (HiddenAttention)",
+        ),
+        (lambda: timm.create_model("volo_d1_224", img_size=64), 64, "'network.0.0.attn'"),
+        (lambda: timm.create_model("convit_tiny", img_size=32), 32, "twice"),
+        (make_torchvision_swin, 32, "4 windows of 7 x 7"),
+        (make_timm_swin, 32, "4 windows of 7 x 7"),
+        (make_transformers_swin, 32, "4 windows of 7 x 7"),
+        (lambda: torch.export.export(make_vit(), (draw_images(),)).module(), 16, "exported"),
+        (lambda: torch.jit.trace(make_vit(), draw_images()), 16, "traced"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(make, size, words):
@@ -424,6 +490,8 @@ def test_wrong_arguments():
         (images, {"normalizer": "patches"}),
         (images, {"prefix": "dropped"}),
         (images, {"references": 3}),
+        (images, {"references": 0}),
+        (images, {"batch": 0}),
         (images[0], {}),
         (images[:0], {}),
         ([], {}),

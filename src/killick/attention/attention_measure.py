@@ -99,7 +99,7 @@ class AttentionLocality:
 
 def measure(
     model: nn.Module,
-    images: Tensor | Iterable[Tensor],
+    images: Tensor | Iterable[Tensor | Sequence[Tensor]],
     *,
     references: int | None = None,
     normalizer: str = "max_pair",
@@ -115,7 +115,7 @@ def measure(
     Args:
         model: A network, or an anchored or standard model; measured in eval mode.
         images: `(n, channels, height, width)` as the model takes them, or batches of them, such as
-            a loader yields. Take at least 1,000 that are not augmented.
+            a loader yields, also with labels. Take at least 1,000 that are not augmented.
         references: How many of the stored references of an anchored model are used; all by default.
         normalizer: Distances are divided by the largest between two patches ("max_pair"), the
             diagonal of the grid ("diagonal") or its longer side ("side"), or are in pixels.
@@ -136,12 +136,16 @@ def measure(
     """
     check_option("normalizer", normalizer, NORMALIZERS)
     check_option("prefix", prefix, PREFIX_HANDLING)
+    for name, value in (("batch", batch), ("references", references)):
+        if value is not None and value < 1:
+            raise OptionError(f"{name} must be at least 1, found {value}.")
     forwards = forwards_of(model, references)
     sums = [_Sums(normalizer, prefix == "renormalized") for _ in forwards]
     captures = [AttentionCapture(model, each.add, each.add_norms) for each in sums]
     batches = images.split(batch) if isinstance(images, Tensor) else images
     with evaluating(model):
-        for part in batches:
+        for loaded in batches:
+            part = loaded if isinstance(loaded, Tensor) else loaded[0]
             for forward, capture, each in zip(forwards, captures, sums, strict=True):
                 each.size = tuple(part.shape[-2:])
                 capture.run(len(part), partial(forward, part))
