@@ -454,7 +454,7 @@ def test_unpadded_windows_of_torchvision():
     assert [(layer.grid, layer.windows) for layer in layers] == [((7, 7), 4)] * 2
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.filterwarnings("ignore")  # of tracing
 @pytest.mark.parametrize(
     ("make", "size", "words"),
     [

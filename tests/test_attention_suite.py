@@ -103,6 +103,23 @@ def test_rows_are_measured_once_and_read_again_from_disk(evaluated, monkeypatch)
         killick.evaluate(models["plain"], make_set(60), ("attention",), **options, again=True)
 
 
+def test_the_batch_is_that_of_the_evaluation(monkeypatch):
+    from killick.evaluation import attention_suite
+
+    sizes = []
+
+    def watch(model, images, **options):
+        if isinstance(images, torch.Tensor):  # the trial
+            return measure(model, images, **options)
+        batches = list(images)
+        sizes.extend(map(len, batches))
+        return measure(model, batches, **options)
+
+    monkeypatch.setattr(attention_suite, "measure", watch)
+    killick.evaluate(make_models()["plain"], make_set(7), ("attention",), batch=3)
+    assert sizes == [3, 3, 1]
+
+
 def test_at_most_a_thousand_images_evenly_over_the_set():
     rows = killick.evaluate(make_models()["plain"], make_set(1300), ("attention",))
     counts = {row["suite"]: row["count"] for row in rows}

@@ -44,10 +44,14 @@ def measure_attention(
     classifier: Classifier,
     recorder: RowRecorder,
     test: TestSet,
+    batch: int | None,
     folder: Path | None,
     show: DisplayFactory,
 ) -> None:
-    """Measure the attention of a transformer, if there are no rows about it yet; maps go to `folder`."""
+    """Measure the attention of a transformer, if there are no rows about it yet; maps go to `folder`.
+
+    `batch` images go through the network at once; None: as many as is usual.
+    """
     if recorder.has_suite(test):
         return
     with show(f"attention of {classifier.name}", test.count, 0, "image") as display:
@@ -55,7 +59,7 @@ def measure_attention(
         def batches() -> Iterator[Tensor]:
             done = 0
             for block in test.open():
-                for images in block.images.split(classifier.usual_batch):
+                for images in block.images.split(batch or classifier.usual_batch):
                     yield classifier.prepare(images)
                     done += len(images)
                     display.advance(done)

@@ -268,7 +268,9 @@ def evaluate(
                 _run(runner, recorder, sets, fitting, settings, notes, display)
                 if attention is not None and processes.first:
                     place = Path(folder) if folder is not None and predictions else None
-                    measure_attention(classifier, recorder, attention, place, display)
+                    measure_attention(
+                        classifier, recorder, attention, settings.batch, place, display
+                    )
                 processes.wait()
         except BaseException:
             recorder.write()  # what there is so far
