@@ -124,6 +124,14 @@ def test_mistakes_are_told_before_anything_is_trained():
         make_plan(STUDY, "small", recipe="cifar10-vit", options={"budgets": [0.5]})
 
 
+def test_a_network_without_attention_is_refused_before_training(tmp_path):
+    for network in ("timm:resnet18", "timm:volo_d1_224"):
+        plan = make_plan(STUDY, "smoke", recipe="cifar10-vit", settings={"network.name": network})
+        with pytest.raises(OptionError):
+            plan_jobs(plan, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("few_shapes")
 @pytest.mark.slow
 def test_the_whole_study_with_controls_and_budgets(tmp_path):

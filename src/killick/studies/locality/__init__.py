@@ -1,14 +1,17 @@
 """Which part of a modern training protocol makes attention local, and what does anchoring do to it?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from killick.errors import OptionError
 from killick.settings import setting
 from killick.studies.findings import Findings, Results
 from killick.studies.locality.factorial import FACTORS, Cell
 from killick.studies.study import STUDIES, WITH_REFERENCES, Size, Study, StudyArm, vary_arm
+
+if TYPE_CHECKING:
+    from killick.experiments.jobs import Job
 
 CELLS: dict[str, Cell] = {
     "baseline": frozenset(),
@@ -106,6 +109,20 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> list[StudyArm]:
     return found
 
 
+def check(options: Options, jobs: "Sequence[Job]") -> None:
+    """Refuse a network whose attention cannot be measured."""
+    import torch
+
+    from killick.attention import measure
+    from killick.training.initial_weights import create_net, pretrained_name
+
+    recipe = jobs[0].phases[0].recipe  # all arms have the same network
+    if pretrained_name(recipe.network) is None:
+        channels = 6 if recipe.network.pairs else 3
+        images = torch.zeros(2, channels, recipe.data.size, recipe.data.size)
+        measure(create_net(recipe, 2), images)
+
+
 def find(results: Results) -> Findings:
     """Tables of locality, effects, controls and equal loss; a figure of the minimum distances."""
     from killick.studies.locality.locality_tables import make_findings
@@ -136,6 +153,7 @@ STUDY = Study(
     options=Options,
     varies=("cells", "controls", "protocols", "reference_images", "budgets", "policy"),
     arms=make_arms,
+    check=check,
     findings=find,
     suites=("clean", "attention"),
     measure="killick.studies.locality.training_loss:measure",
