@@ -83,6 +83,8 @@ def test_the_terminal_gives_a_minimum_beside_mean_median_and_local_heads(evaluat
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "attention" in line]
     for value in (min(values), sum(values) / 9, sorted(values)[4]):
         assert f"{value:.3f}" in line
+    masses = [row["value"] for row in rows["mine"] if row["metric"] == "attention_prefix_mass"]
+    assert f"{100 * sum(masses) / 9:.0f} % to prefix tokens" in line
 
 
 def test_rows_are_measured_once_and_read_again_from_disk(evaluated, monkeypatch):
@@ -173,6 +175,11 @@ def test_the_report_has_figures_a_table_and_maps(evaluated, tmp_path):
         values = [r["value"] for r in rows[name] if r["metric"] == "attention_distance"]
         assert lines[name]["minimum distance"] == f"{min(values):.3f}"
         assert lines[name]["median"] == f"{sorted(values)[4]:.3f}"
+        masses = [r["value"] for r in rows[name] if r["metric"] == "attention_prefix_mass"]
+        assert lines[name]["prefix mass"] == f"{sum(masses) / 9:.3f}"
+        spreads = [r["std"] for r in rows[name] if r["metric"] == "attention_distance"]
+        spread = f"{sum(spreads) / 9:.3f}" if name == "mine" else "–"
+        assert lines[name]["spread over references"] == spread
         assert lines[name]["normalizer"] == "max_pair"
         assert (heads.summary.heads, len(heads.early)) == (9, 3)
     assert content.html.count("<img") == 2 * 4 * 4

@@ -154,6 +154,20 @@ def test_the_whole_study_with_controls_and_budgets(tmp_path):
     assert len(arms) == 15
     assert float(arms["standard-untrained"]["minimum distance"]) == pytest.approx(0.418, abs=0.005)
     assert float(arms["standard-untrained"]["early entropy"]) > 0.99
+    published = tables["study-locality-published"]
+    lines = [dict(zip(published.columns, row, strict=True)) for row in published.rows]
+    for line in lines:  # no minimum stands alone
+        titles = ("mean", "heads below 0.1", "diagonal mass of the 3 most local", "prefix mass")
+        for title in ("minimum distance", *titles):
+            assert line[title] == arms[line["here"]][title] != "–"
+    with_cutmix = max(
+        float(arms[f"standard-{c}"]["minimum distance"]) for c in ("cutmix", "modern")
+    )
+    assert float(lines[2]["minimum distance"]) == with_cutmix
+    assert {record[0] for record in run.findings.figures[0].records} == {
+        *("minimum distance", "mean", "heads below 0.1", "diagonal mass of the 3 most local")
+    }
+    assert run.findings.headline.count("of 8 heads below 0.1") == 2
     shown = tables["study-locality-effects"]
     rows = [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
     assert [(row["protocol"], row["references"]) for row in rows] == [

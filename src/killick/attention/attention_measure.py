@@ -90,11 +90,12 @@ class AttentionLocality:
 
     def summary(self) -> HeadSummary:
         """Minimum, mean and median distance over all heads, and what the most local ones look at."""
-        distances, own = (
-            torch.cat([each.values(name) for each in self.layers]).tolist()
-            for name in ("distance", "diagonal_mass")
+        return summarize_heads(
+            *(
+                torch.cat([each.values(name) for each in self.layers]).tolist()
+                for name in ("distance", "diagonal_mass", "prefix_mass")
+            )
         )
-        return summarize_heads(distances, own)
 
 
 def measure(

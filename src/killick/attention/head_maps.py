@@ -1,10 +1,9 @@
 """Attention maps: where one patch of an image looks, in chosen heads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from killick.attention.attention_capture import AttentionCapture, Tokens
@@ -43,9 +42,7 @@ def attention_maps(model: nn.Module, images: Tensor, heads: Sequence[Head]) -> l
             shaped = shares.unflatten(-1, tokens.grid).cpu()
             found[tokens.layer, head] = HeadMap(tokens.layer, head, shaped, middle)
 
-    forward = forwards_of(model)[0]
-    with evaluating(model), torch.no_grad():
-        AttentionCapture(model, receive).run(len(images), partial(forward, images))
+    _run(model, images, receive)
     return [found[head] for head in heads]
 
 
@@ -66,7 +63,12 @@ def last_map(model: nn.Module, images: Tensor) -> Tensor | None:
             seen = weights[:, :, looking, tokens.prefix :].mean((1, 2))
             found[:] = [seen.unflatten(-1, tokens.grid)]
 
-    forward = forwards_of(model)[0]
-    with evaluating(model), torch.no_grad():
-        AttentionCapture(model, receive).run(len(images), partial(forward, images))
+    _run(model, images, receive)
     return found[0] if found else None
+
+
+def _run(model: nn.Module, images: Tensor, receive: Callable[[Tokens, Tensor], None]) -> None:
+    """Hand over the attention of each layer, from the first reference of an anchored model."""
+    capture, forward = AttentionCapture(model, receive), forwards_of(model)[0]
+    with evaluating(model):
+        capture.run(len(images), partial(forward, images))

@@ -74,7 +74,8 @@ def show_summary(rows: Rows) -> None:
         console.print(
             f"attention distance of {found.heads} heads: minimum {found.minimum:.3f}, mean"
             f" {found.mean:.3f}, median {found.median:.3f}; {found.local} below {LOCAL:g}; the 3 most"
-            f" local give {100 * found.diagonal_mass:.0f} % to their own patch"
+            f" local give {100 * found.diagonal_mass:.0f} % to their own patch, all give"
+            f" {100 * found.prefix_mass:.0f} % to prefix tokens"
             f" ({heads.about['normalizer']}, {heads.about['prefix']})",
             soft_wrap=True,
         )

@@ -19,14 +19,18 @@ class HeadSummary(NamedTuple):
     local: int  # heads below `LOCAL`
     heads: int  # all of them
     diagonal_mass: float  # of the three most local heads: near 1, they look at their own patch
+    prefix_mass: float  # the mean over heads
 
 
-def summarize_heads(distances: Sequence[float], diagonal_mass: Sequence[float]) -> HeadSummary:
+def summarize_heads(
+    distances: Sequence[float], diagonal_mass: Sequence[float], prefix_mass: Sequence[float]
+) -> HeadSummary:
     """Summarize heads by their mean attention distance.
 
     Example:
-        >>> summarize_heads([0.05, 0.4, 0.3], [0.75, 0.0, 0.0])
-        HeadSummary(minimum=0.05, mean=0.25, median=0.3, local=1, heads=3, diagonal_mass=0.25)
+        >>> summarize_heads([0.05, 0.4], [0.75, 0.25], [0.25, 0.75])._asdict()
+        {'minimum': 0.05, 'mean': 0.225, 'median': 0.225, 'local': 1, 'heads': 2, \
+'diagonal_mass': 0.5, 'prefix_mass': 0.5}
     """
     nearest = sorted(zip(distances, diagonal_mass, strict=True))[:_MOST_LOCAL]
     return HeadSummary(
@@ -36,6 +40,7 @@ def summarize_heads(distances: Sequence[float], diagonal_mass: Sequence[float]) 
         sum(distance < LOCAL for distance in distances),
         len(distances),
         statistics.fmean(own for _, own in nearest),
+        statistics.fmean(prefix_mass),
     )
 
 

@@ -2,15 +2,26 @@
 
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from killick.metrics.attention_locality import HeadSummary, summarize_heads
+from killick.metrics.attention_locality import LOCAL, HeadSummary, summarize_heads
 from killick.results.run_folder import Run
 
 SUITE = "attention"
-_MEASURES = ("distance", "entropy", "diagonal_mass")
+SUMMARY = {  # columns of tables, by measure of a run
+    "minimum": "minimum distance",
+    "mean": "mean",
+    "median": "median",
+    "local": f"heads below {LOCAL:g}",
+    "diagonal_mass": "diagonal mass of the 3 most local",
+    "prefix_mass": "prefix mass",
+    "reference_spread": "spread over references",
+}
+_MEASURES = ("distance", "entropy", "diagonal_mass", "prefix_mass")
+_SPREAD = "distance_spread"
 
 
 class HeadValues(NamedTuple):
@@ -21,6 +32,8 @@ class HeadValues(NamedTuple):
     distance: float
     entropy: float
     diagonal_mass: float
+    prefix_mass: float
+    spread: float | None  # of the distance, the standard deviation over references
 
 
 @dataclass(frozen=True)
@@ -38,26 +51,54 @@ class RunHeads:
         count = 1 + max(head.layer for head in self.heads)
         return tuple(head for head in self.heads if 3 * head.layer < count)
 
-    def records(self) -> list[dict[str, Any]]:
-        """The summary as records of numbers, each with how it was measured."""
-        values = self.summary._asdict()
-        values |= {
+    @cached_property
+    def measures(self) -> dict[str, float]:
+        """The summary, early heads, change and spread over references, by name."""
+        spreads = [head.spread for head in self.heads if head.spread is not None]
+        found = {
+            **self.summary._asdict(),
             "early_distance": statistics.fmean(head.distance for head in self.early),
             "early_entropy": statistics.fmean(head.entropy for head in self.early),
             "change": self.change,
+            "reference_spread": statistics.fmean(spreads) if spreads else None,
         }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def records(self) -> list[dict[str, Any]]:
+        """The measures as records, each with how it was measured."""
         about = {**self.about, "layers": 1 + self.heads[-1].layer}
         return [
             {**about, "metric": f"{SUITE}_{name}", "value": value}
-            for name, value in values.items()
-            if value is not None
+            for name, value in self.measures.items()
         ]
 
     @property
     def summary(self) -> HeadSummary:
-        """Minimum, mean and median distance of all heads, and what the most local look at."""
-        own = [head.diagonal_mass for head in self.heads]
-        return summarize_heads([head.distance for head in self.heads], own)
+        """Minimum, mean and median distance of all heads, and what they look at."""
+        return summarize_heads(
+            [head.distance for head in self.heads],
+            [head.diagonal_mass for head in self.heads],
+            [head.prefix_mass for head in self.heads],
+        )
+
+
+def summary_cells(values: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Cells by column of `SUMMARY`, from the measures of several runs: no minimum stands alone."""
+    cells = {
+        title: mean_text(values.get(name, ()), 1 if name == "local" else 3)
+        for name, title in SUMMARY.items()
+    }
+    if values.get("heads"):
+        cells[SUMMARY["local"]] += f" of {max(values['heads']):.0f}"
+    return cells
+
+
+def mean_text(values: Sequence[float], digits: int) -> str:
+    """A mean over runs, with the standard deviation if there are several: "0.41 ± 0.02"."""
+    if not values:
+        return "–"
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{spread}"
 
 
 def read_heads(run: Run) -> RunHeads | None:
@@ -72,13 +113,23 @@ def read_heads(run: Run) -> RunHeads | None:
             if row["layer"] != "":
                 about.setdefault(column, set()).add(str(row[column]))
         if row["head"] != "":
-            found[int(row["layer"]), int(row["head"])][name] = value
+            own = found[int(row["layer"]), int(row["head"])]
+            own[name] = value
+            if name == "distance" and row["std"] != "":
+                own[_SPREAD] = float(row["std"])
         elif row["layer"] != "":
             layers[name].append(value)
         else:
             change = value
     heads = tuple(
-        HeadValues(*place, *(values[name] for name in _MEASURES))
+        HeadValues(
+            *place,
+            values["distance"],
+            values["entropy"],
+            values["diagonal_mass"],
+            values["prefix_mass"],
+            values.get(_SPREAD),
+        )
         for place, values in sorted(found.items())
         if all(name in values for name in _MEASURES)
     )

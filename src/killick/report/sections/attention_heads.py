@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from killick.metrics.attention_locality import LOCAL
 from killick.report import figures
 from killick.report.figures import Figure, Panel
-from killick.report.head_values import RunHeads, read_heads
+from killick.report.head_values import SUMMARY, RunHeads, mean_text, read_heads, summary_cells
 from killick.report.run_groups import ArmRuns, seed_of
 from killick.report.sections import SECTIONS, Content, ReportData, Section, render
 from killick.report.tables import TextTable
@@ -19,6 +18,13 @@ from killick.results.attention_files import AttentionMaps, read_maps
 from killick.results.run_folder import Run
 
 KEY = "attention"
+_HOW = {
+    "count": "images",
+    "grid": "patches",
+    "windows": "windows",
+    "normalizer": "normalizer",
+    "prefix": "prefix tokens",
+}
 _MOST_JITTER = 0.3  # of a layer, so that dots do not hide each other
 _TEMPLATE = """
 {% for arm, lines in arms.items() %}
@@ -52,7 +58,8 @@ def make(data: ReportData) -> Content:
         for seed, run in by_seed.items()
         for head in run.heads
     )
-    columns = ("arm", "seed", "layer", "head", "distance", "entropy", "diagonal mass")
+    measures = ("distance", "entropy", "diagonal mass", "prefix mass", "spread over references")
+    columns = ("arm", "seed", "layer", "head", *measures)
     layers = [
         _draw_layers(data, arm, f"{KEY}-layers-{number}", found[arm])
         for number, arm in enumerate(found)
@@ -106,52 +113,30 @@ def _dots(
 
 
 def _table(found: Found) -> TextTable:
-    """A minimum never stands alone."""
     rows = []
     for arm, by_seed in found.items():
-        summaries = [run.summary for run in by_seed.values()]
-        first = next(iter(by_seed.values()))
-        changes = [run.change for run in by_seed.values() if run.change is not None]
+        runs = list(by_seed.values())
+        measures = {
+            name: [run.measures[name] for run in runs if name in run.measures]
+            for name in (*SUMMARY, "heads", "change")
+        }
         norms = [
             max(run.layers["norm_max"]) / statistics.fmean(run.layers["norm_mean"])
-            for run in by_seed.values()
+            for run in runs
             if run.layers.get("norm_mean")
         ]
+        changes = measures["change"]
         rows.append(
-            (
-                arm,
-                *(_mean([getattr(each, name) for each in summaries], 3) for name in _SHOWN),
-                f"{_mean([each.local for each in summaries], 1)} of {summaries[0].heads}",
-                _mean([each.diagonal_mass for each in summaries], 3),
-                f"{max(changes):.4f}" if changes else "–",
-                _mean(norms, 1) if norms else "–",
-                *(
-                    first.about[name]
-                    for name in ("count", "grid", "windows", "normalizer", "prefix")
-                ),
-            )
+            {
+                "arm": arm,
+                **summary_cells(measures),
+                "change by doubling images": f"{max(changes):.4f}" if changes else "–",
+                "largest token norm / mean": mean_text(norms, 1),
+                **{title: runs[0].about[name] for name, title in _HOW.items()},
+            }
         )
-    columns = (
-        *("arm", "minimum distance", "mean", "median", f"heads below {LOCAL:g}"),
-        *("diagonal mass of the 3 most local", "change by doubling images"),
-        *(
-            "largest token norm / mean",
-            "images",
-            "patches",
-            "windows",
-            "normalizer",
-            "prefix tokens",
-        ),
-    )
-    return TextTable(f"{KEY}-heads", "Attention over all heads and layers", columns, tuple(rows))
-
-
-_SHOWN = ("minimum", "mean", "median")
-
-
-def _mean(values: list[float], digits: int) -> str:
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
+    cells = tuple(tuple(row.values()) for row in rows)
+    return TextTable(f"{KEY}-heads", "Attention over all heads and layers", tuple(rows[0]), cells)
 
 
 def _map_lines(arm: ArmRuns) -> list[tuple[str, list[str]]]:

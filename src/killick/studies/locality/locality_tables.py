@@ -2,10 +2,11 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from killick.errors import DataError
 from killick.metrics.attention_locality import LOCAL
+from killick.report.head_values import SUMMARY, summary_cells
 from killick.report.intervals import no_interval, t_interval
 from killick.report.tables import TextTable
 from killick.studies.findings import (
@@ -25,12 +26,18 @@ from killick.studies.plots import Plot, draw_figure, draw_points
 # Minimum distance on CIFAR-100; of a group of cells the largest or the smallest.
 PUBLISHED = {"baseline": 0.316, "modern": 0.008, "with CutMix": 0.024, "without CutMix": 0.210}
 MINIMUM = "attention_minimum"
+PANELS = {  # units by measure: a minimum never stands alone
+    "minimum": "of the largest between patches",
+    "mean": "of the largest between patches",
+    "local": "heads",
+    "diagonal_mass": "of all attention",
+}
 EARLY = {"attention_early_distance": "early distance", "attention_early_entropy": "early entropy"}
 _LEAST = 1e-6  # whose logarithm stands for that of 0
 
 
 def make_findings(results: Results) -> Findings:
-    """All tables, and a figure of the minimum distances."""
+    """All tables, and a figure of minimum and mean distance, local heads and diagonal mass."""
     if not results.records(metric=MINIMUM):
         raise DataError(
             "no attention was measured, as the networks have none. Train a transformer: --network"
@@ -42,14 +49,25 @@ def make_findings(results: Results) -> Findings:
         _table_of_effects(results),
         _table_of_equal_loss(results),
     )
-    curves = {
-        protocol: {
-            cell: results.by_seed(MINIMUM, arm=find_arm(results, protocol, cell)) for cell in CELLS
-        }
-        for protocol in results.levels("protocol")
-    }
-    plot = Plot("Minimum distance", curves, "of the largest between patches", "cell", 1)
-    figure = draw_figure("study-locality", [plot], draw_points)
+    plots = [
+        Plot(
+            SUMMARY[name],
+            {
+                protocol: {
+                    cell: results.by_seed(
+                        f"attention_{name}", arm=find_arm(results, protocol, cell)
+                    )
+                    for cell in CELLS
+                }
+                for protocol in results.levels("protocol")
+            },
+            unit,
+            "cell",
+            1,
+        )
+        for name, unit in PANELS.items()
+    ]
+    figure = draw_figure("study-locality", plots, draw_points)
     return Findings(_headline(results), (figure,), tuple(each for each in tables if each.rows))
 
 
@@ -64,43 +82,42 @@ def find_arm(
     return next((arm for arm, own in arms if wanted.items() <= own.items()), None)
 
 
-def _minima(results: Results, cutmix: bool) -> Iterable[Values]:
-    """Of standard training in each cell with or without CutMix, the minimum distance by seed."""
-    for cell in (cell for cell, parts in CELLS.items() if ("cutmix" in parts) == cutmix):
-        if values := results.by_seed(MINIMUM, arm=find_arm(results, "standard", cell)):
-            yield values
+def _cells_with(results: Results, cutmix: bool) -> dict[str, str]:
+    """The arms of standard training in cells with CutMix, or in those without, by cell."""
+    cells = (cell for cell, parts in CELLS.items() if ("cutmix" in parts) == cutmix)
+    found = {cell: find_arm(results, "standard", cell) for cell in cells}
+    return {cell: arm for cell, arm in found.items() if arm and results.by_seed(MINIMUM, arm=arm)}
+
+
+def _summarize(results: Results, *arms: str) -> dict[str, str]:
+    """The attention of all runs of some arms, by column: a minimum never stands alone."""
+    names = (*SUMMARY, "heads")
+    values = {
+        name: [v for arm in arms for v in results.by_seed(f"attention_{name}", arm=arm).values()]
+        for name in names
+    }
+    return summary_cells(values)
 
 
 def _headline(results: Results) -> str:
     words = []
     for cutmix in (True, False):
-        values = [value for cell in _minima(results, cutmix) for value in cell.values()]
-        if values:
-            word = "with" if cutmix else "without"
-            words.append(f"{word} CutMix {min(values):.3f} to {max(values):.3f}")
-    return f"Minimum attention distance, standard training: {'; '.join(words) or NONE}."
+        if arms := _cells_with(results, cutmix).values():
+            cells = _summarize(results, *arms)
+            minimum, mean, local, own = (cells[SUMMARY[name]] for name in PANELS)
+            words.append(
+                f"{'with' if cutmix else 'without'} CutMix minimum {minimum}, mean {mean}, {local}"
+                f" heads below {LOCAL:g}, diagonal mass of the 3 most local {own}"
+            )
+    return f"Attention distance, standard training: {'; '.join(words) or NONE}."
 
 
 def _table_of_arms(results: Results) -> TextTable:
-    """A minimum never stands alone."""
-    columns = {
-        MINIMUM: "minimum distance",
-        "attention_mean": "mean",
-        "attention_median": "median",
-        "attention_local": f"heads below {LOCAL:g}",
-        "attention_heads": "of",
-        "attention_diagonal_mass": "diagonal mass of the 3 most local",
-        **EARLY,
-        LOSS: "clean training loss",
-    }
     rows = []
     for arm in results.factors:
-        row = {"arm": arm}
-        for metric, title in columns.items():
-            values = results.by_seed(metric, arm=arm)
-            row[title] = format_mean(values, 1, 1 if metric == "attention_local" else 3)
-            if metric == "attention_heads" and values:
-                row[title] = f"{max(values.values()):.0f}"
+        row = {"arm": arm, **_summarize(results, arm)}
+        for metric, title in {**EARLY, LOSS: "clean training loss"}.items():
+            row[title] = format_mean(results.by_seed(metric, arm=arm), 1, 3)
         rows.append({**row, "accuracy, %": results.format(arm, "clean_top1")})
     return make_table("study-locality-arms", "Attention of each arm", rows, _describe(results))
 
@@ -116,18 +133,21 @@ def _describe(results: Results) -> str:
 
 
 def _table_of_published(results: Results) -> TextTable:
+    """Beside a published bound on several cells, the cell here that is closest to breaking it."""
     rows = []
     for name, value in PUBLISHED.items():
-        row = {"minimum distance": name, "published, CIFAR-100": f"{value:.3f}"}
+        row = {"training protocol": name, "published minimum, CIFAR-100": f"{value:.3f}"}
+        cutmix = name == "with CutMix"
         if name in CELLS:
             arm = find_arm(results, "standard", name)
-            row["here"] = format_mean(results.by_seed(MINIMUM, arm=arm), 1, 3)
         else:
-            cutmix = name == "with CutMix"
-            means = [statistics.fmean(cell.values()) for cell in _minima(results, cutmix)]
-            row["minimum distance"] += ", at most" if cutmix else ", at least"
-            row["here"] = f"{(max if cutmix else min)(means):.3f}" if means else NONE
-        rows.append(row)
+            row["training protocol"] += ", at most" if cutmix else ", at least"
+            minima = {
+                arm: statistics.fmean(results.by_seed(MINIMUM, arm=arm).values())
+                for arm in _cells_with(results, cutmix).values()
+            }
+            arm = (max if cutmix else min)(minima, key=minima.__getitem__, default=None)
+        rows.append({**row, "here": arm or NONE, **(_summarize(results, arm) if arm else {})})
     return make_table("study-locality-published", "Beside the published values", rows)
 
 
