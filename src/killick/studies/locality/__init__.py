@@ -202,6 +202,8 @@ STUDY = Study(
         " of the minimum, nor size, epochs and seeds.",
         "Distances are divided by the largest between two patches; patch weights are renormalized; a"
         " minimum is over all heads of all layers, early means the first third of the layers.",
+        "Modern has the augmentation policy on every data set; color jitter, which the paper has on some,"
+        " is left out.",
     ),
 )
 STUDIES.register(STUDY.name, STUDY)
