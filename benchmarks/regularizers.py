@@ -1,4 +1,4 @@
-"""Regularizers beside anchoring on CIFAR-10, in four parts: ResNet-18 on a GPU, or small on a CPU.
+"""Regularizers beside anchoring on CIFAR-10, in five parts: ResNet-18 on a GPU, or small on a CPU.
 
     python benchmarks/regularizers.py --data pack:cifar10.npz --work grid --ood-pack ood.npz
     python benchmarks/regularizers.py --data pack:cifar10.npz --work grid --size small
@@ -10,9 +10,11 @@
    with MC dropout; then for each arm the ensemble of its three seeds.
 3. Temperatures fitted under corruption, of the runs of part 2 (`corrupted_temperature.py`).
 4. A finished network, tuned for 10 epochs: standard, masked, Mixout, very large dropout.
+5. A fifth of the training labels wrong: methods against that, each also with masked references, trained
+   as in part 2; test images, and how many of the wrong labels are memorized, in `noise.csv`.
 
 The size small, for two cores, has 5,000 training images, a small ResNet, 500 test images, severities 1, 3
-and 5, and no runs with wrong labels. The same command goes on where it stopped. `runs.csv` in `--results`
+and 5, and wrong labels in part 5 alone. The same command goes on where it stopped. `runs.csv` in `--results`
 has a line for each run, with the columns of `killick study regularizers`; it is written after each part.
 `--size tiny` tries everything at a size that means nothing.
 """
@@ -27,12 +29,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import corrupted_temperature
+import torch
 from evidence import OOD_SETS, hold_back
 from paired_timing import RESULTS
 
 from killick.cli import main as killick_command
 from killick.report.evaluations import choose_evaluations
+from killick.results.measurements import Measured
 from killick.results.run_folder import Run, read_job, read_run
+from killick.runtime.progress import choose_display
+from killick.studies import label_noise
 from killick.studies.regularizers import COLUMNS, Column
 
 Line = dict[str, str]
@@ -47,6 +53,7 @@ METHODS = (
 SUITES = "clean,corruptions,cbar,occlusion,adversarial,calibration,ood,conformal,multiplicity"
 TUNING = ("standard", "masked-label", "mixout", "dropout:rate=0.9")
 HARDEST = Column("C, severity 5", "corruptions", "top1", severity=5)
+AGAINST_NOISE = ("elr", "co_teaching", "nested_dropout+co_teaching")
 COSTS = ("training_cost", "inference_cost")
 
 
@@ -60,8 +67,8 @@ class Size:
     held: tuple[str, ...] = ("--limit", "2000", "--corruptions", FIVE)  # images of part 1
     test: tuple[str, ...] = ()  # images of the others
     seeds: str = "0,1,2"
+    noise_seeds: str = "0,1,2"  # of part 5
     methods: tuple[str, ...] = METHODS
-    label_noise: str = "0.2"
 
 
 _SMALL_NET = ("--network", "killick:resnet_small", "--network.arguments", "{stride: 2}")
@@ -72,7 +79,6 @@ SIZES = {
         (*Size.settings, *_SMALL_NET, "--data.limit", "5000"),
         validation="500",
         test=("--limit", "500", "--severities", "1,3,5"),
-        label_noise="0",
     ),
     "tiny": Size(
         ("--recipe", "shapes-compare", "--data.limit", "300", "--batch", "50"),
@@ -92,15 +98,24 @@ class Grid:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.work, self.size = options, options.work, SIZES[options.size]
 
-    def run(self, name: str, epochs: int, *command: str) -> None:
-        """Run a command of Killick that trains, with what all have in common, and keep its rows."""
+    @property
+    def split(self) -> list[str]:
+        """The images of parts 2, 4 and 5.
+
+        One split for all seeds: an ensemble of them must not have seen its validation images.
+        """
+        words = ["--data", self.options.data, *self.size.test]
+        return [*words, "--data.seed", "0", "--data.validation", self.size.validation]
+
+    def train(self, name: str, epochs: int, *command: str) -> list[Path]:
+        """Run a command of Killick that trains, with what all have in common; its run folders."""
         folder = self.work / name
         words = [*command, *self.size.settings, "--epochs", str(epochs), "--seeds"]
-        words += ["0" if name == "alone" else self.size.seeds]
+        words += [{"alone": "0", "noise": self.size.noise_seeds}.get(name, self.size.seeds)]
         words += ["--output", str(folder), "--device", self.options.device]
         words += ["--jobs", str(self.options.jobs)] if self.options.jobs else []
         call(words)
-        self.keep(name, finished(folder))
+        return finished(folder)
 
     def keep(self, part: str, folders: Sequence[Path]) -> None:
         """Write the lines of a part, in the place of older ones."""
@@ -122,7 +137,8 @@ class Grid:
         words = [",".join(["none", *self.size.methods]), "--protocols", "standard"]
         words += ["--label-noise", "0", "--suite", "clean,corruptions,calibration"]
         words += [*self.size.held, "--data", f"pack:{held}"]
-        self.run("alone", self.size.epochs[0], "study", "regularizers", "--methods", *words)
+        words = ["study", "regularizers", "--methods", *words]
+        self.keep("alone", self.train("alone", self.size.epochs[0], *words))
 
     def best(self) -> list[str]:
         """The four methods of part 1 with the lowest NLL under corruption."""
@@ -137,13 +153,12 @@ class Grid:
     def part2(self) -> None:
         """The best four, with and without masked references, and their ensembles."""
         methods = dict.fromkeys(["none", *self.best(), "dropout", "dropout+mc-dropout"])
-        words = [",".join(methods), "--label-noise", self.size.label_noise, "--suite", SUITES]
-        # One split for all seeds: an ensemble of them must not have seen its validation images.
-        words += ["--data.seed", "0", "--data.validation", self.size.validation]
-        words += [*self.size.test, "--data", self.options.data, *self.ood]
-        self.run("combined", self.size.epochs[1], "study", "regularizers", "--methods", *words)
+        words = [",".join(methods), "--label-noise", "0", "--suite", SUITES, *self.split, *self.ood]
+        words = ["study", "regularizers", "--methods", *words]
+        folders = self.train("combined", self.size.epochs[1], *words)
+        self.keep("combined", folders)
         arms: dict[str, list[Path]] = {}
-        for folder in finished(self.work / "combined"):
+        for folder in folders:
             if (folder / "recipe.yaml").exists():
                 arms.setdefault(str(read_job(folder)["arm"]), []).append(folder)
         for arm, runs in arms.items():
@@ -151,14 +166,13 @@ class Grid:
             if not model.exists():
                 call(["ensemble", *map(str, runs), "--output", str(model), "--quiet"])
             words = ["evaluate", str(model), "--data", self.options.data, *self.ood]
-            noisy = arm.startswith("noise")
-            words += ["--suite", "clean"] if noisy else ["--suite", SUITES, *self.size.test]
+            words += ["--suite", SUITES, *self.size.test]
             call([*words, "--device", self.options.device, "--output", str(model), "--quiet"])
         self.keep("ensembles", [self.work / "ensembles" / arm for arm in arms])
 
     def part3(self) -> None:
         """Temperatures."""
-        runs = [each for each in finished(self.work / "combined") if "noise" not in each.name]
+        runs = finished(self.work / "combined")
         words = [*map(str, runs), "--results", str(self.options.results / "temperatures.csv")]
         words += ["--device", self.options.device]
         words += self.size.test
@@ -169,10 +183,21 @@ class Grid:
         (start,) = (self.work / "combined").glob("standard-seed0-*")
         arms = [f"{arm}{',' if ':' in arm else ':'}from={start}" for arm in TUNING]
         words = [word for arm in arms for word in ("--arm", arm)]
-        words += ["--data", self.options.data, "--optimizer.lr", "0.02", *self.size.test]
-        words += ["--data.seed", "0", "--data.validation", self.size.validation]
         words += ["--suite", SUITES.removesuffix(",multiplicity"), *self.ood]
-        self.run("tuned", self.size.epochs[2], "compare", *words)
+        words += [*self.split, "--optimizer.lr", "0.02"]
+        self.keep("tuned", self.train("tuned", self.size.epochs[2], "compare", *words))
+
+    def part5(self) -> None:
+        """Wrong labels."""
+        arms = [arm for each in AGAINST_NOISE for arm in (each, f"{each}+masked-label")]
+        words = [word for arm in ("standard", "masked-label", *arms) for word in ("--arm", arm)]
+        words += ["--suite", "clean,corruptions,cbar,calibration", "--data.label_noise", "0.2"]
+        folders = self.train("noise", self.size.epochs[1], "compare", *words, *self.split)
+        runs = choose_evaluations(list(map(read_run, folders)))
+        device = torch.device(self.options.device)
+        lines = [describe("noise", run) | compare_labels(run.folder, device) for run in runs]
+        lines = [{name: value for name, value in line.items() if value} for line in lines]
+        write(self.options.results / "noise.csv", lines)
 
 
 def call(words: Sequence[str]) -> None:
@@ -201,6 +226,13 @@ def describe(part: str, run: Run) -> Line:
     return line
 
 
+def compare_labels(folder: Path, device: torch.device) -> Line:
+    """What a run predicts of its training images: those with their true label, those with another."""
+    found = Measured(folder, {})
+    label_noise.measure(folder, {}, found, device=device, show=choose_display(None, True))
+    return {record["metric"]: f"{record['value']:.5f}" for record in found.records}
+
+
 def read(file: Path) -> list[Line]:
     """The lines of a table; none if it is not there."""
     if not file.exists():
@@ -226,7 +258,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", required=True, help="CIFAR-10 as pack:FILE.npz")
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--ood-pack", help="a pack with the splits textures, scenes, characters")
-    parser.add_argument("--parts", nargs="*", type=int, default=[1, 2, 3, 4])
+    parser.add_argument("--parts", nargs="*", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--results", type=Path, help="folder; default: results/regularizers/SIZE")
     parser.add_argument("--jobs", type=int, help="jobs at once")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")

@@ -131,6 +131,7 @@ class Component:
     # Layers that are trained beside the model, if set in `network` or `setup`. An annotation would
     # make it a setting.
     module = None  # type: Any
+    last: ClassVar[bool] = False  # whether it comes after all others: it copies what they changed
 
     @property
     def captures(self) -> bool:
@@ -208,7 +209,7 @@ class Component:
         """After epoch number `number`, counted from 1."""
 
     def inference(self, model: "Model") -> "Model":
-        """The model that is evaluated and saved."""
+        """The model that is evaluated and saved. At most one component of a run may choose it."""
         return model
 
     def state_dict(self) -> dict[str, Any]:
@@ -235,9 +236,10 @@ def uses(component: Component, hook: str) -> bool:
 
 
 def components_of(recipe: Any) -> list[Component]:
-    """All components of a recipe in order: those of other settings first, then those it lists."""
+    """All components of a recipe in order: of other settings, those it lists, those that come last."""
     made = (kind.from_recipe(recipe) for _, kind in COMPONENTS.items())
-    return [each for each in made if each is not None] + list(recipe.components)
+    found = [each for each in made if each is not None] + list(recipe.components)
+    return sorted(found, key=lambda each: each.last)
 
 
 def check_protocol(recipe: Any) -> list[str]:
@@ -249,13 +251,13 @@ def check_protocol(recipe: Any) -> list[str]:
     names = [each.name for each in components]
     twice = sorted({name for name in names if names.count(name) > 1})
     problems += [f"components: {name} is listed twice" for name in twice]
-    mixing = [each.name for each in components if each.mixes]
-    if len(mixing) > 1:
-        problems.append(f"components: only one may mix labels, found {', '.join(mixing)}")
-    losses = [each.name for each in components if uses(each, "criterion")]
-    if len(losses) > 1:
-        problems.append(f"components: only one may replace the loss, found {', '.join(losses)}")
-    steps = [each.name for each in components if uses(each, "gradient")]
-    if len(steps) > 1:
-        problems.append(f"components: only one may change the gradient, found {', '.join(steps)}")
+    exclusive = {
+        "mix labels": [each.name for each in components if each.mixes],
+        "replace the loss": [each.name for each in components if uses(each, "criterion")],
+        "change the gradient": [each.name for each in components if uses(each, "gradient")],
+        "choose what is saved": [each.name for each in components if uses(each, "inference")],
+    }
+    for what, found in exclusive.items():
+        if len(found) > 1:
+            problems.append(f"components: only one may {what}, found {', '.join(found)}")
     return problems

@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from killick.protocols.base import COMPONENTS, RunContext
 from killick.protocols.sample_table import check_labels
@@ -21,6 +21,8 @@ class CoTeaching(Stepwise):
 
     The first network is evaluated and saved. A step costs two.
     """
+
+    last: ClassVar[bool] = True  # the second network has what others add to the first
 
     name: str = "co_teaching"
     forget: float = setting(

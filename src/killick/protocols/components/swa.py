@@ -30,11 +30,6 @@ class SWA(Component):
         0.75, "share of the run after which weights are averaged", least=0, below=1
     )
 
-    def check(self, recipe: Any) -> list[str]:
-        """Only one average can be what is saved."""
-        there = recipe.average.decay is not None
-        return ["components: swa and average.decay exclude each other"] if there else []
-
     def setup(self, model: "Model", run: RunContext) -> None:
         """Copy the model."""
         self._run, self._model, self._count, self._settled = run, model, 0, True
