@@ -53,7 +53,11 @@ METHODS = (
 SUITES = "clean,corruptions,cbar,occlusion,adversarial,calibration,ood,conformal,multiplicity"
 TUNING = ("standard", "masked-label", "mixout", "dropout:rate=0.9")
 HARDEST = Column("C, severity 5", "corruptions", "top1", severity=5)
-AGAINST_NOISE = ("elr", "co_teaching", "nested_dropout+co_teaching")
+NOISY = (
+    *("standard", "masked-label", "elr", "elr+masked-label", "co_teaching"),
+    *("co_teaching+masked-label", "nested_dropout+co_teaching"),
+    "nested_dropout+co_teaching+masked-label",
+)
 COSTS = ("training_cost", "inference_cost")
 
 
@@ -67,18 +71,21 @@ class Size:
     held: tuple[str, ...] = ("--limit", "2000", "--corruptions", FIVE)  # images of part 1
     test: tuple[str, ...] = ()  # images of the others
     seeds: str = "0,1,2"
-    noise_seeds: str = "0,1,2"  # of part 5
     methods: tuple[str, ...] = METHODS
+    noisy: tuple[str, ...] = NOISY  # arms of part 5
+    noisy_seeds: str = "0,1,2"
 
 
 _SMALL_NET = ("--network", "killick:resnet_small", "--network.arguments", "{stride: 2}")
-_FEW = ("--limit", "20", "--corruptions", "fog,sparkles", "--severities", "3")
+_FEW = ("--limit", "20", "--severities", "3")
 SIZES = {
     "full": Size(),
     "small": Size(
         (*Size.settings, *_SMALL_NET, "--data.limit", "5000"),
         validation="500",
         test=("--limit", "500", "--severities", "1,3,5"),
+        noisy=NOISY[:5],
+        noisy_seeds="0,1",
     ),
     "tiny": Size(
         ("--recipe", "shapes-compare", "--data.limit", "300", "--batch", "50"),
@@ -88,6 +95,8 @@ SIZES = {
         test=_FEW,
         seeds="0,1",
         methods=METHODS[:1],
+        noisy=NOISY[:3],
+        noisy_seeds="0",
     ),
 }
 
@@ -111,7 +120,7 @@ class Grid:
         """Run a command of Killick that trains, with what all have in common; its run folders."""
         folder = self.work / name
         words = [*command, *self.size.settings, "--epochs", str(epochs), "--seeds"]
-        words += [{"alone": "0", "noise": self.size.noise_seeds}.get(name, self.size.seeds)]
+        words += [{"alone": "0", "noise": self.size.noisy_seeds}.get(name, self.size.seeds)]
         words += ["--output", str(folder), "--device", self.options.device]
         words += ["--jobs", str(self.options.jobs)] if self.options.jobs else []
         call(words)
@@ -189,9 +198,8 @@ class Grid:
 
     def part5(self) -> None:
         """Wrong labels."""
-        arms = [arm for each in AGAINST_NOISE for arm in (each, f"{each}+masked-label")]
-        words = [word for arm in ("standard", "masked-label", *arms) for word in ("--arm", arm)]
-        words += ["--suite", "clean,corruptions,cbar,calibration", "--data.label_noise", "0.2"]
+        words = [word for arm in self.size.noisy for word in ("--arm", arm)]
+        words += ["--suite", "clean,corruptions,calibration", "--data.label_noise", "0.2"]
         folders = self.train("noise", self.size.epochs[1], "compare", *words, *self.split)
         runs = choose_evaluations(list(map(read_run, folders)))
         device = torch.device(self.options.device)
