@@ -366,6 +366,20 @@ def test_both_networks_of_co_teaching_see_the_same_references(image_folder):
     assert loss.item() == pytest.approx(2 * cross_entropy(logits, batch.labels).item(), rel=1e-5)
 
 
+def test_both_networks_of_co_teaching_have_the_other_components_in_any_order(image_folder):
+    """Nested dropout in both (Chen et al. 2021)."""
+    losses = []
+    for names in (("nested_dropout", "co_teaching"), ("co_teaching", "nested_dropout")):
+        listed = [{"name": name} for name in names]
+        recipe = small(image_folder, protocol="standard", data__workers=0, components=listed)
+        run, step, batch, draw = first_step(recipe)
+        drawn = [run.components[-1].module(batch.images) for _ in range(4)]
+        assert any(not torch.equal(drawn[0], each) for each in drawn)
+        torch.manual_seed(0)
+        losses.append(step._compute_loss(batch, draw)[1].item())
+    assert losses[0] == losses[1]
+
+
 def test_co_teaching_refuses_labels_that_are_not_single(image_folder):
     mine = [{"name": "co_teaching"}]
     with pytest.raises(RecipeError, match="without mixup"):

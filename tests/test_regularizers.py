@@ -683,8 +683,14 @@ def test_two_sharpness_aware_steps_exclude_each_other(image_folder):
     both = [{"name": "sam"}, {"name": "gradient_penalty"}]
     with pytest.raises(RecipeError, match="only one may change the gradient"):
         small(image_folder, components=both)
-    with pytest.raises(RecipeError, match="exclude each other"):
+
+
+def test_two_averages_of_the_weights_exclude_each_other(image_folder):
+    says = "found weight_average, swa"
+    with pytest.raises(RecipeError, match=says):
         small(image_folder, average__decay=0.9, components=[{"name": "swa"}])
+    with pytest.raises(RecipeError, match=says):
+        small(image_folder, components=[{"name": "weight_average"}, {"name": "swa"}])
 
 
 def test_they_are_named_in_recipes_options_and_arms(image_folder, tmp_path):
