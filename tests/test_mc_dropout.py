@@ -8,7 +8,8 @@ from torch import nn
 import killick
 from killick.cli import main
 from killick.errors import OptionError
-from killick.evaluation.mc_dropout import MCDropout, mean_logits
+from killick.evaluation.mc_dropout import MCDropout, find_dropout, mean_logits
+from killick.experiments.experiment import plan_comparison
 from killick.results.rows import read_rows
 from killick.training import train
 
@@ -84,6 +85,24 @@ def test_dropout_of_the_training_is_on_again(image_folder, tmp_path):
     with sampler.drawing():
         assert not torch.equal(model(images), before)
     assert torch.equal(model(images), before)
+
+
+def test_rates_are_those_of_layers_and_of_both_components():
+    listed = [
+        {"name": name, "rate": 0.1} for name in ("dropout", "multi_sample_dropout", "dropblock")
+    ]
+    layers, rates = find_dropout(make_model(), listed)
+    assert [layer.p for layer in layers] == [0.5]
+    assert rates == [0.1, 0.1]
+
+
+def test_arms_without_dropout_are_refused_before_training(tmp_path):
+    recipe = "shapes-small"
+    with pytest.raises(OptionError, match="found neither"):
+        plan_comparison(recipe, {}, ["mc-dropout"], [0], tmp_path, {})
+    plan_comparison(recipe, {}, ["multi_sample_dropout+mc-dropout"], [0], tmp_path, {})
+    dropping = {"network.name": "timm:test_vit", "network.arguments": {"drop_rate": 0.1}}
+    plan_comparison(recipe, dropping, ["mc-dropout"], [0], tmp_path, {})
 
 
 def test_networks_without_dropout_are_refused():

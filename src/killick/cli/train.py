@@ -255,7 +255,8 @@ def _add_epilog(parser: Parser) -> None:
     components = {}
     for name, kind in COMPONENTS.items():
         options = ", ".join(each.name for each in fields(kind) if each.name != "name")
-        components[name] = f"{(kind.__doc__ or '').partition('.')[0]} ({options})"
+        about_it = (kind.__doc__ or "").strip().partition("\n")[0]
+        components[name] = f"{about_it.removesuffix('.')} ({options})"
     parser.epilog = "\n".join(
         [
             EXAMPLES,

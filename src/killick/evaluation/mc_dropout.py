@@ -1,6 +1,6 @@
 """MC dropout (Gal and Ghahramani 2016): the mean of predictions with dropout on."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
@@ -16,9 +16,11 @@ from killick.data.keyed_random import key
 from killick.errors import OptionError
 from killick.nets.ensemble_net import average_logits
 
+COMPONENTS = ("dropout", "multi_sample_dropout")  # of training; both drop what the last layer reads
+
 
 class MCDropout:
-    """Dropout of a network in evaluation: its own layers, or that of the recipe's component.
+    """Dropout of a network in evaluation: its own layers, or that of the recipe's components.
 
     What is drawn depends on `seed`, the test set, the block of its images, and the number of passes
     over that so far.
@@ -27,16 +29,9 @@ class MCDropout:
     def __init__(self, model: ImageModel, recipe: Mapping[str, Any], draws: int, seed: int) -> None:
         self.draws, self._seed, self._on = draws, seed, False
         self.begin("", 0)
-        self._layers = [m for m in model.modules() if isinstance(m, _DropoutNd) and m.p > 0]
-        components = recipe.get("components") or []
-        found = [each for each in components if each.get("name") == "dropout"]
-        if not self._layers and not found:
-            raise OptionError(
-                "MC dropout requires dropout in the network, or training with --regularizer dropout;"
-                " found neither."
-            )
-        if found:
-            self._hook(model, float(found[0]["rate"]))
+        self._layers, rates = find_dropout(model, recipe.get("components") or [])
+        for rate in rates:
+            self._hook(model, rate)
 
     def _hook(self, model: ImageModel, rate: float) -> None:
         def drop(_: nn.Module, read: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -63,6 +58,20 @@ class MCDropout:
                 self._on = False
                 for layer in self._layers:
                     layer.training = False
+
+
+def find_dropout(
+    net: nn.Module, components: Iterable[Mapping[str, Any]]
+) -> tuple[list[_DropoutNd], list[float]]:
+    """The dropout layers of a network, and the rates of components of its training that drop."""
+    layers = [each for each in net.modules() if isinstance(each, _DropoutNd) and each.p > 0]
+    rates = [float(each["rate"]) for each in components if each.get("name") in COMPONENTS]
+    if not layers and not rates:
+        raise OptionError(
+            "MC dropout requires dropout in the network, or training with --regularizer dropout;"
+            " found neither."
+        )
+    return layers, rates
 
 
 def mean_logits(logits: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,12 +155,27 @@ def check_jobs(jobs: Sequence[Job]) -> None:
             from killick.evaluation.evaluation_settings import make_settings  # imports torch
 
             make_settings(job.evaluation)
+    for job in {job.arm: job for job in jobs}.values():
+        if job.evaluation.get("inference") == "mc-dropout":
+            _check_dropout(job)
     trained = {phase.recipe.data.name for job in jobs for phase in job.phases}
     trained |= {job.evaluation["data"] for job in jobs if "data" in job.evaluation}
     check_places(sorted(trained))
     for option in ("ood", "shift"):
         for name, data in dict(evaluation.get(option, {})).items():
             check_places([data], f"--{option} {name}=")
+
+
+def _check_dropout(job: Job) -> None:
+    """Refuse MC dropout of a network that has none; with trained weights, that is known later."""
+    recipe = job.phases[-1].recipe if job.phases else None
+    if recipe is None or job.phases[0].start is not None or recipe.network.may_name_weights:
+        return
+    from killick.evaluation.mc_dropout import find_dropout  # imports torch
+    from killick.training.initial_weights import create_net
+
+    if not recipe.network.name.startswith("given:"):
+        find_dropout(create_net(recipe, 2), map(asdict, recipe.components))
 
 
 def check_places(names: Sequence[str], option: str = "--data ") -> None:
