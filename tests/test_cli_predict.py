@@ -185,7 +185,8 @@ def test_without_a_threshold_it_is_said_once_how_to_get_one(here, capsys):
     told, totals = err.splitlines()
     assert told == (
         "killick: no OOD threshold for k=1 is stored in anchored-unjudged."
-        " Store one: killick evaluate anchored-unjudged --store-threshold."
+        " Store one: killick evaluate anchored-unjudged --store-threshold --data DATA"
+        " --validation DATA."
     )
     assert "distribution" not in totals
     assert run(capsys, "anchored-unjudged", "images", "--quiet")[2] == ""

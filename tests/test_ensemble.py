@@ -54,7 +54,9 @@ def test_the_command_makes_a_model_that_is_evaluated_and_exported(tmp_path, imag
         killick.save(model, tmp_path / f"m{number}")
     folders = [str(tmp_path / f"m{number}") for number in range(2)]
     assert main(["ensemble", *folders, "--output", str(tmp_path / "both")]) == 0
-    assert "2 members" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 members" in said
+    assert "--data.seed 0" in said
     assert main(["ensemble", *folders, "--output", str(tmp_path / "both")]) == 2
     data = ["--data", str(image_folder), "--suite", "clean", "--quiet"]
     words = ["evaluate", str(tmp_path / "both"), *data, "--output", str(tmp_path / "rows")]
@@ -87,6 +89,7 @@ def test_what_does_not_fit_is_one_line(tmp_path):
         ([member(1, classes=3)], "differ in their classes"),
         ([small], "differ in their image shape"),
         ([plain], "not made by name"),
+        ([member(1), first], "are the same"),
     ):
         with pytest.raises(OptionError, match=says):
             make_ensemble([first, *others])

@@ -701,6 +701,8 @@ def test_they_are_named_in_recipes_options_and_arms(image_folder, tmp_path):
     words = ["--regularizer", "ps-kd", "--regularizer", "dropblock:rate=0.2,when=late"]
     chosen = load_recipe("shapes-small", parse_overrides(words)).components
     assert (chosen[1].rate, chosen[1].when) == (0.2, "late")
+    with pytest.raises(OptionError, match="'' in --regularizer dropout:"):
+        parse_overrides(["--regularizer", "dropout:"])
     arm = parse_arm("sam+masked-label:rho=0.1,alpha=0.5")
     assert arm.settings["components"] == [{"name": "sam", "rho": 0.1}]
     assert (arm.settings["protocol.target"], arm.settings["protocol.alpha"]) == ("label", 0.5)

@@ -272,8 +272,10 @@ def read_options(kind: type, values: Mapping[str, Any], where: str) -> Any:
     return found
 
 
-def split_pairs(text: str) -> list[tuple[str, str]]:
+def split_pairs(text: str, given: str = "") -> list[tuple[str, str]]:
     """The parts of `a=1,b=[2, 3]`; commas inside brackets belong to the value.
+
+    `given` is what the user typed, for errors.
 
     Example:
         >>> split_pairs("a=1,b=[2, 3]")
@@ -290,7 +292,7 @@ def split_pairs(text: str) -> list[tuple[str, str]]:
     for part in parts:
         key, _, value = (word.strip() for word in part.partition("="))
         if not (key and value):
-            raise OptionError(f"expected key=value,..., found {part!r} in {text!r}.")
+            raise OptionError(f"expected key=value,..., found {part!r} in {given or repr(text)}.")
         pairs.append((key, value))
     return pairs
 

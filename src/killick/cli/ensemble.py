@@ -29,8 +29,16 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Make the ensemble, and print where it is."""
     from killick.deploy.ensemble_builder import make_ensemble
 
-    make_ensemble(options.runs, options.output)
+    model = make_ensemble(options.runs, options.output)
     if not options.quiet:
         print(f"{options.output}  {len(options.runs)} members")
-        print(f"Evaluate it: killick evaluate {shlex.quote(str(options.output))} --data DATA")
+        evaluate = f"killick evaluate {shlex.quote(str(options.output))}"
+        if "recipe" not in model.provenance:
+            evaluate += " --data DATA"
+            print(
+                "Its members are not known to share training and validation images: without --validation DATA"
+                " it has no temperature scaling and no conformal sets. Runs with the same"
+                " --data.seed 0 share them."
+            )
+        print(f"Evaluate it: {evaluate}")
     return 0

@@ -227,7 +227,7 @@ def parse_overrides(words: list[str]) -> dict[str, Any]:
 def _read_component(text: str) -> dict[str, Any]:
     """A component from `NAME` or `NAME:key=value,...`."""
     name, colon, rest = text.partition(":")
-    pairs = split_pairs(rest) if colon else []
+    pairs = split_pairs(rest, f"--regularizer {text}") if colon else []
     return {"name": name, **{key: yaml_or_text(value) for key, value in pairs}}
 
 

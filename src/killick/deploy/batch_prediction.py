@@ -116,4 +116,6 @@ def explain_missing_threshold(classifier: Classifier, model: str) -> str:
         fix = "killick evaluate MODEL --store-threshold, and export again"
     elif count > 1:
         fix = f"killick.fit_threshold(model, images, k={count}), and save the model"
+    elif not classifier.recipe:
+        fix += " --data DATA --validation DATA"
     return f"no OOD threshold for k={count} is stored in {name}. Store one: {fix}."

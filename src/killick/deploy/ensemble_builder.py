@@ -18,6 +18,7 @@ from killick.nets import create, remembered
 from killick.nets.ensemble_net import EnsembleNet
 from killick.storage.loading import load
 from killick.storage.saving import save
+from killick.storage.weights import digest_weights
 
 
 def make_ensemble(
@@ -39,6 +40,12 @@ def make_ensemble(
         raise StorageError(f"cannot write {folder}: it exists. Choose another folder.")
     names = [os.fspath(m) if isinstance(m, str | os.PathLike) else type(m).__name__ for m in models]
     members = [load(m) if isinstance(m, str | os.PathLike) else m for m in models]
+    weights = [digest_weights(member) for member in members]
+    for number, own in enumerate(weights):
+        if (first := weights.index(own)) < number:
+            raise OptionError(
+                f"an ensemble needs different models: {names[first]} and {names[number]} are the same."
+            )
     facts = [(m.class_names, tuple(m.image_shape), view_for(m).described) for m in members]
     for name, own in zip(names, facts, strict=True):
         for what, first, other in zip(

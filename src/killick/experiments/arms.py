@@ -98,7 +98,7 @@ def parse_arm(text: str) -> Arm:
     found: dict[str, Any] = dict(base.settings)
     first, start, run, members = base.first, base.start, base.run, base.members
     evaluation = dict(base.evaluation)
-    for key, value in split_pairs(rest) if colon else ():
+    for key, value in split_pairs(rest, f"--arm {text}") if colon else ():
         dotted = find_setting(key)
         owners = [each for each in components if key in _fields(each["name"])]
         if owners:
