@@ -629,6 +629,22 @@ def test_a_run_with_it_resumes_bit_by_bit(image_folder, tmp_path, monkeypatch, p
     assert_same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
 
 
+def test_costs_count_extractors_and_what_a_run_started_from(image_folder, tmp_path, plain_run):
+    cutmix = {"name": "attentive_cutmix", "extractor": str(plain_run)}
+    ways = {  # the plain run had 3 epochs of cost 1
+        "tuned": ([], 1, 1 + 3),
+        "longer": ([{"name": "sam"}], 2, 2 + 3 / 2),
+        "pasted": ([cutmix], 3, 1 + 1 / 2 + 1),
+    }
+    for name, (components, epochs, expected) in ways.items():
+        recipe = small(image_folder, data__workers=0, components=components, epochs=epochs)
+        outcome = train(recipe, tmp_path / name, start=plain_run, quiet=True)
+        assert outcome.model.provenance["facts"]["training_cost"] == pytest.approx(expected)
+    again = small(image_folder, data__workers=0, epochs=2)
+    outcome = train(again, tmp_path / "again", start=tmp_path / "tuned", quiet=True)
+    assert outcome.model.provenance["facts"]["training_cost"] == pytest.approx(1 + (1 + 3) / 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPONENTS.names())
 def test_it_runs_with_bfloat16_an_average_and_accumulated_gradients(

@@ -15,19 +15,21 @@ from killick.report.statistics import between
 from killick.results.rows import read_rows, write_rows
 from killick.results.run_folder import find_runs
 
-ARMS = {"sam": STANDARD, "standard": STANDARD, "masked-label": LABEL}
+ARMS = {"sam": STANDARD, "standard": STANDARD, "masked-label": LABEL, "tuned": LABEL}
 SPEEDS = {"standard": (900, 1000, 1100, 5), "sam": (500, 400, 600, 9000)}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Three arms: one trains twice as long, one has no log."""
+    """Four arms: a step of one costs two, one has no log, one is tuned for a quarter more epochs."""
     folder = make_grid(tmp_path_factory.mktemp("costs"), ARMS)
     for run in find_runs([folder]):
         arm = run.job["arm"]
         rows = read_rows(run.folder)
         for row in rows:
-            row["training_cost"] = 2.0 if arm == "sam" else 1.0
+            row["training_cost"] = {"sam": 2.0, "tuned": 1 + 12 / 3}.get(arm, 1.0)
+            row["epochs"] = 3 if arm == "tuned" else 12
+            row["start"] = "standard" if arm == "tuned" else ""
             row["components"] = '{"sam": {"rho": 0.05}}' if arm == "sam" else ""
             row["inference_cost"] = 5.0 if row["inference"] == "marginal" else 1.0
         write_rows(run.folder, rows)
@@ -53,10 +55,11 @@ def test_costs_are_those_of_rows_and_times_are_relative_to_the_baseline(folder):
         "standard": "1",
         "sam": "2",
         "masked-label": "1",
+        "tuned": "1.25",
     }
     assert lines["masked-label"]["mean over references"] == "5"
     # The medians are 950 and 550 images per second.
-    assert [lines[arm]["step time"] for arm in ARMS] == [f"{950 / 550:.2f}", "1.00", "–"]
+    assert [lines[arm]["step time"] for arm in ARMS] == [f"{950 / 550:.2f}", "1.00", "–", "–"]
 
 
 def test_the_baseline_is_the_arm_without_regularizers(folder):

@@ -160,6 +160,10 @@ class Component:
         """Forward and backward passes of a step, relative to a step without it."""
         return 1.0
 
+    def extra_passes(self) -> int:
+        """Forward passes of other networks for each batch."""
+        return 0
+
     def network(self, model: "Model") -> "Model":
         """Change or replace the model before training, for instance its last layer."""
         return model

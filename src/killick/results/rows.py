@@ -44,8 +44,8 @@ INFERENCE = ("inference", "k", "reference", "scaling", "fitted_on", "score", "pr
 ATTENTION = ("layer", "head", "grid", "windows", "normalizer", "prefix")
 # The number: of the first reference; its spread over them; an interval where there is one.
 NUMBER = ("count", "metric", "estimator", "value", "std", "members", "low", "high")
-# Forward and backward passes of a training step, and forward passes of a prediction, relative to those
-# of one standard network.
+# Forward and backward passes of the training, with that of a network of ours that it started from, and
+# forward passes of a prediction, relative to one standard network that is trained for as many epochs.
 COSTS = ("training_cost", "inference_cost")
 # Digests of the weights and of the images: a row holds as long as they are the same.
 DIGESTS = ("weights", "images")

@@ -13,6 +13,7 @@ from typing import Any
 from killick.errors import OptionError
 from killick.experiments.arms import ARMS, Arm, parse_arm
 from killick.report.conditions import OOD, SYNTHETIC_OOD, suite_of
+from killick.report.sections.costs import count_costs
 from killick.report.tables import TextTable
 from killick.results.rows import Row
 from killick.settings import setting
@@ -182,13 +183,12 @@ class Grid:
         return [(own["regularizer"], own["protocol"]) for own in arms if not own["noise"]]
 
     def costs(self, regularizer: str, protocol: str) -> dict[str, str]:
-        """Passes of a training step and of a prediction."""
-        arm = self.results.arm(regularizer=regularizer, protocol=protocol, noise=0.0)
-        runs = (
-            run for (name, _), run in self.results.report.comparison.runs.items() if name == arm
-        )
-        row = next(row for run in runs for row in run.rows if row["inference"] != "marginal")
-        return {f"{kind} cost": f"{row[f'{kind}_cost']:g}" for kind in ("training", "inference")}
+        """Passes of the training and of a prediction."""
+        name = self.results.arm(regularizer=regularizer, protocol=protocol, noise=0.0)
+        comparison = self.results.report.comparison
+        arm = next(each for each in comparison.arms if each.name == name)
+        found = count_costs(arm, comparison.baseline or arm)
+        return {f"{kind} cost": f"{found[kind]:g}" for kind in ("training", "inference")}
 
     def table(self) -> TextTable:
         """A row for each regularizer and protocol."""

@@ -18,20 +18,22 @@ import torch
 
 from killick import __version__
 from killick.data.preprocessing import PlainView
-from killick.errors import CheckpointError
+from killick.errors import CheckpointError, KillickError
 from killick.nets import remembered
 from killick.nets.custom import read_source
 from killick.results.rows import COLUMNS, Row, make_row, write_rows
 from killick.runtime.atomic_files import locked, write_atomic
+from killick.storage.loading import read_config
 from killick.storage.saving import save
 from killick.storage.weights import digest_weights
 from killick.training.checkpoint import LAST
-from killick.training.initial_weights import warn_of_seen
+from killick.training.initial_weights import model_folder, warn_of_seen
 from killick.training.recipe import Recipe, named_classes
 from killick.training.recipe_files import to_yaml
 from killick.training.run_state import TrainingRun
 from killick.training.validation import ValidationScore
 
+_PASSES = 2  # of a sample in training: forward and backward
 _LIBRARIES = ("torch", "torchvision", "timm", "numpy")
 
 
@@ -136,8 +138,22 @@ def training_facts(run: TrainingRun) -> dict[str, Any]:
         "start": str(run.start or recipe.network.pretrained or ""),
         "epochs": recipe.epochs,
         "seed": recipe.seed,
-        "training_cost": math.prod(each.cost() for each in run.components),
+        "training_cost": _count_cost(run),
     }
+
+
+def _count_cost(run: TrainingRun) -> float:
+    """Passes for a sample, with those of the trained network that it started from, if known."""
+    own = math.prod(each.cost() for each in run.components)
+    own += sum(each.extra_passes() for each in run.components) / _PASSES
+    if run.start is None:
+        return own
+    try:
+        before = read_config(model_folder(run.start)).get("provenance") or {}
+        samples = before["steps"] * before["recipe"]["batch"]
+        return own + before["facts"]["training_cost"] * samples / (run.done * run.recipe.batch)
+    except (KillickError, LookupError, TypeError):  # weights from elsewhere
+        return own
 
 
 def _environment(device: torch.device) -> dict[str, Any]:

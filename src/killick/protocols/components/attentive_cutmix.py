@@ -39,6 +39,10 @@ class AttentiveCutMix(Scheduled):
         """Labels are mixed."""
         return True
 
+    def extra_passes(self) -> int:
+        """That of the extractor."""
+        return 1
+
     def check(self, recipe: Any) -> list[str]:
         """There must be an extractor."""
         missing = (

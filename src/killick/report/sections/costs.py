@@ -14,7 +14,8 @@ from killick.results.run_folder import Run
 KEY = "costs"
 _METRICS = ("corrupted_top1", "corrupted_smooth_ece")
 _NOTE = (
-    "Passes through the network, counted, relative to one standard network. Step time: measured,"
+    "Passes through the network, counted, relative to one standard network that is trained for as many"
+    " epochs as the baseline; with those of a network that an arm starts from. Step time: measured,"
     " relative to the baseline on the same device."
 )
 
@@ -22,9 +23,11 @@ _NOTE = (
 def make(data: ReportData) -> Content:
     """A table of costs, and gains against them; nothing where all arms cost the same."""
     arms, baseline = data.comparison.arms, data.comparison.baseline
-    found = {arm.name: _costs(arm) for arm in arms}
+    if baseline is None:
+        return Content()
+    found = {arm.name: count_costs(arm, baseline) for arm in arms}
     axes = [kind for kind in ("training", "inference") if _differ(kind, found)]
-    if baseline is None or not axes:
+    if not axes:
         return Content()
     columns = list(dict.fromkeys(kind for costs in found.values() for kind in costs))
     rows = tuple(
@@ -70,8 +73,8 @@ def _draw(
     return figures.finish(canvas, name, f"{metric.title} against {kind} cost", unit), records
 
 
-def _costs(arm: ArmRuns) -> dict[str, float]:
-    """The costs in the rows of an arm, where they are known."""
+def count_costs(arm: ArmRuns, baseline: ArmRuns) -> dict[str, float]:
+    """The costs of an arm, where its rows have them; of training, for the epochs of the baseline."""
     found: dict[str, float] = {}
     for row in arm.runs[0].rows:
         single = row["inference"] in FROM_ONE
@@ -82,6 +85,9 @@ def _costs(arm: ArmRuns) -> dict[str, float]:
         ):
             if wanted and row[column] != "":
                 found.setdefault(kind, float(row[column]))
+    epochs = [each.runs[0].rows[0]["epochs"] for each in (arm, baseline)]
+    if "training" in found and all(epochs):
+        found["training"] *= float(epochs[0]) / float(epochs[1])
     return found
 
 
