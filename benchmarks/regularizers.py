@@ -250,10 +250,11 @@ def read(file: Path) -> list[Line]:
 
 
 def write(file: Path, lines: Sequence[Line]) -> None:
-    """A table of lines that have the same columns."""
+    """A table of lines; what one does not have is empty."""
+    columns = dict.fromkeys(name for line in lines for name in line)
     file.parent.mkdir(parents=True, exist_ok=True)
     with open(file, "w", newline="", encoding="utf-8") as opened:
-        table = csv.DictWriter(opened, fieldnames=list(lines[0]), lineterminator="\n")
+        table = csv.DictWriter(opened, fieldnames=columns, lineterminator="\n")
         table.writeheader()
         table.writerows(lines)
 

@@ -13,7 +13,7 @@ from killick.report.sections import SECTIONS
 from killick.report.writer import write_report
 from killick.results.run_folder import find_runs
 
-SUITES = ("occlusion", "adversarial", "conformal", "corruptions")
+SUITES = ("occlusion", "adversarial", "conformal", "corruptions", "multiplicity")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def test_the_report_has_a_table_for_each_suite(evaluated, tmp_path):
         "robustness-occlusion",
         "robustness-adversarial",
         "robustness-conformal",
+        "robustness-multiplicity",
     ]
     for suite, column, metric, where in (
         ("occlusion", "50 % covered", "top1", {"corruption": "occlusion", "severity": 50}),
@@ -55,6 +56,10 @@ def test_the_report_has_a_table_for_each_suite(evaluated, tmp_path):
             (line,) = [line for line in lines if line["arm"] == arm]
             value = find(rows[name], metric, inference="single", **where)["value"]
             assert line[column] == f"{100 * value:.1f}"
+    (line,) = csv.DictReader(io.StringIO(tables["robustness-multiplicity"].csv))
+    for metric in ("ambiguity", "discrepancy"):
+        value = find(rows["mine"], metric, suite="multiplicity")["value"]
+        assert line[metric] == f"{100 * value:.1f}"
     page = write_report([], tmp_path, data=data)
     assert '<section id="robustness"' in page.read_text(encoding="utf-8")
     assert (tmp_path / "figures" / "robustness-conformal.csv").exists()
@@ -74,3 +79,6 @@ def test_the_terminal_shows_them_apart_from_corruptions(evaluated, capsys):
     pgd = find(rows, "top1", corruption="pgd20", severity=8)["value"]
     assert tables["top-1 %, eps / 255"][2].split()[-1] == f"{100 * pgd:.1f}"
     assert len(tables["conformal sets"]) == 1 + 2 * 2  # clean and corrupted, two inferences
+    disagree = [find(rows, key)["value"] for key in ("ambiguity", "discrepancy")]
+    shown = [f"{100 * value:.1f}" for value in disagree]
+    assert tables["members disagree"][1].split()[-2:] == shown

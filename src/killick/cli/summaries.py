@@ -64,6 +64,7 @@ def show_summary(rows: Rows) -> None:
         ("top-1 %, severity", [(_title(row), str(row["severity"]), row) for row in means]),
         (METRICS.find("auroc").column, aurocs),
         ("conformal sets", _conformal(rows)),
+        ("members disagree", _disagreement(rows)),
     )
     for first, cells in tables:
         if cells:
@@ -106,6 +107,11 @@ def _conformal(rows: Rows) -> list[Cell]:
         for row in found
         if row["severity"] in ("", "all")
     ]
+
+
+def _disagreement(rows: Rows) -> list[Cell]:
+    found = [row for row in rows if row["suite"] == "multiplicity"]
+    return [(_title(row), METRICS.find(row["metric"]).column, row) for row in found]
 
 
 def _sets(rows: Rows) -> list[Cell]:

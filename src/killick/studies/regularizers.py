@@ -77,7 +77,7 @@ class Column:
             own == (self.suite, self.metric, self.scaling)
             and self.corruption in ("", row["corruption"])
             and self.severity in (None, row["severity"])
-            and row["inference"] != "marginal"
+            and (row["inference"] != "marginal" or self.suite == "multiplicity")
             and row["score"] in ("", "energy")
             and not row["mean_of"]
         )
@@ -104,6 +104,8 @@ COLUMNS = (
     # Small sets are no gain where they miss the label, so these are not ranked.
     Column("THR coverage, C", "corruptions", "conformal_thr_coverage"),
     Column("THR size, C", "corruptions", "conformal_thr_size", percent=False),
+    Column("ambiguity", "multiplicity", "ambiguity"),
+    Column("discrepancy", "multiplicity", "discrepancy"),
 )
 _GROUPS = {
     "Accuracy": [each for each in COLUMNS if each.metric == "top1"],
@@ -288,7 +290,7 @@ STUDY = Study(
     findings=find,
     suites=(
         *("clean", "corruptions", "cbar", "occlusion", "adversarial", "calibration", "ood"),
-        "conformal",
+        *("conformal", "multiplicity"),
     ),
     sizes={
         "small": Size(

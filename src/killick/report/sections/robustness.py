@@ -1,4 +1,4 @@
-"""Tables of occluded and attacked images, and of conformal sets, where they were evaluated."""
+"""Tables of occlusion, attacks, conformal sets and multiplicity, where they were evaluated."""
 
 import statistics
 from collections import defaultdict
@@ -20,16 +20,18 @@ def make(data: ReportData) -> Content:
         _table(data, "occlusion", "Accuracy under occlusion, %", _place_occluded),
         _table(data, "adversarial", "Accuracy under attack, %", _place_attacked),
         _table(data, "conformal", "Conformal sets", _place_conformal),
+        _table(data, "multiplicity", "Images on which members disagree, %", _place_multiplicity),
     )
     return Content(tables=tuple(table for table in tables if table is not None))
 
 
 def _table(data: ReportData, name: str, title: str, place: Place) -> TextTable | None:
-    """Means over seeds, from the first reference."""
+    """Means over seeds, from the first reference; of members, over all references."""
     cells: dict[tuple[str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for arm in data.comparison.arms:
-        for row in (row for run in arm.runs for row in run.rows if row["inference"] in FROM_ONE):
-            if (found := place(row)) is not None:
+        for row in (row for run in arm.runs for row in run.rows):
+            single = row["inference"] in FROM_ONE or row["suite"] == "multiplicity"
+            if single and (found := place(row)) is not None:
                 cells[arm.name, found[0]][found[1]].append(row)
     if not cells:
         return None
@@ -72,4 +74,10 @@ def _place_conformal(row: Row) -> tuple[str, str] | None:
     return "clean" if row["suite"] == "clean" else name, METRICS.find(str(row["metric"])).column
 
 
-SECTIONS.register(KEY, Section(KEY, "Occlusion, attacks, conformal sets", 45, make))
+def _place_multiplicity(row: Row) -> tuple[str, str] | None:
+    if row["suite"] != "multiplicity":
+        return None
+    return "", METRICS.find(str(row["metric"])).title
+
+
+SECTIONS.register(KEY, Section(KEY, "Occlusion, attacks, conformal sets, multiplicity", 45, make))
