@@ -7,7 +7,7 @@ shapes; on a GPU a ResNet-18, bf16, captured where the component allows it. Comp
 a ramp are at their beginning.
 
     OMP_NUM_THREADS=1 python benchmarks/components.py          # all, on the CPU or a GPU
-    OMP_NUM_THREADS=1 python benchmarks/components.py elr acls # some
+    OMP_NUM_THREADS=1 python benchmarks/components.py elr acls # some, printed and not written
 """
 
 import sys
@@ -107,8 +107,10 @@ def main() -> None:
     """Measure and write."""
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
-    rows = measure(device, sys.argv[1:] or list(COMPONENTS.names()), rounds=20 if cuda else 40)
-    write("components-h200" if cuda else "components-cpu", rows)
+    wanted = sys.argv[1:]
+    rows = measure(device, wanted or list(COMPONENTS.names()), rounds=20 if cuda else 40)
+    if not wanted:  # ratios in the file are of one run
+        write("components-h200" if cuda else "components-cpu", rows)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ METHODS = (
     *("elr", "spectral_decoupling", "sam", "gradient_penalty", "swa", "trivialaugment", "augmix"),
     *("label_smoothing", "mixup:mixup=0.2"),
 )
+ATTENTIVE = "attentive_cutmix"  # its extractor is the run without a method
 SUITES = "clean,corruptions,cbar,occlusion,adversarial,calibration,ood,conformal,multiplicity"
 TUNING = ("standard", "masked-label", "mixout", "dropout:rate=0.9")
 HARDEST = Column("C, severity 5", "corruptions", "top1", severity=5)
@@ -71,7 +72,7 @@ class Size:
     held: tuple[str, ...] = ("--limit", "2000", "--corruptions", FIVE)  # images of part 1
     test: tuple[str, ...] = ()  # images of the others
     seeds: str = "0,1,2"
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = (*METHODS, ATTENTIVE)
     noisy: tuple[str, ...] = NOISY  # arms of part 5
     noisy_seeds: str = "0,1,2"
 
@@ -84,7 +85,8 @@ SIZES = {
         (*Size.settings, *_SMALL_NET, "--data.limit", "5000"),
         validation="500",
         test=("--limit", "500", "--severities", "1,3,5"),
-        noisy=NOISY[:5],
+        methods=METHODS,
+        noisy=NOISY[:4],
         noisy_seeds="0,1",
     ),
     "tiny": Size(
@@ -94,7 +96,7 @@ SIZES = {
         held=("--limit", "20", "--corruptions", "fog", "--severities", "3"),
         test=_FEW,
         seeds="0,1",
-        methods=METHODS[:1],
+        methods=(METHODS[0], ATTENTIVE),
         noisy=NOISY[:3],
         noisy_seeds="0",
     ),
@@ -143,11 +145,17 @@ class Grid:
         """Each method alone."""
         held = self.work / "held.npz"
         hold_back(self.options.data, held)
-        words = [",".join(["none", *self.size.methods]), "--protocols", "standard"]
-        words += ["--label-noise", "0", "--suite", "clean,corruptions,calibration"]
-        words += [*self.size.held, "--data", f"pack:{held}"]
-        words = ["study", "regularizers", "--methods", *words]
-        self.keep("alone", self.train("alone", self.size.epochs[0], *words))
+        words = ["--protocols", "standard", "--label-noise", "0", "--data", f"pack:{held}"]
+        words += ["--suite", "clean,corruptions,calibration", *self.size.held]
+
+        def train(*methods: str) -> list[Path]:
+            study = ["study", "regularizers", "--methods", ",".join(methods)]
+            return self.train("alone", self.size.epochs[0], *study, *words)
+
+        train("none")
+        (extractor,) = (self.work / "alone").glob("standard-seed0-*")
+        extracting = {ATTENTIVE: f"{ATTENTIVE}:extractor={extractor}"}
+        self.keep("alone", train("none", *(extracting.get(m, m) for m in self.size.methods)))
 
     def best(self) -> list[str]:
         """The four methods of part 1 with the lowest NLL under corruption."""

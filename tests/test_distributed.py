@@ -12,6 +12,7 @@ import pytest
 import torch
 from runs import losses_of, small
 
+import killick
 from killick.results.run_folder import read_metrics
 from killick.training import Recipe, train
 
@@ -42,11 +43,11 @@ run_state.COMPILE_SECONDS = 0.0
 
 NOISY = (
     *("mixout", "co_teaching", "dropblock", "spatial_dropout", "stochastic_depth", "layer_drop"),
-    *("multi_sample_dropout", "nested_dropout"),
+    *("multi_sample_dropout", "nested_dropout", "dropout"),
 )
 
 
-def recipes(image_folder: Path) -> dict[str, Recipe]:
+def recipes(image_folder: Path, extractor: Path = Path("net")) -> dict[str, Recipe]:
     vit = {
         "network__name": "timm:vit_tiny_patch16_224",  # no BatchNorm
         "network__arguments": {"img_size": 16, "patch_size": 4, "depth": 2},
@@ -86,6 +87,20 @@ def recipes(image_folder: Path) -> dict[str, Recipe]:
                 {"name": name} for name in ("gradient_penalty", "confidence_penalty", "focal_loss")
             ],
         ),
+        "pasted": small(
+            image_folder,
+            **vit,
+            components=[{"name": "attentive_cutmix", "extractor": str(extractor)}],
+        ),
+        "attention": small(image_folder, **vit, components=[{"name": "attention_dropout"}]),
+        "grown": small(
+            image_folder,
+            data__workers=0,
+            components=[
+                {"name": "progressive_learning", "mixup": [0.0, 0.0]},
+                {"name": "progressive_data_dropout"},
+            ],
+        ),
         "batchnorm": small(image_folder, average__decay=0.9, data__validation=4),
         "noisy": small(
             image_folder,
@@ -100,7 +115,10 @@ def recipes(image_folder: Path) -> dict[str, Recipe]:
 def two(image_folder, tmp_path_factory) -> Path:
     """A folder with the runs of two processes."""
     folder = tmp_path_factory.mktemp("two")
-    run_two(SCRIPT, recipes(image_folder), folder)
+    net = killick.nets.create("killick:resnet_small", num_classes=3)
+    model = killick.standard(net, ((0.5,) * 3, (0.25,) * 3), image_shape=(3, 16, 16))
+    killick.save(model.eval(), folder / "net")
+    run_two(SCRIPT, recipes(image_folder, folder / "net"), folder)
     return folder
 
 
@@ -131,10 +149,12 @@ def test_processes_that_compile_later_train_as_before(image_folder, tmp_path):
     assert torch.allclose(late, eager, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["streamed", "policy", "mixed", "regularized", "penalized"])
+@pytest.mark.parametrize(
+    "name", ["streamed", "policy", "mixed", "regularized", "penalized", "pasted"]
+)
 def test_two_processes_train_as_one(image_folder, tmp_path, two, name):
     """A network without BatchNorm, references of a pool, a shared mask: the same loss curve."""
-    train(recipes(image_folder)[name], tmp_path / name, quiet=True)
+    train(recipes(image_folder, two / "net")[name], tmp_path / name, quiet=True)
     one, both = (torch.tensor(losses_of(folder / name)) for folder in (tmp_path, two))
     assert len(one) == 5
     assert torch.allclose(one, both, atol=1e-5, rtol=1e-5)
@@ -148,7 +168,7 @@ def test_two_processes_train_as_one(image_folder, tmp_path, two, name):
         assert math.isclose(a["loss"], b["loss"], rel_tol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["batchnorm", "noisy"])
+@pytest.mark.parametrize("name", ["batchnorm", "noisy", "attention", "grown"])
 def test_processes_with_draws_and_batchnorm_of_their_own_have_equal_weights(two, name):
     first, second = (torch.load(two / f"{name}-{rank}.pt") for rank in (0, 1))
     assert len(first) > 20

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class GradientPenalty(Component):
-    """Adds `strength * |g|` to the loss, by a finite difference of gradients; a step costs two."""
+    """Adds the norm of the gradient to the loss, by a finite difference; a step costs two."""
 
     name: str = "gradient_penalty"
     strength: float = setting(0.01, "factor of the norm", least=0)
