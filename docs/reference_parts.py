@@ -245,11 +245,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "comparisons": describe_comparisons,
     "recipes": describe_recipes,
     "settings": describe_settings,
+    "regularizers-components": regularizer_tables.describe_components,
     "regularizers-alone": regularizer_tables.describe_alone,
     "regularizers-combined": regularizer_tables.describe_combined,
     "regularizers-differences": regularizer_tables.describe_differences,
     "regularizers-tuned": regularizer_tables.describe_tuned,
-    "regularizers-temperatures": regularizer_tables.describe_temperatures,
+    "regularizers-noise": regularizer_tables.describe_noise,
 }
 
 

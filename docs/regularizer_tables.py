@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tuning_table import describe_gaps
 
+from killick.protocols import COMPONENTS
+
 FILE = Path(__file__).parent.parent / "benchmarks/results/regularizers/small/runs.csv"
 MASKED = "masked-label"
 Line = dict[str, str]
@@ -24,14 +26,24 @@ _SHOWN = {
     "C-bar, %": ("C-bar", 100, 1),
     "occluded, %": ("occluded", 100, 1),
     "PGD-20, %": ("PGD-20", 100, 1),
+    "OOD AUROC, %": ("OOD AUROC", 100, 1),
     "smooth ECE, C": ("smooth ECE, C", 1, 3),
     "with a temperature": ("smooth ECE, C, temperature", 1, 3),
-    "OOD AUROC, %": ("OOD AUROC", 100, 1),
+}
+_COMBINED = {**_SHOWN, "with one fitted under C": ("fitted under corruption", 1, 3)}
+_NOISY = {
+    "clean, %": ("clean", 100, 1),
+    "C, %": ("C", 100, 1),
+    "smooth ECE, C": ("smooth ECE, C", 1, 3),
+    "wrong labels memorized, %": ("flipped_labels_memorized", 100, 1),
+    "true label predicted instead, %": ("flipped_labels_corrected", 100, 1),
+    "right labels predicted, %": ("true_labels_top1", 100, 1),
 }
 _DIFFERENCES = {
     "clean, points": ("clean", 100, 1),
     "C, points": ("C", 100, 1),
     "severity 5, points": ("C, severity 5", 100, 1),
+    "PGD-20, points": ("PGD-20", 100, 1),
     "smooth ECE, C": ("smooth ECE, C", 1, 3),
     "with a temperature": ("smooth ECE, C, temperature", 1, 3),
     "OOD AUROC, points": ("OOD AUROC", 100, 1),
@@ -39,16 +51,45 @@ _DIFFERENCES = {
 
 
 def read_lines(part: str) -> list[Line]:
-    """The lines of a part: no regularizer first, each with masks after it without."""
-    with open(FILE, newline="", encoding="utf-8") as file:
-        found = [line for line in csv.DictReader(file) if line["part"] == part]
-    return sorted(found, key=lambda line: _place(line["arm"]))
+    """The lines of a part, with the smooth ECE by a temperature that was fitted under corruption."""
+    fitted = {
+        (line["arm"], line["seed"]): line["smooth ECE, corrupted"]
+        for line in _read(FILE.with_name("temperatures.csv"))
+        if line["fitted_on"] == "corrupted"
+    }
+    return [
+        {**line, "fitted under corruption": fitted.get((line["arm"], line["seed"]), "")}
+        for line in _read(FILE)
+        if line["part"] == part
+    ]
+
+
+def _read(file: Path) -> list[Line]:
+    """The lines of a file: no regularizer first, each with masks after it without."""
+    return sorted(_read_rows(file), key=lambda line: _place(line["arm"]))
+
+
+def _read_rows(file: Path) -> list[Line]:
+    with open(file, newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
 
 
 def _place(arm: str) -> tuple[bool, str, bool]:
     plain = arm.removeprefix("ensemble+").removesuffix(MASKED).removesuffix("+")
     plain = plain.removesuffix("standard")
     return plain != "", plain, arm.endswith(MASKED)
+
+
+def describe_components() -> str:
+    """What each component does, the passes of a step with it, and its time where measured."""
+    path = FILE.parent.parent.parent / "components-cpu.csv"
+    times = {line["contender"]: f"{float(line['ratio']):.2f}" for line in _read_rows(path)}
+    rows = []
+    for name, kind in sorted(COMPONENTS.items()):
+        about = (kind.__doc__ or "").strip().partition("\n")[0].removesuffix(".")
+        passes = f"{kind().cost():.2g}" + ", and another network's" * kind().extra_passes()
+        rows.append([f"`{name}`", about, passes, times.get(name, "")])
+    return _table(["name", "what it does", "a step costs", "measured"], rows)
 
 
 def describe_alone() -> str:
@@ -69,8 +110,8 @@ def describe_combined() -> str:
         for arm in dict.fromkeys(line["arm"] for line in lines):
             own = [line for line in lines if line["arm"] == arm]
             costs = f"{own[0]['training_cost']} / {own[0]['inference_cost']}"
-            rows.append([arm, costs, *_values(own, _SHOWN)])
-    return _table(["arm", "cost", *_SHOWN], rows)
+            rows.append([arm, costs, *_values(own, _COMBINED)])
+    return _table(["arm", "cost", *_COMBINED], rows)
 
 
 def describe_tuned() -> str:
@@ -81,27 +122,33 @@ def describe_tuned() -> str:
     return _table(["tuned with", *_SHOWN], rows)
 
 
-def describe_temperatures() -> str:
-    """Calibration under corruption by what the temperature was fitted on."""
-    with open(FILE.with_name("temperatures.csv"), newline="", encoding="utf-8") as file:
-        lines = sorted(csv.DictReader(file), key=lambda line: _place(line["arm"]))
-    kinds = {"nothing": "no temperature", "clean": "fitted on clean images"}
-    kinds["corrupted"] = "fitted on corrupted images"
-    rows = []
-    for arm in dict.fromkeys(line["arm"] for line in lines):
-        own = [[x for x in lines if (x["arm"], x["fitted_on"]) == (arm, kind)] for kind in kinds]
-        column = {"": ("smooth ECE, corrupted", 1, 3)}
-        rows.append([arm, *(next(iter(_values(each, column))) for each in own)])
-    return _table(["smooth ECE, C", *kinds.values()], rows)
+def describe_noise() -> str:
+    """Arms trained with wrong labels: test images, and training images by their label."""
+    lines = _read(FILE.with_name("noise.csv"))
+    arms = dict.fromkeys(line["arm"] for line in lines)
+    rows = [[arm, *_values([line for line in lines if line["arm"] == arm], _NOISY)] for arm in arms]
+    return _table(["trained with", *_NOISY], rows)
 
 
 def describe_differences() -> str:
-    """What each regularizer and masking add, paired by seed."""
+    """What regularizers and masks add, alone and to each other, paired by seed."""
     lines = read_lines("combined")
     arms = [*dict.fromkeys(line["arm"] for line in lines)]
-    pairs = [(arm, "standard") for arm in arms if arm != "standard" and not arm.endswith(MASKED)]
-    pairs += [(MASKED, "standard")]
-    pairs += [(arm, arm.removesuffix(f"+{MASKED}")) for arm in arms if arm.endswith(f"+{MASKED}")]
+    alone = [arm for arm in arms if arm != "standard" and not arm.endswith(MASKED)]
+    pairs = [(arm, "standard") for arm in [*alone, MASKED]]
+    pairs += [(arm, MASKED) for arm in alone]
+    pairs += [(f"{arm}+{MASKED}", arm) for arm in alone]
+    rows = _differences(lines, pairs)
+    lines = read_lines("tuned")
+    arms = [arm for arm in dict.fromkeys(line["arm"] for line in lines) if arm != "standard"]
+    pairs = [(arm, "standard") for arm in arms]
+    pairs += [(arm, MASKED) for arm in arms if arm != MASKED]
+    rows += [[f"tuned: {row[0]}", *row[1:]] for row in _differences(lines, pairs)]
+    return _table(["difference", *_DIFFERENCES], rows)
+
+
+def _differences(lines: Sequence[Line], pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """A row for each two arms, the first less the second."""
     rows = []
     for arm, base in pairs:
         values = [
@@ -118,7 +165,7 @@ def describe_differences() -> str:
             for column, factor, digits in _DIFFERENCES.values()
         ]
         rows.append([f"{arm} less {base}", *cells])
-    return _table(["difference", *_DIFFERENCES], rows)
+    return rows
 
 
 def _values(lines: Sequence[Line], columns: dict[str, tuple[str, int, int]]) -> Iterable[str]:

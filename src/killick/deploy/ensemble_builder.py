@@ -41,11 +41,10 @@ def make_ensemble(
     names = [os.fspath(m) if isinstance(m, str | os.PathLike) else type(m).__name__ for m in models]
     members = [load(m) if isinstance(m, str | os.PathLike) else m for m in models]
     weights = [digest_weights(member) for member in members]
-    for number, own in enumerate(weights):
-        if (first := weights.index(own)) < number:
-            raise OptionError(
-                f"an ensemble needs different models: {names[first]} and {names[number]} are the same."
-            )
+    for number, digest in enumerate(weights):
+        if (earlier := weights.index(digest)) < number:
+            same = f"{names[earlier]} and {names[number]} are the same"
+            raise OptionError(f"an ensemble needs different models: {same}.")
     facts = [(m.class_names, tuple(m.image_shape), view_for(m).described) for m in members]
     for name, own in zip(names, facts, strict=True):
         for what, first, other in zip(

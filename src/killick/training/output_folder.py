@@ -144,14 +144,15 @@ def training_facts(run: TrainingRun) -> dict[str, Any]:
 
 def _count_cost(run: TrainingRun) -> float:
     """Passes for a sample, with those of the trained network that it started from, if known."""
-    own = math.prod(each.cost() for each in run.components)
+    own: float = math.prod(each.cost() for each in run.components)
     own += sum(each.extra_passes() for each in run.components) / _PASSES
     if run.start is None:
         return own
     try:
         before = read_config(model_folder(run.start)).get("provenance") or {}
         samples = before["steps"] * before["recipe"]["batch"]
-        return own + before["facts"]["training_cost"] * samples / (run.done * run.recipe.batch)
+        spent = float(before["facts"]["training_cost"]) * samples
+        return own + spent / (run.done * run.recipe.batch)
     except (KillickError, LookupError, TypeError):  # weights from elsewhere
         return own
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SAM(Component):
-    """Takes the gradient `rho` further up the gradient, for flat minima; a step costs two."""
+    """Takes the gradient `rho` away, where the loss is higher, for flat minima; a step costs two."""
 
     name: str = "sam"
     rho: float = setting(0.05, "distance of the weights whose gradient is taken", above=0)
