@@ -150,10 +150,10 @@ def _count_cost(run: TrainingRun) -> float:
         return own
     try:
         before = read_config(model_folder(run.start)).get("provenance") or {}
-        samples = before["steps"] * before["recipe"]["batch"]
+        samples = int(before["steps"] * before["recipe"]["batch"])
         spent = float(before["facts"]["training_cost"]) * samples
         return own + spent / (run.done * run.recipe.batch)
-    except (KillickError, LookupError, TypeError):  # weights from elsewhere
+    except (KillickError, LookupError, TypeError, ValueError):  # weights from elsewhere
         return own
 
 
