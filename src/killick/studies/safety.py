@@ -50,9 +50,10 @@ def find(results: Results) -> Findings:
         theirs = {f"AUROC, %: {name}": paper[name.lower()] for name in _OOD if paper[name.lower()]}
         if theirs:
             vision = statistics.fmean(float(paper[name.lower()]) for name in _OOD[:3])
-            errors = zip(ERRORS, (paper["smooth_ece"], paper["smooth_ece_std"]), strict=True)
-            row = {"protocol": f"{paper['network']}, {paper['protocol']}", **theirs, **dict(errors)}
-            rows.append(row | {"source": "paper, ImageNet", _VISION: f"{vision:.2f}"})
+            theirs |= zip(ERRORS, (paper["smooth_ece"], paper["smooth_ece_std"]), strict=True)
+            name = f"{paper['network']}, {paper['protocol']}"
+            theirs |= {"protocol": name, "source": "paper, ImageNet", _VISION: f"{vision:.2f}"}
+            rows.append(theirs)
     chance = find_metric(key).metric.chance
     low = [
         f"{arm} on {name}"

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from killick.errors import RecipeError, one_line
 from killick.training.recipe import Optimizer, Schedule
 
+T = TypeVar("T", bound=torch.optim.Optimizer)
 _EMBEDDINGS = ("class_token", "cls_token", "pos_embed", "position_embedding", "relative_position")
 
 
-def _without_compiler(kind: type[torch.optim.Optimizer]) -> Any:
+def _without_compiler(kind: type[T]) -> type[T]:
     """The optimizer without torch's decorators, which import its compiler: that takes seconds.
 
     They matter only where a step of an optimizer is compiled itself; here it never is.
@@ -23,7 +24,8 @@ def _without_compiler(kind: type[torch.optim.Optimizer]) -> Any:
         name: inspect.unwrap(getattr(kind, name))
         for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict", "step")
     }
-    return type(kind.__name__, (kind,), {**plain, "step": torch.no_grad()(plain["step"])})
+    plain["step"] = torch.no_grad()(plain["step"])
+    return cast(type[T], type(kind.__name__, (kind,), plain))
 
 
 _SGD, _AdamW = _without_compiler(torch.optim.SGD), _without_compiler(torch.optim.AdamW)
