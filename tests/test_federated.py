@@ -1,7 +1,11 @@
 """`killick federate`: rounds, resume, report, anchored clients, bad input."""
 
 import copy
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -148,15 +152,68 @@ def test_models_do_not_share_storage_and_training_does_not_touch_what_it_was_giv
     assert places.isdisjoint(each.data_ptr() for each in first.values())
 
 
-def test_anchored_clients_settle_with_their_own_images(tmp_path):
+def statistics_of(data, number, weights):
+    """BatchNorm statistics of the first layer on a client's images, in one batch."""
+    model = data.client(number, 1).load(weights).eval()
+    inputs = []
+    model.net.bn1.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    with torch.no_grad():
+        model(data.client(number, 1).train_images)
+    return inputs[0].mean((0, 2, 3)), inputs[0].var((0, 2, 3))
+
+
+@pytest.mark.parametrize("method", ["ditto", "local", "fedavg-finetune", "pfedme"])
+def test_personalized_models_have_the_statistics_of_their_last_weights(method, tmp_path):
+    plan = make_plan(tmp_path, method, clients=4, rounds=1, partition="iid")
+    generic = federate(plan, quiet=True).weights
+    data = FederatedData(plan)
+    for number in range(2):
+        own = ClientTasks(data, number).personalized(1, generic)
+        mean, variance = statistics_of(data, number, own)
+        assert torch.allclose(own["bn1.running_mean"], mean, atol=1e-4)
+        assert torch.allclose(own["bn1.running_var"], variance, rtol=1e-2)
+
+
+@pytest.mark.parametrize("protocol", ["standard", "masked"])
+def test_a_generic_model_is_used_with_the_averaged_statistics(protocol, tmp_path):
+    data = FederatedData(make_plan(tmp_path, protocol=protocol))
+    weights = data.client(0, 1).fit(data.first_weights)
+    assert_equal(state_of(data.client(1, 1).ready(weights)), weights)
+
+
+def test_anchored_clients_settle_before_they_upload(tmp_path):
     data = FederatedData(make_plan(tmp_path, protocol="masked", partition="dirichlet:alpha=0.3"))
-    weights = data.first_weights
-    models = [data.client(number, 1).ready(weights) for number in range(2)]
-    means = [model.net.bn1.running_mean for model in models]
-    assert not torch.allclose(means[0], weights["bn1.running_mean"])
-    assert not torch.allclose(*means)
-    again = data.client(0, 1).ready(weights)
-    assert torch.equal(again.net.bn1.running_mean, means[0])
+    uploads = [data.client(number, 1).fit(data.first_weights) for number in range(2)]
+    for number, upload in enumerate(uploads):
+        settled = data.client(number, 1).settle(upload)
+        near = (settled["bn1.running_mean"] - upload["bn1.running_mean"]).norm()
+        far = (settled["bn1.running_mean"] - uploads[1 - number]["bn1.running_mean"]).norm()
+        assert near < far
+    again = data.client(0, 1).settle(uploads[0])
+    assert_equal(again, data.client(0, 1).settle(uploads[0]))
+
+
+def test_the_clock_counts_no_imports(tmp_path):
+    code = f"""
+import sys
+from pathlib import Path
+from federations import colors, make_plan
+from killick.federated import client_tasks
+from killick.federated.federated_data import FederatedData
+with colors():
+    data = FederatedData(make_plan(Path({str(tmp_path)!r}), clients=2))
+    clock = client_tasks.time.perf_counter
+    known = []
+    class Time:
+        def perf_counter():
+            known.append(len([name for name in sys.modules if name.startswith("torch.")]))
+            return clock()
+    client_tasks.time = Time
+    client_tasks.ClientTasks(data, 0).train_generic(1, data.first_weights)
+    assert known[1] - known[0] < 20, known
+"""
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": paths})
 
 
 def test_random_numbers_of_clients_rounds_and_purposes_differ(tmp_path):
@@ -255,7 +312,7 @@ def test_clients_settle_on_images_of_all_classes_also_where_these_are_sorted(tmp
         plan = make_plan(tmp_path, protocol="masked", clients=1, partition="iid")
         data = replace(plan.recipe.data, name="given:sorted")
         clients = FederatedData(replace(plan, recipe=replace(plan.recipe, data=data)))
-        clients.client(0, 1).ready(clients.first_weights)
+        clients.client(0, 1).settle(clients.first_weights)
     for batch in seen:  # red, green and blue images are in each
         assert batch.float().mean((2, 3)).argmax(1).unique().numel() == 3
 

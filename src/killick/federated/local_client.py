@@ -3,13 +3,14 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from killick.core.anchored import Anchored
+from killick.core.batchnorm import estimate, tracked_norms
 from killick.core.references import ReferencePool
 from killick.core.residual_blocks import head_of
 from killick.core.settle import settle
@@ -116,7 +117,9 @@ class LocalClient:
         if step.bad_step() >= 0:
             raise DivergedError(f"the loss of client {self.number} is not finite.")
         model.eval()  # updates the BatchNorm statistics of an anchored model
-        return state_of(model)
+        trained = state_of(model)
+        aggregated = purpose == "generic"
+        return trained if aggregated or isinstance(model, Anchored) else self.settle(trained)
 
     def score(self, weights: State) -> Counts:
         """Counts on the client's test images, classified with its own references."""
@@ -129,21 +132,36 @@ class LocalClient:
         }
 
     def ready(self, weights: State) -> Model:
-        """A model to be used here: an anchored one gets the client's references, and is settled."""
+        """A model to be used here: an anchored one gets references from the client's images."""
         model = self.load(weights)
         if isinstance(model, Anchored):
             seed = key(self.plan.recipe.seed, self.number) % 2**63
             context = self._context(seed, self._batches(seed), steps=1)
             replace(self.plan.recipe.protocol).setup(model, context)
-            if getattr(self.plan.recipe.protocol, "batchnorm", "settled") == "settled":
-                images = self.train_images
-                generator = torch.Generator(self.device).manual_seed(seed)
-                # Data sets are often sorted by class.
-                order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-                parts = images[order[:_SETTLED_IMAGES]].split(max(32, self._cut.batch))
-                batches = [each for each in parts if len(each) > 1]
-                settle(model, batches, references=ReferencePool(images), generator=generator)
+            model.mark_settled()
         return model.eval()
+
+    def settle(self, weights: State) -> State:
+        """Weights trained here, with BatchNorm statistics of the client's images.
+
+        Running averages lag behind the weights, by much after a few steps.
+        """
+        model = self.load(weights).eval()
+        norms = tracked_norms(model)
+        if getattr(self.plan.recipe.protocol, "batchnorm", "settled") != "settled" or not norms:
+            return weights
+        seed = key(self.plan.recipe.seed, self.number) % 2**63
+        images = self.train_images
+        # Data sets are often sorted by class.
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+        order = order[:_SETTLED_IMAGES]
+        batches = images[order].tensor_split(max(1, len(order) // max(32, self._cut.batch)))
+        if isinstance(model, Anchored):
+            generator = torch.Generator(self.device).manual_seed(seed)
+            settle(model, batches, references=ReferencePool(images), generator=generator)
+        else:
+            estimate(norms, model, (partial(model, batch) for batch in batches))
+        return state_of(model)
 
     @torch.no_grad()
     def predict(self, model: Model, images: Tensor) -> Tensor:

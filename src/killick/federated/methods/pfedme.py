@@ -59,7 +59,7 @@ class PFedMe(Method):
         """Train on the envelope; the client keeps the last personalized model."""
         moreau = MoreauStep(self.strength, self.steps, self.rate)
         trained = client.fit(received, [moreau])
-        return GenericResult(trained, own={**trained, **moreau.theta})
+        return GenericResult(trained, own=client.settle({**trained, **moreau.theta}))
 
     def personalize(self, client: "LocalClient", generic: State, own: State) -> State:
         """The client's last personalized model."""

@@ -35,7 +35,7 @@ class Options:
 
     protocols: list[str] = setting(["standard", "masked-label"], "arms, also trained centrally")
     methods: list[str] = setting(
-        ["spectral", "ditto", "fedavg-finetune", "local"],
+        ["spectral", "ditto", "fedavg", "fedavg-finetune", "local"],
         "NAME or NAME:key=value; see killick list methods. The first is compared with the others",
     )
     partitions: list[str] = setting(["dirichlet:alpha=0.5"], "dirichlet[:alpha=0.5], iid, ...")
@@ -134,7 +134,7 @@ STUDY = Study(
             "shapes-federated",
             {"data.name": "digits", "data.limit": None, "data.size": 16, "augment.padding": 1}
             | {"network.arguments": {"stride": 2, "width": 8}, "epochs": 8},
-            options={"rounds": 8},
+            options={"rounds": 40},
             seeds=(0, 1, 2),
             evaluation={"corruptions": ("gaussian_noise", "motion_blur", "fog", "pixelate")}
             | {"severities": (3,), "limit": 400},

@@ -43,6 +43,7 @@ def measure(
                 Federation(
                     method=method,
                     partition=partition,
+                    evaluate_every=max(2, options["rounds"] // 10),
                     **{name: options[name] for name in ("clients", "rounds", "local_epochs")},
                 ),
                 place,
