@@ -42,6 +42,7 @@ class LoopGrid:
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
         self.app, self.plan, self.spoil = client_app, plan, spoil
         self.waiting, self.log, self.messages = {}, [], []
+        self.left = set()  # clients that are not connected any more
         self.contexts = {
             100 + client: Context(
                 1, 100 + client, {"partition-id": client}, RecordDict(), {"plan": plan.to_json()}
@@ -54,6 +55,9 @@ class LoopGrid:
 
     def push_messages(self, messages):
         for message in messages:
+            if message.metadata.dst_node_id - 100 in self.left:
+                yield ""
+                continue
             number = str(uuid.uuid4())
             message.metadata.__dict__["_message_id"] = number
             self.waiting[number] = message
@@ -199,6 +203,29 @@ def test_bad_clients_are_reported_and_never_aggregated(kind, words, tmp_path):
     uploads = {c: task.train_generic(1, data.first_weights)[0] for c, task in tasks.items()}
     samples = {c: int(task.describe(fresh=True)["samples"]) for c, task in tasks.items()}
     assert_equal(state.weights, weighted_mean(uploads, samples))
+
+
+@pytest.mark.parametrize("method", ["ditto", "local"])
+def test_clients_that_have_left_are_reported_at_once(method, tmp_path):
+    plan = make_plan(tmp_path, method, clients=4, rounds=2, timeout=120)
+    grid = LoopGrid(plan, 4)
+
+    def leave(message, reply, client):
+        if message.metadata.message_type == "evaluate.personal":
+            grid.left = {1, 2}
+        return reply
+
+    grid.spoil = leave
+    began = time.monotonic()
+    records = run(plan, grid).records
+    assert time.monotonic() - began < 60
+    assert {fault["client"] for fault in records[1]["faults"]} == {1, 2}
+    assert list(records[1]["personal"]) == ["0", "3"]
+
+    plan = make_plan(tmp_path / "all", method, clients=4, rounds=2)
+    grid = LoopGrid(plan, 4, lambda m, reply, c: grid.left.update(range(4)) or reply)
+    with pytest.raises(KillickError, match="no client is left|clients left"):
+        run(plan, grid)
 
 
 def test_clients_that_do_not_fit_are_refused(tmp_path, monkeypatch):

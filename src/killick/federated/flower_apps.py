@@ -156,6 +156,7 @@ class FlowerEngine:
         self._method = federation.method_settings
         self._nodes: dict[int, int] = {}  # by client
         self._personal: dict[str, int] = {}  # clients by message that is not answered yet
+        self._gone: Answers[Any] = {}  # clients that the task of `_personal` did not reach
 
     def describe(self, *, fresh: bool) -> dict[int, Counts]:
         """All clients, once enough of them are there; a client that does not fit is an error."""
@@ -169,6 +170,7 @@ class FlowerEngine:
             time.sleep(_SECONDS_BETWEEN_PULLS)
         task = {"fresh": fresh}
         sent = {self._send(DESCRIBE, node, task): node for node in nodes[: self._count]}
+        sent.pop("", None)  # these have left since
         found: dict[int, Counts] = {}
         for message, reply in self._replies(sent):
             node = sent.pop(message)
@@ -185,8 +187,8 @@ class FlowerEngine:
             if client in found:
                 raise OptionError(f"two clients have the partition-id {client}. Number them anew.")
             self._nodes[client], found[client] = node, _counts(reply)
-        if sent:
-            raise OptionError(f"{len(sent)} clients did not answer within {self._timeout:g} s.")
+        if silent := self._count - len(found):
+            raise OptionError(f"{silent} clients left or did not answer in {self._timeout:g} s.")
         return dict(sorted(found.items()))
 
     def train(self, round_: int, weights: State, clients: Sequence[int]) -> Answers[Upload]:
@@ -194,10 +196,9 @@ class FlowerEngine:
         task = {"round": round_}
         answers: Answers[Upload] = {}
         if not self._method.uploads:
-            for client in clients:
-                self._begin_personal(client, task)
+            self._begin_personal(clients, task)
             return answers
-        sent = {self._send(GENERIC, self._nodes[c], task, weights): c for c in clients}
+        sent, answers = self._ask(GENERIC, clients, task, weights)
         for message, reply in self._replies(sent):
             client = sent.pop(message)
             received = _read(reply, "weights")
@@ -206,24 +207,27 @@ class FlowerEngine:
                 continue
             answers[client] = Upload(_to_state(received), _counts(reply))
             if self._method.trains_personal:
-                self._begin_personal(client, task)
+                self._begin_personal([client], task)
         return answers | self._late(sent)
 
-    def _begin_personal(self, client: int, task: dict[str, Any]) -> None:
-        self._personal[self._send(PERSONAL, self._nodes[client], task)] = client
+    def _begin_personal(self, clients: Sequence[int], task: dict[str, Any]) -> None:
+        sent, gone = self._ask(PERSONAL, clients, task)
+        self._personal |= sent
+        self._gone |= gone
 
     def finish_personal(self) -> Answers[Counts]:
         """Wait for the personalized models."""
-        sent, self._personal = self._personal, {}
-        return self._collect_counts(sent)
+        sent, gone = self._personal, self._gone
+        self._personal, self._gone = {}, {}
+        return gone | self._collect_counts(sent)
 
     def evaluate(
         self, round_: int, weights: State, clients: Sequence[int], *, last: bool
     ) -> Answers[Counts]:
         """Let every client evaluate its model."""
         task = {"round": round_, "last": last}
-        sent = {self._send(EVALUATE, self._nodes[c], task, weights): c for c in clients}
-        return self._collect_counts(sent)
+        sent, gone = self._ask(EVALUATE, clients, task, weights)
+        return gone | self._collect_counts(sent)
 
     def _collect_counts(self, sent: dict[str, int]) -> Answers[Counts]:
         answers: Answers[Counts] = {}
@@ -235,9 +239,23 @@ class FlowerEngine:
     def _late(self, sent: dict[str, int]) -> Answers[Any]:
         return {c: Fault(f"no answer within {self._timeout:g} s") for c in sent.values()}
 
+    def _ask(
+        self, kind: str, clients: Sequence[int], task: dict[str, Any], weights: State | None = None
+    ) -> tuple[dict[str, int], Answers[Any]]:
+        """Send a task: the clients by message, and faults of those that it does not reach."""
+        sent: dict[str, int] = {}
+        gone: Answers[Any] = {}
+        for client in clients:
+            if number := self._send(kind, self._nodes[client], task, weights):
+                sent[number] = client
+            else:
+                gone[client] = Fault("is no longer connected")
+        return sent, gone
+
     def _send(
         self, kind: str, node: int, task: dict[str, Any], weights: State | None = None
     ) -> str:
+        """Send a task to a node; the message's number, which is empty if the node has left."""
         records: dict[str, Any] = {"task": ConfigRecord(task)}
         if weights is not None:
             records["weights"] = ArrayRecord(weights)
