@@ -388,3 +388,25 @@ def test_a_folder_with_another_federation_is_refused(tmp_path):
     with pytest.raises(OptionError, match="other settings"):
         federate(make_plan(tmp_path, "ditto", clients=2, rounds=1), quiet=True)
     assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_how_long_to_wait_and_the_clocks_links_may_change_on_resume(tmp_path):
+    plan = make_plan(tmp_path, "fedavg", clients=2, rounds=1)
+    federate(plan, quiet=True)
+    changed = make_plan(tmp_path, "fedavg", clients=2, rounds=1, timeout=5.0, bandwidth=9.0)
+    assert len(federate(changed, quiet=True).records) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "saves"), [("local", False), ("fedrep", False), ("ditto", True)]
+)
+def test_only_models_that_are_of_use_are_evaluated(method, saves, tmp_path, capsys):
+    words = ["federate", *SETTINGS, "--rounds", "1", "--method", method, "--output", str(tmp_path)]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert ("generic accuracy" in said) is saves
+    assert ("less time" in said) is saves
+    assert (tmp_path / "generic").exists() is saves
+    page = (tmp_path / "report.html").read_text()
+    assert "Clients after the last round" in page
+    assert ("model of client 0" in page) is not saves

@@ -269,6 +269,30 @@ def test_faults_of_clients_with_data_of_their_own_do_not_name_their_files(tmp_pa
     assert "jane" in faults[100]  # it has the plan's images, which the server has, too
 
 
+@pytest.mark.parametrize("number", [2, -1, None])
+def test_a_partition_id_that_no_client_has_is_refused(number, tmp_path):
+    plan = make_plan(tmp_path / "run", "fedavg", clients=2, timeout=60)
+    grid = LoopGrid(plan, 2)
+    del grid.contexts[101].node_config["partition-id"]
+    if number is not None:
+        grid.contexts[101].node_config["partition-id"] = number
+    with pytest.raises(OptionError, match="partition-id of a SuperNode must be 0 to 1"):
+        run(plan, grid)
+    assert not list(plan.output.iterdir())  # and nothing is left
+
+
+def test_texts_of_other_errors_stay_with_the_client(tmp_path, monkeypatch):
+    plan = make_plan(tmp_path, "fedavg", clients=2, rounds=1)
+    grid = LoopGrid(plan, 2)
+
+    def fail(self, round_, received):
+        raise FileNotFoundError("/clinic/jane-doe.png")
+
+    monkeypatch.setattr(ClientTasks, "train_generic", fail)
+    with pytest.raises(KillickError, match="FileNotFoundError; the client's log says more"):
+        run(plan, grid)
+
+
 def test_an_unreachable_superlink_is_one_line(tmp_path):
     plan = make_plan(tmp_path / "run")
     with socket.socket() as probe:

@@ -7,6 +7,7 @@ import torch
 from oracles import spectra
 from torch import nn
 
+from killick.errors import OptionError
 from killick.federated import spectral_kl, spectrum
 
 KEEPS = [Fraction(1, 10), Fraction(2, 5), Fraction(1)]
@@ -99,3 +100,18 @@ def test_weights_of_zero_give_finite_values():
     loss.backward()
     assert loss.isfinite()
     assert weight.grad.isfinite().all()
+
+
+def test_attention_weights_are_part_of_the_spectrum():
+    attention = nn.MultiheadAttention(8, 2)
+    assert list(spectrum(attention)) == ["in_proj_weight", "out_proj.weight"]
+
+
+def test_spectra_that_cannot_be_compared_are_refused():
+    net = make_net(0)
+    for other in (nn.Linear(6, 4), {**net.state_dict(), "3.weight": torch.zeros(4, 7)}):
+        with pytest.raises(OptionError, match="unequal networks"):
+            spectral_kl(net, other)
+    for keep in (0.0, 1.5):
+        with pytest.raises(OptionError, match="keep must be"):
+            spectral_kl(net, net, keep)

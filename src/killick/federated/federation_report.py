@@ -17,7 +17,7 @@ from killick.report.sections import Content, Section
 from killick.report.tables import TextTable
 from killick.report.writer import write_report
 from killick.results.csv_text import to_csv
-from killick.results.run_folder import read_run
+from killick.results.run_folder import Run
 from killick.runtime.atomic_files import write_atomic
 
 ROUNDS = "rounds.csv"
@@ -51,17 +51,23 @@ def clock_times(plan: FederationPlan, records: Sequence[Record]) -> dict[str, li
 
 
 def describe_outcome(plan: FederationPlan, records: Sequence[Record]) -> str:
-    """The result of a federation in two sentences."""
+    """The result of a federation, in one sentence or two."""
     last = personal_accuracies(records[-1])
     generic = records[-1]["generic"]
+    shared = "" if generic is None else f", generic accuracy {generic:.1%} on all test images"
+    result = (
+        f"{plan.federation.method}: personalized accuracy {statistics.fmean(last.values()):.1%}"
+        f" (worst client {min(last.values()):.1%}){shared}."
+    )
+    method = plan.federation.method_settings
+    if not (method.uploads and method.trains_personal):  # nothing overlaps
+        return result
     times = clock_times(plan, records)
     saved = 1 - times["wait-free"][-1] / times["sequential"][-1]
-    shared = "" if generic is None else f", generic accuracy {generic:.1%} on all test images"
     return (
-        f"{plan.federation.method}: personalized accuracy {statistics.fmean(last.values()):.1%}"
-        f" (worst client {min(last.values()):.1%}){shared}. By the clock, wait-free training takes"
-        f" {saved:.0%} less time than sequential ({times['wait-free'][-1]:.0f} s for"
-        f" {len(records)} rounds, links of {plan.federation.bandwidth:g} MB/s)."
+        f"{result} By the clock, wait-free training takes {saved:.0%} less time than sequential"
+        f" ({times['wait-free'][-1]:.0f} s for {len(records)} rounds, links of"
+        f" {plan.federation.bandwidth:g} MB/s)."
     )
 
 
@@ -82,24 +88,27 @@ def write_rounds(plan: FederationPlan, records: Sequence[Record]) -> Path:
 def write_federation_report(
     plan: FederationPlan,
     records: Sequence[Record],
+    run: Run,
     clients: ClassCounts | None,
     command: str | None,
 ) -> Path:
-    """`report.html` of a finished federation; the generic model was evaluated into `generic/`.
+    """`report.html` of a finished federation, with the evaluation of one model.
 
     `clients` are the classes of each client, if these are known here.
     """
     write_rounds(plan, records)
+    whose = "the server" if plan.federation.method_settings.evaluates_generic else "client 0"
     section = Section(
         "federation", "Rounds, clients and clock", 0, lambda _: _content(plan, records, clients)
     )
     return write_report(
-        [read_run(plan.output / "generic")],
+        [run],
         plan.output,
         title=f"Federated training of {plan.federation.clients} clients: {plan.federation.method}",
         command=command,
         before=[section],
-        lead=describe_outcome(plan, records),
+        lead=f"{describe_outcome(plan, records)} The results below are of the model of {whose} on"
+        " all test images.",
     )
 
 

@@ -7,8 +7,8 @@ second when its answer to the first is there: before it aggregates, and while ot
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ DESCRIBE, GENERIC, PERSONAL, EVALUATE = (
     *("train.personal", "evaluate.personal"),
 )
 _SECONDS_BETWEEN_PULLS = 0.1
+Handler = Callable[[Message, Context], Message]
 client_app = ClientApp()
 server_app = ServerApp()
 
@@ -52,7 +53,12 @@ def _tasks(context: Context) -> ClientTasks:
     data = _open_data(plan, own)
     if data.plan.threads is not None:
         torch.set_num_threads(data.plan.threads)
-    return ClientTasks(data, int(node["partition-id"]), folder)
+    number, clients = int(node.get("partition-id", -1)), data.plan.federation.clients
+    if number < 0 or (own is None and number >= clients):
+        raise OptionError(
+            f"the partition-id of a SuperNode must be 0 to {clients - 1}, found {number}."
+        )
+    return ClientTasks(data, number, folder)
 
 
 def _answer(message: Message, **records: Any) -> Message:
@@ -70,62 +76,66 @@ def _metrics(counts: Counts) -> MetricRecord:
     return MetricRecord(values)
 
 
-def _fault(message: Message, problem: KillickError, context: Context) -> Message:
+def _fault(message: Message, problem: Exception, context: Context) -> Message:
+    """What the server learns of an error: of a text that may name the client's files, the type."""
     text = str(problem)
-    if "data" in context.node_config and not isinstance(problem, DivergedError):
-        logging.getLogger(__name__).error(text)  # it may name the client's files
+    own = "data" in context.node_config and not isinstance(problem, DivergedError)
+    if own or not isinstance(problem, KillickError):
+        logging.getLogger(__name__).error(text, exc_info=problem)
         text = f"{type(problem).__name__}; the client's log says more"
     return _answer(message, about=ConfigRecord({"fault": text}))
 
 
+def _reporting(handler: Handler) -> Handler:
+    """Let a client answer with its fault where a handler raises."""
+
+    @wraps(handler)
+    def run(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except Exception as problem:  # noqa: BLE001
+            return _fault(message, problem, context)
+
+    return run
+
+
 @client_app.query("describe")
+@_reporting
 def describe(message: Message, context: Context) -> Message:
     """Number, signature and counts of this client."""
-    try:
-        tasks = _tasks(context)
-        counts = tasks.describe(fresh=bool(_task(message)["fresh"]))
-        about: dict[str, Any] = {"client": tasks.number, "signature": tasks.data.signature}
-    except KillickError as problem:
-        return _fault(message, problem, context)
+    tasks = _tasks(context)
+    counts = tasks.describe(fresh=bool(_task(message)["fresh"]))
+    about: dict[str, Any] = {"client": tasks.number, "signature": tasks.data.signature}
     return _answer(message, about=ConfigRecord(about), counts=_metrics(counts))
 
 
 @client_app.train("generic")
+@_reporting
 def train_generic(message: Message, context: Context) -> Message:
     """Train the generic model, and remember the one received for the personalized one."""
     received = message.content["weights"]
     context.state["received"] = received
-    try:
-        weights, counts = _tasks(context).train_generic(
-            int(_task(message)["round"]), _to_state(received)
-        )
-    except KillickError as problem:
-        return _fault(message, problem, context)
+    number = int(_task(message)["round"])
+    weights, counts = _tasks(context).train_generic(number, _to_state(received))
     return _answer(message, weights=ArrayRecord(weights), counts=_metrics(counts))
 
 
 @client_app.train("personal")
+@_reporting
 def train_personal(message: Message, context: Context) -> Message:
     """Train the personalized model, which stays here."""
-    try:
-        received = context.state["received"] if "received" in context.state else ArrayRecord()
-        number = int(_task(message)["round"])
-        counts = _tasks(context).train_personal(number, _to_state(received))
-    except KillickError as problem:
-        return _fault(message, problem, context)
+    received = context.state["received"] if "received" in context.state else ArrayRecord()
+    number = int(_task(message)["round"])
+    counts = _tasks(context).train_personal(number, _to_state(received))
     return _answer(message, counts=_metrics(counts))
 
 
 @client_app.evaluate("personal")
+@_reporting
 def evaluate_personal(message: Message, context: Context) -> Message:
     """Counts of this client's model on its test images."""
-    task = _task(message)
-    try:
-        counts = _tasks(context).evaluate(
-            int(task["round"]), _to_state(message.content["weights"]), last=bool(task["last"])
-        )
-    except KillickError as problem:
-        return _fault(message, problem, context)
+    task, weights = _task(message), _to_state(message.content["weights"])
+    counts = _tasks(context).evaluate(int(task["round"]), weights, last=bool(task["last"]))
     return _answer(message, counts=_metrics(counts))
 
 

@@ -80,7 +80,11 @@ def run_flower(plan: FederationPlan, superlink: str | None = None, *, quiet: boo
                 words += ["--federation-config", f"num-supernodes={clients}"]
             done = subprocess.run(words, env=environment, stdout=output, stderr=output, check=False)
     if (plan.output / PROBLEM).exists():
-        raise KillickError((plan.output / PROBLEM).read_text(encoding="utf-8"))
+        text = (plan.output / PROBLEM).read_text(encoding="utf-8")
+        (plan.output / PROBLEM).unlink()
+        if not any(plan.output.iterdir()):
+            plan.output.rmdir()
+        raise KillickError(text)
     state = load_state(plan)
     rounds = 0 if state is None else len(state.records)
     if done.returncode != 0 or (superlink is None and rounds < plan.federation.rounds):

@@ -31,6 +31,7 @@ class Method:
     """
 
     uploads: ClassVar[bool] = True  # whether there is a generic model
+    evaluates_generic: ClassVar[bool] = True  # whether the generic model is of use by itself
     trains_personal: ClassVar[bool] = False  # whether clients train a second model while they wait
     keep_head: ClassVar[bool] = False  # whether the last layer is not uploaded
 

@@ -9,7 +9,7 @@ import torch
 
 from killick.core.residual_blocks import head_of
 from killick.data.keyed_random import key
-from killick.errors import OutputError
+from killick.errors import KillickError, OutputError
 from killick.federated.aggregation import find_fault, weighted_mean
 from killick.federated.engine import Answers, Engine, Fault, T, Upload
 from killick.federated.federated_data import FederatedData
@@ -21,6 +21,7 @@ from killick.federated.server_state import Record, ServerState, load_state
 from killick.runtime.atomic_files import locked
 from killick.runtime.progress import DisplayFactory, choose_display
 
+_LOCK = ".running"
 _SELECTION = 0x5E1EC7  # in the seed of who takes part
 
 
@@ -41,9 +42,14 @@ def run_rounds(data: FederatedData, engine: Engine, show: DisplayFactory) -> Ser
     """All rounds that are left; the state is saved after each."""
     plan = data.plan
     plan.output.mkdir(parents=True, exist_ok=True)
-    with locked(plan.output, ".running", wait=False):
+    with locked(plan.output, _LOCK, wait=False):
         state = load_state(plan)
-        described = engine.describe(fresh=state is None)
+        try:
+            described = engine.describe(fresh=state is None)
+        except KillickError:
+            if state is None:  # nothing has begun
+                (plan.output / _LOCK).unlink()
+            raise
         state = state or ServerState(data.first_weights)
         samples = {client: int(counts["samples"]) for client, counts in described.items()}
         rounds, done = plan.federation.rounds, len(state.records)
@@ -91,7 +97,8 @@ def _run_round(
         scores = engine.evaluate(number, state.weights, list(samples), last=last)
         record["personal"] = _take(scores, faults)
         _check_some_are_left(number, list(samples), faults)
-        record["generic"] = data.score_generic(state.weights) if method.uploads else None
+        generic = data.score_generic(state.weights) if method.evaluates_generic else None
+        record["generic"] = generic
     record["faults"] = faults
     return record
 

@@ -13,7 +13,7 @@ from killick.federated.method import State
 from killick.runtime.atomic_files import write_atomic
 
 FILE = "server-state.safetensors"
-VERSION = 2  # of the records
+VERSION = 3  # of the records
 Record = dict[str, Any]
 
 
@@ -56,6 +56,7 @@ def load_state(plan: FederationPlan) -> ServerState | None:
 
 def _describe(plan: FederationPlan) -> str:
     """What decides the numbers, as text."""
-    values = {"recipe": asdict(plan.recipe), "federation": asdict(plan.federation)}
-    values["version"] = {"records": VERSION}
+    federation = asdict(plan.federation)
+    del federation["bandwidth"], federation["timeout"]  # of the clock, and of waiting
+    values = {"recipe": asdict(plan.recipe), "federation": federation, "version": VERSION}
     return json.dumps(values, sort_keys=True)

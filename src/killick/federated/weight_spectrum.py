@@ -12,6 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from killick.errors import OptionError
+
 SMALLEST = 1e-12  # probability of a bin, before its logarithm is taken
 Weights = nn.Module | Mapping[str, Tensor]
 
@@ -34,7 +36,9 @@ def spectrum(model: Weights, keep: float = 1.0) -> dict[str, Tensor]:
         (torch.Size([9]), 1.0)
     """
     named = model.named_parameters() if isinstance(model, nn.Module) else model.items()
-    weights = {name: each for name, each in named if name.rpartition(".")[2] == "weight"}
+    if not 0 < keep <= 1:
+        raise OptionError(f"keep must be above 0 and at most 1, found {keep:g}.")
+    weights = {name: each for name, each in named if name.endswith("weight")}
     return {name: _probabilities(each, keep) for name, each in weights.items()}
 
 
@@ -56,6 +60,13 @@ def spectral_kl(student: Weights, teacher: Weights, keep: float = 1.0) -> Tensor
 
 def divergence(student: Mapping[str, Tensor], teacher: Mapping[str, Tensor]) -> Tensor:
     """`spectral_kl` of two spectra; a teacher's can be computed once for many steps."""
+    for name in sorted(student.keys() | teacher.keys()):
+        sizes = [each[name].numel() if name in each else 0 for each in (student, teacher)]
+        if sizes[0] != sizes[1]:
+            raise OptionError(
+                f"spectra of unequal networks: {name} has {sizes[0]} bins in the student, {sizes[1]}"
+                " in the teacher. Use the same architecture for both."
+            )
     bins = sum(each.numel() for each in teacher.values())
     parts = [
         fixed.numel() / bins * (fixed * (fixed.log() - student[name].log())).sum()
@@ -66,7 +77,7 @@ def divergence(student: Mapping[str, Tensor], teacher: Mapping[str, Tensor]) -> 
 
 def _probabilities(weight: Tensor, keep: float) -> Tensor:
     weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
-    matrix = weight.view(1, -1) if weight.ndim == 1 else weight.flatten(1)
+    matrix = weight.reshape(1, -1) if weight.ndim < 2 else weight.flatten(1)
     magnitudes: Tensor = torch.fft.fft2(matrix).abs()
     kept = magnitudes[_low_bins(*matrix.shape, keep).to(weight.device)]
     return (kept / kept.sum().clamp_min(SMALLEST)).clamp_min(SMALLEST)

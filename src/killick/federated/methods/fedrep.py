@@ -15,6 +15,7 @@ class FedRep(Method):
     """A shared body with a personal last layer, trained in turns."""
 
     keep_head: ClassVar[bool] = True
+    evaluates_generic: ClassVar[bool] = False  # its last layer is never trained
     head_epochs: int = setting(1, "of the last layer, before those of the body", least=1)
 
     def train_generic(self, client: "LocalClient", received: State, own: State) -> GenericResult:

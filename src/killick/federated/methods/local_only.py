@@ -14,6 +14,7 @@ class LocalOnly(Method):
     """Every client for itself."""
 
     uploads: ClassVar[bool] = False
+    evaluates_generic: ClassVar[bool] = False
     trains_personal: ClassVar[bool] = True
 
     def train_personal(self, client: "LocalClient", received: State, own: State) -> State:
