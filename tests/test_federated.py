@@ -367,6 +367,7 @@ def test_a_body_without_a_tensor_is_left_out(method, tmp_path):
         (["--partition", "sorted"], "partition"),
         (["--superlink", "127.0.0.1:1"], "requires --engine flower"),
         (["--engine", "flower", "--superlink", "127.0.0.1:1"], "no SuperLink at 127.0.0.1:1"),
+        (["--certificates", "ca.pem"], "requires --superlink"),
         (["--epochs", "3"], "--local-epochs"),
         (["--rounds", "0"], "at least 1"),
         (["--augment.crop", "resized"], "crop: pad"),

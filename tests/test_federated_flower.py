@@ -15,7 +15,7 @@ import torch
 from federations import assert_equal, colors, make_plan, without_seconds
 
 from killick.errors import DataError, KillickError, OptionError
-from killick.federated import federate
+from killick.federated import federate, flower_runner
 from killick.federated.client_tasks import ClientTasks
 from killick.federated.federated_data import FederatedData
 from killick.federated.federation_settings import FederationPlan
@@ -303,6 +303,66 @@ def test_an_unreachable_superlink_is_one_line(tmp_path):
     with pytest.raises(OptionError, match="HOST:PORT"):
         run_flower(plan, "nowhere", quiet=True)
     assert not plan.output.exists()
+
+
+FLWR = """\
+import json, os, sys
+from pathlib import Path
+if sys.argv[1] == "run":
+    settings = Path(os.environ["FLWR_HOME"], "config.toml").read_text()
+    Path(os.environ["SEEN"]).write_text(settings)
+    print(json.dumps({"success": True, "run-id": "7"}))
+elif sys.argv[1] == "ls":
+    assert sys.argv[sys.argv.index("--run-id") + 1] == "7"
+    print(json.dumps({"success": True, "runs": [{"status": os.environ["STATUS"]}]}))
+"""
+
+
+@pytest.mark.parametrize("status", ["finished:completed", "finished:failed"])
+def test_the_status_of_a_run_on_another_machine_decides(status, tmp_path, monkeypatch):
+    program = tmp_path / "flwr"
+    program.write_text(f"#!{sys.executable}\n{FLWR}")
+    program.chmod(0o755)
+    monkeypatch.setattr(flower_runner, "_command", lambda name: str(tmp_path / name))
+    monkeypatch.setenv("STATUS", status)
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen.toml"))
+    certificates = tmp_path / "ca.pem"
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        link.listen()
+        address = f"127.0.0.1:{link.getsockname()[1]}"
+        arguments = make_plan(tmp_path / "run"), address
+        if status == "finished:completed":
+            run_flower(*arguments, certificates=certificates, quiet=True)
+        else:
+            with pytest.raises(KillickError, match="status finished:failed"):
+                run_flower(*arguments, certificates=certificates, quiet=True)
+    import tomllib
+
+    seen = tomllib.loads((tmp_path / "seen.toml").read_text())["superlink"]["killick"]
+    assert seen == {"address": address, "root-certificates": str(certificates)}
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+def test_what_a_superlink_started_ends_with_it(tmp_path):
+    grandchild = "import time; time.sleep(600)"
+    child = (
+        "import subprocess, sys, time;"
+        f"print(subprocess.Popen([sys.executable, '-c', {grandchild!r}],"
+        " start_new_session=True).pid, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", child],
+        env=os.environ | {"FLWR_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with process.stdout:
+        other = int(process.stdout.readline())
+    flower_runner._end(process, str(tmp_path))
+    assert process.returncode is not None
+    stat = Path(f"/proc/{other}/stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"  # ended, if not reaped yet
 
 
 def test_a_plan_survives_the_way_to_other_processes(tmp_path):

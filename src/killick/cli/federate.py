@@ -47,6 +47,7 @@ def add(parser: Parser) -> None:
         help="what runs clients (inline)",
     )
     add("--superlink", metavar="HOST:PORT", help="with flower: of real clients; default: simulated")
+    add("--certificates", metavar="FILE", type=Path, help="with superlink: its root certificates")
     group = parser.add_argument_group("the federation")
     for each in fields(Federation):
         text = f"{each.metadata['about']} ({each.default})".replace("%", "%%")
@@ -65,6 +66,11 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     name = options.recipe or RECIPE
     if options.superlink is not None and options.engine != "flower":
         raise OptionError("--superlink requires --engine flower.")
+    if options.certificates is not None:
+        if options.superlink is None:
+            raise OptionError("--certificates requires --superlink.")
+        if not options.certificates.is_file():
+            raise OptionError(f"there is no file {options.certificates}: --certificates.")
     if "epochs" in given:
         raise OptionError("this command takes --local-epochs, not --epochs.")
     overrides = dict(given)
@@ -96,7 +102,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.engine == "flower":
         from killick.federated.flower_runner import run_flower
 
-        run_flower(plan, options.superlink, quiet=options.quiet)
+        run_flower(plan, options.superlink, certificates=options.certificates, quiet=options.quiet)
     else:
         from killick.federated.server_rounds import federate
 

@@ -14,11 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from killick import __version__
-from killick.errors import KillickError, OptionError, ProcessError, import_library
+from killick.errors import KillickError, OptionError, ProcessError, import_library, one_line
 from killick.federated.federation_settings import FederationPlan
 from killick.federated.server_state import load_state
 
@@ -44,18 +45,25 @@ clientapp = "federation_app:client_app"
 [tool.flwr.app.config]
 plan = {plan}
 """
-_SUPERLINK = (
-    '[superlink]\ndefault = "killick"\n[superlink.killick]\naddress = "{}"\ninsecure = true\n'
-)
+_SUPERLINK = '[superlink]\ndefault = "killick"\n[superlink.killick]\naddress = {}\n{}\n'
+_DONE = "finished:completed"
 _START_SECONDS = 60
+_END_SECONDS = 10
 
 
-def run_flower(plan: FederationPlan, superlink: str | None = None, *, quiet: bool = False) -> None:
+def run_flower(
+    plan: FederationPlan,
+    superlink: str | None = None,
+    *,
+    certificates: Path | None = None,
+    quiet: bool = False,
+) -> None:
     """Run a federation with Flower, and wait for its end.
 
     Args:
         plan: What to do. With a SuperLink its folder is on that machine.
         superlink: Address, as HOST:PORT; None: simulated clients here.
+        certificates: Root certificates of the SuperLink, a PEM file; None: without encryption.
         quiet: Print nothing.
 
     Raises:
@@ -68,17 +76,17 @@ def run_flower(plan: FederationPlan, superlink: str | None = None, *, quiet: boo
 
     load_state(plan)  # refuses a folder with another federation before anything is started
     (plan.output / PROBLEM).unlink(missing_ok=True)
-    output = subprocess.DEVNULL if quiet else None
+    safety = "insecure = true"
+    if certificates is not None:
+        safety = f"root-certificates = {json.dumps(str(certificates.absolute()))}"
     with tempfile.TemporaryDirectory(prefix="killick-flower-") as home:
         environment = _environment(Path(home))
         app = write_app(plan, Path(home) / "app")
         with _superlink(superlink, environment) as address:
-            (Path(home) / "config.toml").write_text(_SUPERLINK.format(address))
-            words = [_command("flwr"), "run", str(app), "killick", "--stream"]
-            if superlink is None:
-                clients = plan.federation.clients
-                words += ["--federation-config", f"num-supernodes={clients}"]
-            done = subprocess.run(words, env=environment, stdout=output, stderr=output, check=False)
+            settings = _SUPERLINK.format(json.dumps(address), safety)
+            (Path(home) / "config.toml").write_text(settings)
+            clients = plan.federation.clients if superlink is None else None
+            status = _run_app(app, environment, clients, quiet=quiet)
     if (plan.output / PROBLEM).exists():
         text = (plan.output / PROBLEM).read_text(encoding="utf-8")
         (plan.output / PROBLEM).unlink()
@@ -87,11 +95,36 @@ def run_flower(plan: FederationPlan, superlink: str | None = None, *, quiet: boo
         raise KillickError(text)
     state = load_state(plan)
     rounds = 0 if state is None else len(state.records)
-    if done.returncode != 0 or (superlink is None and rounds < plan.federation.rounds):
+    if status != _DONE or (superlink is None and rounds < plan.federation.rounds):
+        known = f" after {rounds} of {plan.federation.rounds} rounds" if superlink is None else ""
         raise ProcessError(
-            f"Flower ended after {rounds} of {plan.federation.rounds} rounds (exit code"
-            f" {done.returncode}). The same command goes on from there."
+            f"Flower's run ended{known} with status {status}. The same command goes on from there."
         )
+
+
+def _run_app(app: Path, environment: dict[str, str], simulated: int | None, *, quiet: bool) -> str:
+    """Start the app, show its log until it ends, and return Flower's status of the run."""
+    output = subprocess.DEVNULL if quiet else None
+
+    def ask(*words: str) -> dict[str, Any]:
+        words = (_command("flwr"), *words, "--format", "json")
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        try:
+            answer: dict[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            raise ProcessError(f"flwr {words[1]}: {one_line(done.stderr)}.") from None
+        if not answer.get("success"):
+            raise ProcessError(f"flwr {words[1]}: {one_line(answer.get('error-message'))}.")
+        return answer
+
+    options = []
+    if simulated is not None:
+        options = ["--federation-config", f"num-supernodes={simulated}"]
+    number = ask("run", str(app), "killick", *options)["run-id"]
+    log = [_command("flwr"), "log", number, "killick", "--stream"]
+    subprocess.run(log, env=environment, stdout=output, stderr=output, check=False)
+    status: str = ask("ls", "killick", "--run-id", number)["runs"][0]["status"]
+    return status
 
 
 def write_app(plan: FederationPlan, folder: Path) -> Path:
@@ -156,12 +189,32 @@ def _superlink(address: str | None, environment: dict[str, str]) -> Iterator[str
         _wait_for(process, port)
         yield f"127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _end(process, environment["FLWR_HOME"])
+
+
+def _end(process: "subprocess.Popen[bytes]", home: str) -> None:
+    """End a SuperLink and all that it started, also what has left its group, as Ray's processes."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        for pid in _processes_of(home):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        end = time.monotonic() + _END_SECONDS
+        while time.monotonic() < end:
+            if process.poll() is not None and not _processes_of(home):
+                return
+            time.sleep(0.1)
+
+
+def _processes_of(home: str) -> list[int]:
+    """Processes with Flower's files in this folder; none where there is no /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"FLWR_HOME={home}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
 
 
 def _wait_for(process: "subprocess.Popen[bytes]", port: int) -> None:
