@@ -17,7 +17,7 @@ from killick.core.anchored import Anchored
 from killick.data.image_set import Sets
 from killick.data.sources import given_sets
 from killick.errors import KillickError, OptionError
-from killick.federated import federate, local_client
+from killick.federated import federate, federated_data, local_client
 from killick.federated.client_store import ClientStore
 from killick.federated.client_tasks import ClientTasks
 from killick.federated.engine import Upload
@@ -389,6 +389,17 @@ def test_a_folder_with_another_federation_is_refused(tmp_path):
     with pytest.raises(OptionError, match="other settings"):
         federate(make_plan(tmp_path, "ditto", clients=2, rounds=1), quiet=True)
     assert (tmp_path / FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_images_are_read_once_where_they_fit_into_memory(fits, tmp_path, monkeypatch):
+    reads = []
+    read = local_client.read_pixels
+    monkeypatch.setattr(local_client, "read_pixels", lambda *a: reads.append(1) or read(*a))
+    if not fits:
+        monkeypatch.setattr(federated_data, "_KEPT_BYTES", 0)
+    federate(make_plan(tmp_path, "ditto", clients=2, rounds=2, partition="iid"), quiet=True)
+    assert len(reads) == (2 if fits else 8)
 
 
 def test_how_long_to_wait_and_the_clocks_links_may_change_on_resume(tmp_path):

@@ -28,6 +28,7 @@ from killick.training.initial_weights import Model, Normalization, make_model
 from killick.training.recipe import named_classes
 from killick.training.validation import ValidationSet, validate
 
+_KEPT_BYTES = 2 * 2**30
 NUMBER_IN_SEED = 0x5EED  # of the first weights, as in any run
 
 
@@ -97,7 +98,21 @@ class FederatedData:
             name = f"{train.name}, client {number}"
             train = train.part(self._dealt["train"][number], name)
             test = test.part(self._dealt["test"][number], name)
-        return LocalClient(self.plan, number, round_, train, test, self.template, self.device)
+        decoded = self._decoded.setdefault(number, {}) if self._fits else {}
+        return LocalClient(
+            self.plan, number, round_, train, test, self.template, self.device, decoded
+        )
+
+    @cached_property
+    def _decoded(self) -> dict[int, dict[str, torch.Tensor]]:
+        """Images of clients, kept for the next rounds."""
+        return {}
+
+    @cached_property
+    def _fits(self) -> bool:
+        """Whether all images may be kept in memory."""
+        size = 3 * self.plan.recipe.data.size**2
+        return (len(self.parts.train) + len(self.test)) * size <= _KEPT_BYTES
 
     @cached_property
     def template(self) -> Model:

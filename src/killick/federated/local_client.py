@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import torch
@@ -48,6 +48,7 @@ class LocalClient:
     test: ImageSet
     template: Model  # of the architecture; its weights are not used
     device: torch.device
+    decoded: dict[str, Tensor] = field(default_factory=dict)  # its images, once they are read
 
     def fit(
         self,
@@ -188,15 +189,20 @@ class LocalClient:
     def _head(self) -> str:
         return head_of(self.template)
 
-    @cached_property
+    @property
     def test_images(self) -> Tensor:
         """The client's test images, uint8."""
-        return torch.cat(list(read_all(self.test, PlainView.of(self.plan.recipe.data))))
+        if "test" not in self.decoded:
+            parts = read_all(self.test, PlainView.of(self.plan.recipe.data))
+            self.decoded["test"] = torch.cat(list(parts))
+        return self.decoded["test"]
 
-    @cached_property
+    @property
     def _pixels(self) -> Tensor:
-        view = PlainView.of(replace(self.plan.recipe.data, resize=None))
-        return read_pixels(self.train, view, 0).to(self.device)
+        if "train" not in self.decoded:
+            view = PlainView.of(replace(self.plan.recipe.data, resize=None))
+            self.decoded["train"] = read_pixels(self.train, view, 0).to(self.device)
+        return self.decoded["train"]
 
     @property
     def train_images(self) -> Tensor:
