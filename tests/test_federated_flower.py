@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from federations import assert_equal, colors, make_plan, without_seconds
+from PIL import Image
 
 from killick.errors import DataError, KillickError, OptionError
 from killick.federated import federate, flower_runner
@@ -281,6 +283,29 @@ def test_a_partition_id_that_no_client_has_is_refused(number, tmp_path):
     assert not list(plan.output.iterdir())  # and nothing is left
 
 
+@pytest.mark.parametrize("other", ["blue", "pink"])
+def test_a_client_of_its_own_may_lack_a_class_but_have_no_other(other, tmp_path):
+    for split in ("train", "test"):
+        for number, name in enumerate(("green", other)):
+            folder = tmp_path / "own" / split / name
+            folder.mkdir(parents=True)
+            for place in range(4):
+                Image.new("RGB", (8, 8), (9, 99 * number, 9 * place)).save(folder / f"{place}.png")
+    plan = make_plan(tmp_path / "run", "fedavg", clients=2, rounds=1)
+    plan = replace(plan, class_names=("red", "green", "blue"))
+    grid = LoopGrid(plan, 2)
+    grid.contexts[101].node_config["data"] = f"imagefolder:{tmp_path / 'own'}"
+    if other == "pink":
+        with pytest.raises(OptionError, match="DataError"):
+            run(plan, grid)
+        return
+    record = run(plan, grid).records[0]
+    assert record["faults"] == []
+    assert record["personal"]["1"]["count"] == 8
+    own = FederatedData(plan, f"imagefolder:{tmp_path / 'own'}").client(1, 1).train
+    assert sorted(own.labels.tolist()) == [1] * 4 + [2] * 4  # blue and green in its folders
+
+
 def test_texts_of_other_errors_stay_with_the_client(tmp_path, monkeypatch):
     plan = make_plan(tmp_path, "fedavg", clients=2, rounds=1)
     grid = LoopGrid(plan, 2)
@@ -377,8 +402,6 @@ def test_a_plan_survives_the_way_to_other_processes(tmp_path):
 
 def make_digits_plan(output: Path, clients: int) -> FederationPlan:
     """A plan that other processes can read: data by name."""
-    from dataclasses import replace
-
     plan = make_plan(output, "spectral", clients=clients, partition="iid", rounds=2)
     recipe = load_recipe(
         "shapes-federated",

@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from killick.cli.arguments import FOLDER, add_shared, name_folder
@@ -102,6 +102,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.engine == "flower":
         from killick.federated.flower_runner import run_flower
 
+        plan = replace(plan, class_names=data.parts.train.class_names)
         run_flower(plan, options.superlink, certificates=options.certificates, quiet=options.quiet)
     else:
         from killick.federated.server_rounds import federate

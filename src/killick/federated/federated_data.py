@@ -53,6 +53,9 @@ class FederatedData:
             raise OptionError(f"{settings.name} is a stream; clients need data that can be dealt.")
         if found.test is None:
             raise DataError(f"{settings.name} has no test set. Name data with one.")
+        if self.own is not None and (names := self.plan.class_names):
+            train, test = (_number_as(names, each) for each in (found.train, found.test))
+            found = replace(found, train=train, test=test)
         return found
 
     @property
@@ -180,3 +183,14 @@ class FederatedData:
         """Accuracy of the generic model on all test images."""
         model = self.ready_generic(weights)
         return validate(model, self._test_set, Processes(0, 1, self.device)).accuracy
+
+
+def _number_as(names: tuple[str, ...], images: ImageSet) -> ImageSet:
+    """Images with their classes numbered as the server does; they may be some of the server's."""
+    if unknown := sorted({*images.class_names} - {*names}):
+        raise DataError(
+            f"{images.name} has the class {unknown[0]!r}, which the server has not. Use its names:"
+            f" {', '.join(names)}."
+        )
+    numbers = torch.tensor([names.index(name) for name in images.class_names])
+    return replace(images, labels=numbers[images.labels], class_names=names)

@@ -68,6 +68,7 @@ class FederationPlan:
     output: Path
     device: str = "auto"
     threads: int | None = None  # of a client on a CPU
+    class_names: tuple[str, ...] = ()  # of the server, for clients with data of their own
 
     def to_json(self) -> str:
         """As a text that other processes read."""
@@ -77,6 +78,7 @@ class FederationPlan:
             "output": str(self.output),
             "device": self.device,
             "threads": self.threads,
+            "class_names": self.class_names,
         }
         return json.dumps(values)
 
@@ -90,6 +92,7 @@ class FederationPlan:
             Path(values["output"]),
             values["device"],
             values["threads"],
+            tuple(values["class_names"]),
         )
 
 
