@@ -82,4 +82,4 @@ def _draw(data: ReportData, name: str, title: str, below: str, lines: dict[str, 
 
 
 SECTIONS.register(KEY, Section(KEY, "Accuracy against severity", 10, make))
-SECTIONS.register(DIFFERENCE, Section(DIFFERENCE, "Gain by severity", -1, make_differences))
+SECTIONS.register(DIFFERENCE, Section(DIFFERENCE, "Difference by severity", -1, make_differences))
