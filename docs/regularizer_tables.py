@@ -12,6 +12,7 @@ from killick.protocols import COMPONENTS
 FILE = Path(__file__).parent.parent / "benchmarks/results/regularizers/small/runs.csv"
 MASKED = "masked-label"
 Line = dict[str, str]
+Columns = dict[str, tuple[str, int, int]]
 # Heading: column, factor, digits.
 _ALONE = {
     "clean, %": ("clean", 100, 1),
@@ -123,10 +124,14 @@ def describe_tuned() -> str:
 
 
 def describe_noise() -> str:
-    """Arms trained with wrong labels: test images, and training images by their label."""
+    """Arms trained with wrong labels, and differences: test images, training images by label."""
     lines = _read(FILE.with_name("noise.csv"))
     arms = dict.fromkeys(line["arm"] for line in lines)
     rows = [[arm, *_values([line for line in lines if line["arm"] == arm], _NOISY)] for arm in arms]
+    alone = [arm for arm in arms if arm != "standard" and not arm.endswith(MASKED)]
+    pairs = [(arm, "standard") for arm in [MASKED, *alone]]
+    pairs += [(arm, MASKED) for arm in alone] + [(f"{arm}+{MASKED}", arm) for arm in alone]
+    rows += _differences(lines, pairs, _NOISY)
     return _table(["trained with", *_NOISY], rows)
 
 
@@ -138,37 +143,37 @@ def describe_differences() -> str:
     pairs = [(arm, "standard") for arm in [*alone, MASKED]]
     pairs += [(arm, MASKED) for arm in alone]
     pairs += [(f"{arm}+{MASKED}", arm) for arm in alone]
-    rows = _differences(lines, pairs)
+    rows = _differences(lines, pairs, _DIFFERENCES)
     lines = read_lines("tuned")
     arms = [arm for arm in dict.fromkeys(line["arm"] for line in lines) if arm != "standard"]
     pairs = [(arm, "standard") for arm in arms]
     pairs += [(arm, MASKED) for arm in arms if arm != MASKED]
-    rows += [[f"tuned: {row[0]}", *row[1:]] for row in _differences(lines, pairs)]
+    rows += [[f"tuned: {row[0]}", *row[1:]] for row in _differences(lines, pairs, _DIFFERENCES)]
     return _table(["difference", *_DIFFERENCES], rows)
 
 
-def _differences(lines: Sequence[Line], pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """A row for each two arms, the first less the second."""
+def _differences(
+    lines: Sequence[Line], pairs: Iterable[tuple[str, str]], columns: Columns
+) -> list[list[str]]:
+    """A row for each two arms with several seeds in common, the first less the second."""
     rows = []
     for arm, base in pairs:
         values = [
             {line["seed"]: line for line in lines if line["arm"] == each} for each in (arm, base)
         ]
-        cells = [
-            describe_gaps(
-                [
-                    factor * (float(line[column]) - float(values[1][seed][column]))
-                    for seed, line in values[0].items()
-                ],
-                digits,
-            )
-            for column, factor, digits in _DIFFERENCES.values()
-        ]
+        seeds = values[0].keys() & values[1].keys()
+        if len(seeds) < 2:
+            continue
+        cells = []
+        for column, factor, digits in columns.values():
+            ours, theirs = ({seed: float(own[seed][column]) for seed in seeds} for own in values)
+            gaps = [factor * (ours[seed] - theirs[seed]) for seed in sorted(seeds)]
+            cells.append(describe_gaps(gaps, digits))
         rows.append([f"{arm} less {base}", *cells])
     return rows
 
 
-def _values(lines: Sequence[Line], columns: dict[str, tuple[str, int, int]]) -> Iterable[str]:
+def _values(lines: Sequence[Line], columns: Columns) -> Iterable[str]:
     """Mean and, of several, standard deviation over seeds."""
     for column, factor, digits in columns.values():
         values = [factor * float(line[column]) for line in lines if line[column]]
