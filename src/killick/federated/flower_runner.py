@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from killick import __version__
-from killick.errors import KillickError, OptionError, ProcessError, import_library, one_line
+from killick.errors import KillickError, OptionError, ProcessError, import_library
 from killick.federated.federation_settings import FederationPlan
 from killick.federated.server_state import load_state
 
@@ -112,9 +112,10 @@ def _run_app(app: Path, environment: dict[str, str], simulated: int | None, *, q
         try:
             answer: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
-            raise ProcessError(f"flwr {words[1]}: {one_line(done.stderr)}.") from None
+            answer = {"error-message": done.stderr}
         if not answer.get("success"):
-            raise ProcessError(f"flwr {words[1]}: {one_line(answer.get('error-message'))}.")
+            why = " ".join(str(answer.get("error-message")).split())
+            raise ProcessError(f"flwr {words[1]} failed: {why}")
         return answer
 
     options = []
