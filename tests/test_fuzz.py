@@ -267,6 +267,7 @@ def _written(folder, files):
 def test_states_that_broke_the_reader_are_refused(tmp_path, changes):
     whole = {
         "step": 3,
+        "way": "resident",
         "unread": ([], 0),
         "recipe": {},
         "model": {},

@@ -505,14 +505,13 @@ def broken(folder, options, kept, *, device, show):
 
 
 def test_an_interrupted_study_shows_what_there_is_and_goes_on(tmp_path, monkeypatch, here):
-    from killick.experiments.scheduler import JobsOutcome
-    from killick.studies import study_runner as running
+    from killick.experiments import scheduler as running
 
     worked = running.run_jobs
 
     def interrupted(cells, output, execution):
         outcome = worked(cells[:1], output, execution)
-        return JobsOutcome(outcome.finished, [], ["x"], True)
+        return running.JobsOutcome(outcome.finished, [], ["x"], True)
 
     output = tmp_path / "out"
     plan = make_plan(find_study("alpha"), "smoke")

@@ -13,7 +13,6 @@ from typing import Any
 from killick.errors import OptionError
 from killick.experiments.arms import ARMS, Arm, parse_arm
 from killick.report.conditions import OOD, SYNTHETIC_OOD, suite_of
-from killick.report.sections.costs import count_costs
 from killick.report.tables import TextTable
 from killick.results.rows import Row
 from killick.settings import setting
@@ -187,6 +186,8 @@ class Grid:
     def costs(self, regularizer: str, protocol: str) -> dict[str, str]:
         """Passes of the training and of a prediction."""
         name = self.results.arm(regularizer=regularizer, protocol=protocol, noise=0.0)
+        from killick.report.sections.costs import count_costs  # imports torch
+
         comparison = self.results.report.comparison
         arm = next(each for each in comparison.arms if each.name == name)
         found = count_costs(arm, comparison.baseline or arm)

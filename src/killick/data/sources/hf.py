@@ -18,7 +18,7 @@ from killick.data.sources import DATA_SOURCES, DataSource, LoadOptions, split_op
 from killick.data.sources.pack import PackReader
 from killick.data.streams import SampleStream, read_head
 from killick.data.worker_processes import iterate
-from killick.errors import DataError, import_library, one_line
+from killick.errors import DataError, import_library
 
 OPTIONS = ("config", "split", "test", "revision", "streaming")
 TEST_SPLITS = ("test", "validation", "valid", "val")  # the first that has labels
@@ -157,8 +157,9 @@ def _open(name: str, chosen: dict[str, str]) -> dict[str, Any]:
             asked |= {"revision": chosen["revision"]} if "revision" in chosen else {}
             found = datasets.load_dataset(name, **asked)
     except Exception as error:  # of the library, of what it downloads with, of the file system
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
         raise DataError(
-            f"cannot load hf:{name}: {one_line(error)}. Check the name and the connection, or name a folder"
+            f"cannot load hf:{name}: {reason}. Check the name and the connection, or name a folder"
             " written by save_to_disk."
         ) from error
     if wanted and not saved:
