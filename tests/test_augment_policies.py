@@ -215,7 +215,7 @@ def test_resident_samples_do_not_depend_on_how_a_step_is_cut(name):
         for _ in range(first, 48 // cut.batch):
             parts += [batches.batch(number) for number in range(cut.passes)]
             batches.advance()
-        return Batch(*(torch.stack(each) for each in zip(*parts, strict=True)))
+        return Batch(*map(torch.stack, zip(*(part[:4] for part in parts), strict=True)))
 
     policy, shifted = make(name), run(Cut(24))
     whole = run(Cut(24), policy=policy).images.flatten(0, 1)

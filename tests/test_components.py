@@ -81,6 +81,29 @@ def first_step(recipe):
     return run, run._step, *run._step._prepare(0, run._step.number)
 
 
+# Mixing and masks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["label", "uniform"])
+def test_a_step_knows_which_samples_have_no_label_of_their_own(image_folder, target):
+    recipe = small(
+        image_folder,
+        data__workers=0,
+        components=[{"name": "mixup", "cutmix": 1.0, "probability": 0.5}, {"name": "elr"}],
+        protocol={"name": "masked", "target": target, "alpha": 0.5, "scope": "sample"},
+    )
+    run, step, batch, draw = first_step(recipe)
+    found, elr = [], run.components[1]
+    elr.loss = lambda seen, loss: found.append(seen) or loss
+    step._compute_loss(batch, draw)
+    (seen,) = found
+    assert 0 < batch.mixed.sum() < len(batch.mixed)
+    assert 0 < draw.masked.sum() < len(draw.masked)
+    expected = batch.mixed if target == "label" else batch.mixed | draw.masked
+    assert torch.equal(seen.unlabeled, expected)
+    run.close()
+
+
 # Attentive CutMix ---------------------------------------------------------------------------------
 
 
@@ -161,7 +184,7 @@ def test_attention_is_that_of_the_extractor(tmp_path):
     images, labels = paste_attended(batch.images, soft, attention, 8, mixed)
     assert torch.equal(found.images, images)
     assert torch.allclose(found.labels, labels)
-    alone = component.batch(Batch(*(part[:2] for part in batch)))
+    alone = component.batch(batch.first(2))
     assert torch.equal(alone.images, found.images[:2])  # by the key, not by the batch
 
 

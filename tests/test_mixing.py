@@ -40,7 +40,7 @@ def is_rounded(found: Tensor, exact: np.ndarray) -> bool:
 @pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0])
 def test_mixup_is_that_of_the_slow_version(alpha):
     images, labels, keys = samples(24)
-    mixed, soft = Mixing(alpha, 0.0, CLASSES, "cpu")(images, labels, keys)
+    mixed, soft, _ = Mixing(alpha, 0.0, CLASSES, "cpu")(images, labels, keys)
     assert mixed.dtype == torch.uint8
     pixels = images.numpy()
     for i, share in enumerate(shares(keys, alpha)):
@@ -54,7 +54,7 @@ def test_mixup_is_that_of_the_slow_version(alpha):
 @pytest.mark.parametrize("side", [(8, 8), (9, 14), (20, 3)])
 def test_cutmix_is_that_of_the_slow_version(alpha, side):
     images, labels, keys = samples(60, *side)
-    mixed, soft = Mixing(0.0, alpha, CLASSES, "cpu")(images, labels, keys)
+    mixed, soft, _ = Mixing(0.0, alpha, CLASSES, "cpu")(images, labels, keys)
     places, pixels = uniform(keys, Stream.MIX_PLACE, 2).tolist(), images.numpy()
     for i, share in enumerate(shares(keys, alpha)):
         other = i + 1 if i % 2 == 0 else i - 1
@@ -91,7 +91,7 @@ def test_blended_images_and_labels_are_those_of_torchvisions_mixup(monkeypatch):
     transform = v2.MixUp(alpha=0.8, num_classes=CLASSES)
     monkeypatch.setattr(transform._dist, "sample", lambda shape: share)
     pixels, probs = transform(images.float(), labels)
-    mixed, soft = Mixing(0.8, 0.0, CLASSES, "cpu")(images, labels, keys)
+    mixed, soft, _ = Mixing(0.8, 0.0, CLASSES, "cpu")(images, labels, keys)
     assert is_rounded(mixed, pixels.double().numpy())
     assert_close(soft, probs)
 
@@ -100,7 +100,7 @@ def test_blended_images_and_labels_are_those_of_torchvisions_mixup(monkeypatch):
 @pytest.mark.parametrize("n", [1, 2, 5, 64])
 def test_labels_sum_to_one_and_the_last_of_an_odd_batch_stays_as_it_is(kind, n):
     images, labels, keys = samples(n)
-    mixed, soft = Mixing(*KINDS[kind], CLASSES, "cpu")(images, labels, keys)
+    mixed, soft, _ = Mixing(*KINDS[kind], CLASSES, "cpu")(images, labels, keys)
     assert_close(soft.sum(1), torch.ones(n))
     assert (soft >= 0).all()
     if n % 2:
@@ -116,7 +116,7 @@ def test_neighbors_are_each_others_and_the_odd_one_its_own():
 
 def test_without_either_images_stay_and_labels_become_probabilities():
     images, labels, keys = samples(5)
-    mixed, soft = Mixing(0.0, 0.0, CLASSES, "cpu")(images, labels, keys)
+    mixed, soft, _ = Mixing(0.0, 0.0, CLASSES, "cpu")(images, labels, keys)
     assert torch.equal(mixed, images)
     assert torch.equal(soft.argmax(1), labels)
     assert torch.equal(soft, soft.round())
@@ -127,7 +127,7 @@ def test_with_both_kinds_each_has_half_of_the_images():
     images = torch.tensor([0, 255], dtype=torch.uint8).repeat(n // 2)[:, None, None, None]
     images, keys = images.expand(n, 3, 2, 2), sample_keys(0, 0, torch.arange(n))
     labels = torch.arange(n) % 2
-    both, _ = Mixing(1.0, 1.0, 2, "cpu")(images, labels, keys)
+    both, _, _ = Mixing(1.0, 1.0, 2, "cpu")(images, labels, keys)
     cut = uniform(keys, Stream.MIX_KIND) < 0.5
     pasted, blended = (
         Mixing(*alphas, 2, "cpu")(images, labels, keys)[0] for alphas in ((0, 1.0), (1.0, 0))
@@ -143,15 +143,27 @@ def test_a_batch_cut_into_even_parts_is_mixed_as_the_whole(kind):
     whole = mixing(images, labels, keys)
     for size in (2, 4, 6, 16, 24):
         parts = zip(images.split(size), labels.split(size), keys.split(size), strict=True)
-        mixed, soft = zip(*(mixing(*part) for part in parts), strict=True)
+        mixed, soft, _ = zip(*(mixing(*part) for part in parts), strict=True)
         assert torch.equal(torch.cat(mixed), whole[0])
         assert torch.equal(torch.cat(soft), whole[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_share_of_the_images_is_mixed_and_the_others_stay(kind):
+    images, labels, keys = samples(4000, 3, 3)
+    always, soft, _ = Mixing(*KINDS[kind], CLASSES, "cpu")(images, labels, keys)
+    found, targets, mixed = Mixing(*KINDS[kind], CLASSES, "cpu", 0.3)(images, labels, keys)
+    assert float(mixed.float().mean()) == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / 4000) ** 0.5)
+    assert torch.equal(found[mixed], always[mixed])
+    assert torch.equal(found[~mixed], images[~mixed])
+    assert torch.equal(targets[mixed], soft[mixed])
+    assert torch.equal(targets[~mixed], torch.eye(CLASSES)[labels[~mixed]])
 
 
 def test_mixed_images_keep_the_channels_last_layout_and_the_given_ones_stay():
     images, labels, keys = samples(8)
     before = images.clone()
-    mixed, _ = Mixing(0.2, 1.0, CLASSES, "cpu")(images, labels, keys)
+    mixed, _, _ = Mixing(0.2, 1.0, CLASSES, "cpu")(images, labels, keys)
     assert mixed.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(images, before)
 

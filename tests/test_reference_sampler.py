@@ -85,10 +85,10 @@ def test_every_image_of_the_pool_is_equally_likely():
 def test_the_reference_of_a_sample_depends_on_its_key_alone(shift):
     batch, order = batch_of(30), torch.randperm(30)
     whole = shown(batch, draws(shift=shift).draw(batch, STEP))
-    mixed_up = Batch(*(t[order] for t in batch))
+    mixed_up = Batch(*(t[order] for t in batch[:4]))
     other = draws(shift=shift, rank=3, scope="sample", alpha=0.9)
     assert torch.equal(shown(mixed_up, other.draw(mixed_up, torch.tensor(77))), whole[order])
-    part = Batch(*(t[10:17] for t in batch))
+    part = Batch(*(t[10:17] for t in batch[:4]))
     assert torch.equal(shown(part, draws(shift=shift).draw(part, STEP)), whole[10:17])
 
 

@@ -49,8 +49,8 @@ def added(name, **settings):
     return make(name, **settings).loss(seen(None, LOGITS, LABELS), ZERO).item()
 
 
-def seen(batch, logits, targets, masked=None):
-    return ForwardPass(batch, logits, targets, masked, None)
+def seen(batch, logits, targets, masked=None, unlabeled=None):
+    return ForwardPass(batch, logits, targets, masked, unlabeled, None)
 
 
 # Losses -------------------------------------------------------------------------------------------
@@ -532,7 +532,8 @@ def test_ps_kd_mixes_labels_with_the_predictions_of_the_epoch_before():
             if not masked:
                 now[number] = logits[row].double().softmax(0)
         uniform = torch.full((3, CLASSES), 1 / CLASSES)
-        kept = component.targets(seen(batch, logits, uniform, torch.tensor(True)))
+        true = torch.tensor(True)
+        kept = component.targets(seen(batch, logits, uniform, true, true))
         assert torch.allclose(kept, uniform)
         component.observe(batch, logits, mask)
         if place % 2:
@@ -552,7 +553,7 @@ def test_elr_is_its_formula(uniform, scope):
         mask = torch.tensor(drawn) if scope == "batch" else torch.tensor(masked)
         targets = torch.full((3, CLASSES), 1 / CLASSES) if uniform else batch.labels
         logits.requires_grad_()
-        found = component.loss(seen(batch, logits, targets, mask), ZERO)
+        found = component.loss(seen(batch, logits, targets, mask, mask if uniform else None), ZERO)
         for row, number in enumerate(numbers.tolist()):
             p = logits[row].detach().double().softmax(0).clamp(1e-4, 1 - 1e-4)
             if not masked[row]:
@@ -566,6 +567,25 @@ def test_elr_is_its_formula(uniform, scope):
         assert torch.allclose(component._table.read(torch.arange(6)).double(), averages, atol=2e-3)
 
 
+@pytest.mark.parametrize("name", ["ps_kd", "elr"])
+def test_tables_pause_for_mixed_samples(name):
+    component, kept = make(name), torch.tensor([False, True, False])
+    component.setup(None, Table())
+    numbers, soft = torch.arange(3), SOFT[:3]
+    batch = Batch(torch.zeros(3, 3, 2, 2), soft, numbers, numbers, kept)
+    component.observe(batch, LOGITS[:3], None)
+    assert component._table.values.any(1).tolist() == [True, False, True, False, False, False]
+    component._table.values.fill_(0.2)
+    component.epoch(1)
+    now = seen(batch, LOGITS[:3].clone().requires_grad_(), soft, None, kept)
+    if name == "ps_kd":
+        changed = (component.targets(now) != soft).any(1)
+    else:
+        (slope,) = torch.autograd.grad(component.loss(now, ZERO), now.logits)
+        changed = slope.any(1)
+    assert changed.tolist() == [True, False, True]
+
+
 def test_tables_are_refused_for_streams_mixed_labels_and_huge_sets(image_folder):
     stream, huge = Samples(6), Samples(10**9)
     stream.access = "stream"
@@ -575,8 +595,11 @@ def test_tables_are_refused_for_streams_mixed_labels_and_huge_sets(image_folder)
         with pytest.raises(OptionError, match=says):
             make("elr").setup(None, context)
     for name in ("elr", "ps_kd"):
-        with pytest.raises(RecipeError, match="without mixup"):
+        with pytest.raises(RecipeError, match="probability below 1"):
             small(image_folder, augment__mixup=0.2, components=[{"name": name}])
+    half = {"name": "mixup", "mixup": 0.2, "probability": 0.5}
+    with pytest.raises(RecipeError, match="co_teaching needs labels"):
+        small(image_folder, components=[half, {"name": "co_teaching"}])
 
 
 # Runs ---------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_batch_references_are_mixed_and_clean_ones_are_not():
 
     images = torch.arange(8, dtype=torch.uint8)[:, None, None, None].expand(8, 3, 8, 8)
     keys = torch.arange(8) * 7919
-    mixed, soft = Mixing(0.0, 1.0, 8, "cpu")(images, torch.arange(8), keys)
+    mixed, soft, _ = Mixing(0.0, 1.0, 8, "cpu")(images, torch.arange(8), keys)
     batch = Batch(mixed, soft, keys, torch.arange(8))
     batch_draw = ReferenceSampler(None, None).draw(batch, torch.tensor(0))
     clean_draw = ReferenceSampler(images.permute(0, 2, 3, 1), None).draw(batch, torch.tensor(0))

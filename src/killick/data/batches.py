@@ -26,11 +26,20 @@ class Batch(NamedTuple):
     labels: Tensor  # class numbers (n,)
     keys: Tensor  # from which everything random about each sample is drawn
     numbers: Tensor  # of the images in the training set; -1 in a stream
+    mixed: Tensor | None = None  # whose labels are mixed with another one's (n,); None: nobody's
 
     # `_replace` returns an empty tuple in functions compiled by torch 2.11.
-    def with_images(self, images: Tensor, labels: Tensor | None = None) -> "Batch":
-        """The same samples as other images, perhaps with other labels."""
-        return Batch(images, self.labels if labels is None else labels, self.keys, self.numbers)
+    def with_images(self, images: Tensor) -> "Batch":
+        """The same samples as other images."""
+        return Batch(images, self.labels, self.keys, self.numbers, self.mixed)
+
+    def with_mixed(self, images: Tensor, labels: Tensor, mixed: Tensor) -> "Batch":
+        """The same samples, some of them mixed; labels are probabilities."""
+        return Batch(images, labels, self.keys, self.numbers, mixed)
+
+    def first(self, count: int) -> "Batch":
+        """The first samples."""
+        return Batch(*(part if part is None else part[:count] for part in self))
 
 
 @dataclass(frozen=True)
@@ -183,7 +192,7 @@ class ReadAhead(Batches):
     def load(self) -> None:
         """Copy the next samples to where the step reads them."""
         for buffers in self._buffers:
-            for buffer, values in zip(buffers, next(self._ready), strict=True):
+            for buffer, values in zip(buffers[:4], next(self._ready), strict=True):
                 buffer.copy_(values, non_blocking=True)
         epoch, step = self._next
         ends = step + 1 == self.samples // self.cut.batch

@@ -51,6 +51,7 @@ class Stream(IntEnum):
     GRID = 31
     GRID_CHANCE = 32
     PASTE = 33
+    MIX = 34
 
 
 def key(*numbers: int) -> int:

@@ -19,21 +19,31 @@ _KNOTS = 4097
 class Mixing:
     """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019), one or the other for each image.
 
-    `mixup` and `cutmix` are the alphas of the Beta distributions of shares; 0 is none.
+    `mixup` and `cutmix` are the alphas of the Beta distributions of shares; 0 is none. `probability`
+    is that of an image to be mixed.
     """
 
     def __init__(
-        self, mixup: float, cutmix: float, classes: int, device: torch.device | str
+        self,
+        mixup: float,
+        cutmix: float,
+        classes: int,
+        device: torch.device | str,
+        probability: float = 1.0,
     ) -> None:
         self.mixup, self.cutmix, self.classes = mixup, cutmix, classes
+        self.probability = probability
         self._mixup_shares = beta_quantiles(mixup or 1.0).to(device)
         self._cutmix_shares = beta_quantiles(cutmix or 1.0).to(device)
 
-    def __call__(self, images: Tensor, labels: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed images, rounded to uint8, and labels as probabilities `(n, classes)`."""
+    def __call__(
+        self, images: Tensor, labels: Tensor, keys: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Images, rounded to uint8, labels as probabilities `(n, classes)`, and which are mixed."""
         soft = one_hot(labels, self.classes).float()
         if not (self.mixup or self.cutmix):
-            return images, soft
+            return images, soft, torch.zeros(len(images), dtype=torch.bool, device=images.device)
+        drawn = uniform(keys, Stream.MIX) < self.probability
         partner = neighbors(len(images), images.device)
         cut = self._which(keys)
         draw = uniform(keys, Stream.MIX_SHARE)
@@ -41,6 +51,8 @@ class Mixing:
         share = torch.where(cut, of_cutmix, interpolate(self._mixup_shares, draw))
         height, width = images.shape[2:]
         inside = boxes(share, uniform(keys, Stream.MIX_PLACE, 2), height, width)
+        inside &= drawn[:, None, None]
+        share = torch.where(drawn, share, 1.0)
         share = torch.where(cut, 1 - inside.float().mean((1, 2)), share)
         # How much of the image itself stays, for each pixel: in CutMix all of it or nothing.
         blended = share[:, None, None].expand_as(inside)
@@ -48,7 +60,7 @@ class Mixing:
         others = images.index_select(0, partner)
         mixed = (stays * images + (1 - stays) * others).round().to(images.dtype)
         share = share[:, None]
-        return mixed, share * soft + (1 - share) * soft.index_select(0, partner)
+        return mixed, share * soft + (1 - share) * soft.index_select(0, partner), drawn
 
     def _which(self, keys: Tensor) -> Tensor:
         """Whether each image is cut; otherwise it is blended."""

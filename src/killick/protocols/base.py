@@ -75,6 +75,8 @@ class ForwardPass(NamedTuple):
     logits: "Tensor"
     targets: "Tensor"  # what the logits are compared with
     masked: "Tensor | None"  # which references are masked, see `Draw`
+    # whose target is not the label of one sample: mixed, or masked towards the uniform distribution
+    unlabeled: "Tensor | None"
     model: "Callable[[Tensor], Tensor]"  # gives logits of other images with the same references
 
 
@@ -103,6 +105,10 @@ class TrainingProtocol:
 
     def draw(self, batch: "Batch", step: "Tensor") -> "Draw | None":
         """Everything random about a forward pass of step number `step`."""
+        return None
+
+    def unlabeled(self, draw: "Draw | None") -> "Tensor | None":
+        """Which samples are trained towards something else than their label; None: nobody's."""
         return None
 
     def forward(
@@ -142,6 +148,11 @@ class Component:
     def mixes(self) -> bool:
         """Whether it mixes labels: those of a batch are probabilities then."""
         return False
+
+    @property
+    def mixes_all(self) -> bool:
+        """Whether it mixes the label of every sample."""
+        return self.mixes
 
     @classmethod
     def from_recipe(cls, recipe: Any) -> "Component | None":

@@ -8,7 +8,9 @@ from killick.protocols.base import PROTOCOLS, RunContext
 from killick.settings import setting
 
 if TYPE_CHECKING:
-    from killick.core.masking import ReferenceMasking
+    from torch import Tensor
+
+    from killick.core.masking import Draw, ReferenceMasking
     from killick.protocols.base import Model
     from killick.protocols.references.reference_sampler import MaskSampler
 
@@ -84,6 +86,10 @@ class MaskedProtocol(AnchoredProtocol):
         super().setup(model, run)
         if self.batchnorm == "running":
             model.recent = None
+
+    def unlabeled(self, draw: "Draw | None") -> "Tensor | None":
+        """The masked ones, with target uniform."""
+        return None if draw is None or self.target == "label" else draw.masked
 
     def _masks(self, run: RunContext) -> "tuple[ReferenceMasking, MaskSampler | None]":
         from killick.core.masking import ReferenceMasking

@@ -8,6 +8,8 @@ from killick.protocols.base import RunContext, components_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from killick.data.batches import Batch
+
 _MOST_BYTES = 2**30  # they are part of every checkpoint
 
 
@@ -34,13 +36,14 @@ class SampleTable:
         """The rows of some samples, as float32."""
         return self.values.index_select(0, numbers).float()
 
-    def update(self, numbers: "Tensor", rows: "Tensor", masked: "Tensor | None") -> "Tensor":
-        """New rows of some samples; with a masked reference a sample keeps its own."""
+    def update(self, batch: "Batch", rows: "Tensor", masked: "Tensor | None") -> "Tensor":
+        """New rows of some samples; mixed or with a masked reference, a sample keeps its own."""
         import torch
 
-        if masked is None:
+        keeps = either(masked, batch.mixed)
+        if keeps is None:
             return rows
-        return torch.where(masked.view(-1, 1), self.read(numbers), rows)
+        return torch.where(keeps.view(-1, 1), self.read(batch.numbers), rows)
 
     def write(self, numbers: "Tensor", rows: "Tensor") -> None:
         """Set the rows of some samples."""
@@ -66,10 +69,18 @@ class SampleTable:
         self.values.copy_(state["values"])
 
 
+def either(first: "Tensor | None", second: "Tensor | None") -> "Tensor | None":
+    """Which samples are in one of two sets; None is the empty set."""
+    if first is None or second is None:
+        return first if second is None else second
+    return first | second
+
+
 def check_labels(name: str, recipe: Any) -> list[str]:
-    """A problem, if labels are mixed: then a prediction is not that of one sample."""
-    mixing = [each.name for each in components_of(recipe) if each.mixes]
+    """A problem, if every label is mixed: then no prediction is that of one sample."""
     return [
-        f"components: {name} needs labels of single samples, without mixup and CutMix, found {other}"
-        for other in mixing
+        f"components: {name} pauses for mixed labels, and {each.name} mixes all of them; set a"
+        " probability below 1, as in mixup:cutmix=1,probability=0.5"
+        for each in components_of(recipe)
+        if each.mixes_all
     ]

@@ -25,6 +25,7 @@ from killick.core.masking import Draw
 from killick.data.batches import Batch, Batches
 from killick.data.transforms import erase
 from killick.protocols.base import Component, ForwardPass, TrainingProtocol, uses
+from killick.protocols.sample_table import either
 from killick.training.recipe import Recipe
 
 EAGER_STEPS = 3  # before capture: they compile, and allocate what the graph will use
@@ -206,7 +207,7 @@ class TrainingStep:
         if len(logits) == size:
             return batch, logits, masked
         first = None if masked is None else masked[:size] if masked.ndim else masked
-        return Batch(*(part[:size] for part in batch)), logits[:size], first
+        return batch.first(size), logits[:size], first
 
     def _compute_gradients_again(self) -> None:
         """For other weights: what the network remembers of the samples stays as it is."""
@@ -248,7 +249,8 @@ class TrainingStep:
             return self._protocol.forward(self._forward, images, batch.labels, draw)[0]
 
         masked = None if draw is None else draw.masked
-        seen = ForwardPass(batch, logits, targets, masked, model)
+        unlabeled = either(self._protocol.unlabeled(draw), batch.mixed)
+        seen = ForwardPass(batch, logits, targets, masked, unlabeled, model)
         losses = [self._compare(seen._replace(logits=each)) for each in several]
         return logits, torch.stack(losses).mean()
 

@@ -39,6 +39,11 @@ class AttentiveCutMix(Scheduled):
         """Labels are mixed."""
         return True
 
+    @property
+    def mixes_all(self) -> bool:
+        """With probability 1."""
+        return self.probability == 1
+
     def extra_passes(self) -> int:
         """That of the extractor."""
         return 1
@@ -72,14 +77,15 @@ class AttentiveCutMix(Scheduled):
 
         side = batch.images.shape[-1]
         grid = self.grid or (8 if side % 7 else 7)
+        drawn = uniform(batch.keys, Stream.PASTE) < self.probability * self.factor
         images, labels = paste_attended(
             batch.images,
             one_hot(batch.labels, self._classes).float(),
             self._attend(batch.images, grid),
             count=max(1, round(self.share * grid**2)),
-            drawn=uniform(batch.keys, Stream.PASTE) < self.probability * self.factor,
+            drawn=drawn,
         )
-        return batch.with_images(images, labels)
+        return batch.with_mixed(images, labels, drawn)
 
     def _attend(self, images: "Tensor", grid: int) -> "Tensor":
         """How much each cell is attended to, `(n, grid, grid)`."""

@@ -4,8 +4,7 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from killick.protocols.base import COMPONENTS, RunContext
-from killick.protocols.sample_table import check_labels
+from killick.protocols.base import COMPONENTS, RunContext, components_of
 from killick.protocols.scheduled import Stepwise
 from killick.settings import setting
 
@@ -38,7 +37,11 @@ class CoTeaching(Stepwise):
 
     def check(self, recipe: Any) -> list[str]:
         """Losses must be those of labels."""
-        problems = check_labels(self.name, recipe)
+        problems = [
+            f"components: co_teaching needs labels of single samples, and {each.name} mixes them"
+            for each in components_of(recipe)
+            if each.mixes
+        ]
         facts = recipe.protocol.facts()
         if (facts.get("target"), facts.get("scope")) == ("uniform", "sample"):
             problems.append(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class ELR(Component):
     """Pulls predictions towards their own average over the epochs, against noisy labels.
 
-    The average is updated where the reference is not masked; a sample that is masked towards the
-    uniform distribution has no such term.
+    The average is updated where neither the reference is masked nor the label mixed; a mixed sample,
+    or one masked towards the uniform distribution, has no such term.
     """
 
     name: str = "elr"
@@ -27,7 +27,7 @@ class ELR(Component):
     decay: float = setting(0.7, "of the average of predictions; 0.9 on CIFAR-100", least=0, below=1)
 
     def check(self, recipe: Any) -> list[str]:
-        """Labels must not be mixed."""
+        """Not all labels may be mixed."""
         return check_labels(self.name, recipe)
 
     def setup(self, model: "Model", run: RunContext) -> None:
@@ -38,8 +38,8 @@ class ELR(Component):
         """Add `strength * mean log(1 - <p, t>)`."""
         average = self._average(seen.batch, seen.logits, seen.masked)
         terms = (1 - (_probabilities(seen.logits) * average).sum(1)).log()
-        if seen.masked is not None and seen.targets.ndim == 2:  # towards the uniform distribution
-            terms = terms * ~seen.masked
+        if seen.unlabeled is not None:
+            terms = terms * ~seen.unlabeled
         return loss + self.strength * terms.mean()
 
     def observe(self, batch: "Batch", logits: "Tensor", masked: "Tensor | None") -> None:
@@ -51,7 +51,7 @@ class ELR(Component):
         p = _probabilities(logits).detach()
         before = self._table.read(batch.numbers)
         now = self.decay * before + (1 - self.decay) * p / p.sum(1, keepdim=True)
-        return self._table.update(batch.numbers, now, masked)
+        return self._table.update(batch, now, masked)
 
     def state_dict(self) -> dict[str, Any]:
         """The averages."""

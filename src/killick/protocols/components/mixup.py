@@ -19,11 +19,17 @@ class Mixup(Component):
     name: str = "mixup"
     mixup: float = setting(0.0, "alpha of mixup; 0: none", least=0)
     cutmix: float = setting(0.0, "alpha of CutMix; 0: none. With both, each image draws", least=0)
+    probability: float = setting(1.0, "of an image to be mixed", above=0, most=1)
 
     @property
     def mixes(self) -> bool:
         """Labels are mixed."""
         return True
+
+    @property
+    def mixes_all(self) -> bool:
+        """With probability 1."""
+        return self.probability == 1
 
     @classmethod
     def from_recipe(cls, recipe: Any) -> "Component | None":
@@ -40,12 +46,11 @@ class Mixup(Component):
         from killick.data.mixing import Mixing
 
         check_pairs(run)
-        self._mixing = Mixing(self.mixup, self.cutmix, run.classes, run.device)
+        self._mixing = Mixing(self.mixup, self.cutmix, run.classes, run.device, self.probability)
 
     def batch(self, batch: "Batch") -> "Batch":
         """Mixed images, and labels as probabilities."""
-        images, labels = self._mixing(batch.images, batch.labels, batch.keys)
-        return batch.with_images(images, labels)
+        return batch.with_mixed(*self._mixing(batch.images, batch.labels, batch.keys))
 
 
 def check_pairs(run: RunContext) -> None:

@@ -130,8 +130,8 @@ class ProgressiveLearning(Stepwise):
         """With mixup, mixed images and labels as probabilities."""
         if not self.mixes:
             return batch
-        images, labels = self._mixing[self._stage](batch.images, batch.labels, batch.keys)
-        return batch.with_images(images, labels)
+        mixing = self._mixing[self._stage]
+        return batch.with_mixed(*mixing(batch.images, batch.labels, batch.keys))
 
     def step(self, number: int) -> None:
         """Go on to the next stage when it is time."""

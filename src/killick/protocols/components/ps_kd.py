@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class PSKD(Component):
     """Mixes each label with what the network predicted for the sample an epoch ago.
 
-    Predictions are kept where the reference was not masked; a masked sample towards the uniform
-    distribution keeps its target.
+    Predictions are kept where neither the reference was masked nor the label mixed; a mixed sample,
+    or one masked towards the uniform distribution, keeps its target.
     """
 
     name: str = "ps_kd"
@@ -28,7 +28,7 @@ class PSKD(Component):
     )
 
     def check(self, recipe: Any) -> list[str]:
-        """Labels must not be mixed."""
+        """Not all labels may be mixed."""
         return check_labels(self.name, recipe)
 
     def setup(self, model: "Model", run: RunContext) -> None:
@@ -48,13 +48,13 @@ class PSKD(Component):
         targets, numbers = seen.targets, seen.batch.numbers
         soft = targets if targets.ndim == 2 else one_hot(targets, seen.logits.shape[1]).float()
         share = self._now * self._seen.index_select(0, numbers)
-        if seen.masked is not None and targets.ndim == 2:  # towards the uniform distribution
-            share = torch.where(seen.masked.view(-1, 1), 0.0, share)
+        if seen.unlabeled is not None:
+            share = torch.where(seen.unlabeled.view(-1, 1), 0.0, share)
         return torch.lerp(soft, self._table.read(numbers), share)
 
     def observe(self, batch: "Batch", logits: "Tensor", masked: "Tensor | None") -> None:
         """Keep the predictions."""
-        found = self._table.update(batch.numbers, logits.float().softmax(1), masked)
+        found = self._table.update(batch, logits.float().softmax(1), masked)
         self._table.write(batch.numbers, found)
 
     def epoch(self, number: int) -> None:

@@ -56,8 +56,10 @@ class ReferencesPerImage(Component):
         from killick.data.keyed_random import sample_keys
 
         copies = [sample_keys(self._root, copy, batch.keys) for copy in range(1, self.count)]
-        images, labels, _, numbers = (torch.cat([part] * self.count) for part in batch)
-        return Batch(images, labels, torch.cat([batch.keys, *copies]), numbers)
+        images, labels, _, numbers, mixed = (
+            part if part is None else torch.cat([part] * self.count) for part in batch
+        )
+        return Batch(images, labels, torch.cat([batch.keys, *copies]), numbers, mixed)
 
 
 COMPONENTS.register("references_per_image", ReferencesPerImage)

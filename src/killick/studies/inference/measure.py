@@ -97,10 +97,12 @@ def training_residuals(job: TrainedJob, size: int) -> Tensor:
     data = load_training_data(recipe, Processes(0, 1, job.device))
     mixing = Mixing(augment.mixup, augment.cutmix, len(data.class_names), job.device)
     shown = []
-    for images, labels, keys, _ in first_batches(data, size):
+    fill = [255 * mean for mean in data.normalize[0]]
+    for batch in first_batches(data, size):
+        images = batch.images
         if augment.erase:
-            images = erase(images, keys, augment.erase, [255 * mean for mean in data.normalize[0]])
-        shown.append(mixing(images, labels, keys)[0].clone())
+            images = erase(images, batch.keys, augment.erase, fill)
+        shown.append(mixing(images, batch.labels, batch.keys)[0].clone())
     assert isinstance(recipe.protocol, AnchoredProtocol)
     clean = recipe.protocol.references == "clean"  # else other images, augmented alike
     references = reference_pool(recipe, data) if clean else None
