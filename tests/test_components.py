@@ -405,7 +405,7 @@ def test_both_networks_of_co_teaching_have_the_other_components_in_any_order(ima
 
 def test_co_teaching_refuses_labels_that_are_not_single(image_folder):
     mine = [{"name": "co_teaching"}]
-    with pytest.raises(RecipeError, match="without mixup"):
+    with pytest.raises(RecipeError, match="needs labels of single samples"):
         small(image_folder, components=mine, augment__cutmix=1.0)
     with pytest.raises(RecipeError, match="masked samples"):
         small(image_folder, components=mine, protocol__target="uniform", protocol__scope="sample")
