@@ -44,15 +44,22 @@ def run(net: nn.Module, x: Tensor) -> Tensor:
 def inputs_of(net: nn.Module, names: Iterable[str], x: Tensor) -> dict[str, Tensor]:
     """What the named layers read (at their first call) when `net` runs on `x`."""
 
-    def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> Tensor:
-        return next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
+    def watch(layer: nn.Module, see: Callable[[Tensor], None]) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            see(next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)))
 
-    return _observe(net, names, x, first_tensor)
+        return layer.register_forward_pre_hook(hook, with_kwargs=True)
+
+    return _observe(net, names, x, watch)
 
 
 def outputs_of(net: nn.Module, names: Iterable[str], x: Tensor) -> dict[str, Tensor]:
     """What the named layers compute (at their first call) when `net` runs on `x`."""
-    return _observe(net, names, x, lambda args, kwargs, output: output)
+
+    def watch(layer: nn.Module, see: Callable[[Tensor], None]) -> Any:
+        return layer.register_forward_hook(lambda _, args, output: see(output))
+
+    return _observe(net, names, x, watch)
 
 
 class _AllSeen(BaseException):
@@ -60,24 +67,21 @@ class _AllSeen(BaseException):
 
 
 def _observe(
-    net: nn.Module, names: Iterable[str], x: Tensor, what: Callable[..., Tensor]
+    net: nn.Module, names: Iterable[str], x: Tensor, watch: Callable[..., Any]
 ) -> dict[str, Tensor]:
-    """What `what` takes of the named layers' calls; the network runs no further than the last."""
+    """What `watch` sees of the named layers; the network runs no further than the last."""
     names = list(names)
     seen: dict[str, Tensor] = {}
 
-    def record(name: str, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def see(name: str, value: Tensor) -> None:
         if name not in seen:
-            seen[name] = what(args, kwargs, output).detach().clone()
+            seen[name] = value.detach().clone()
         if len(seen) == len(names):
             raise _AllSeen
 
     with ExitStack() as hooks, suppress(_AllSeen):
         for name in names:
-            layer = net.get_submodule(name)
-            hooks.enter_context(
-                layer.register_forward_hook(partial(record, name), with_kwargs=True)
-            )
+            hooks.enter_context(watch(net.get_submodule(name), partial(see, name)))
         run(net, x)
     if missing := [name for name in names if name not in seen]:
         raise StemError(
