@@ -1,12 +1,16 @@
-"""The method at 224 px: Imagenette, ten classes of ImageNet, on a GPU.
+"""The method on Imagenette, ten classes of ImageNet: at 224 px on a GPU, or at 64 px on a CPU.
 
     python benchmarks/imagenette.py --data imagenette --work grid
+    python benchmarks/imagenette.py --data imagenette --work grid --size 64 --device cpu
 
 `--data` is a folder with `train` and `test`. By Killick's own commands:
 
 1. ResNet-18, seeds 0 to 2: standard; masked towards the label; half standard, then masked.
 2. At once: the finished standard networks tuned for 10 epochs, with masks and without; two classes
    held out of training, seed 0, which are an OOD set then; ViT-S/16 and ResNet-50, seed 0.
+
+At 64 px only the ResNet-18 is trained: standard, masked, and the finished networks tuned as long with
+masks and without, seeds 0 to 2, all in bfloat16; 1,000 test images; rows in `results/imagenette-64px/`.
 
 Each run is evaluated on clean images, C and C-bar at severities 1, 3 and 5, calibration with and without a
 temperature (fitted on 500 training images set aside), and OOD images. `results/imagenette/runs.csv`
@@ -34,6 +38,7 @@ from killick.results.run_folder import Run, read_run
 RECIPE = "imagenette-resnet18"
 SUITES = "clean,corruptions,cbar,calibration,ood"
 SCRATCH = ("standard", "masked-label", "finetuned")
+SMALL = ("standard", "masked-label", "masked-tuning", "standard-tuning")
 # As in cifar10-vit; set before any run.
 VIT = (
     *("--network", "timm:vit_small_patch16_224", "--optimizer.name", "adamw"),
@@ -114,6 +119,12 @@ class Grid:
     def run(self) -> None:
         """All parts in their order, as many at once as fit."""
         data, seeds = self.options.data, (0,) if self.tiny else (0, 1, 2)
+        if self.options.size != 224:
+            size = ("--data.size", str(self.options.size), "--precision", "bfloat16")
+            part = f"resnet18, {self.options.size} px"
+            self.compare(part, SMALL, seeds, 40, data, *size, "--limit", "1000", "--jobs", "2")
+            self.wait()
+            return
         folder = self.compare("resnet18", SCRATCH, seeds, 40, data)
         self.wait()
         rate = ("--optimizer.lr", "0.01")
@@ -195,10 +206,15 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--data", type=Path, required=True, help="folder with train and test")
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--results", type=Path, default=RESULTS / "imagenette")
+    parser.add_argument("--results", type=Path, help="default: results/imagenette, -64px at 64 px")
+    parser.add_argument("--size", type=int, default=224, help="of the images (224)")
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--tiny", action="store_true", help="try it")
-    Grid(parser.parse_args(arguments)).run()
+    options = parser.parse_args(arguments)
+    if options.results is None:
+        folder = "imagenette" if options.size == 224 else f"imagenette-{options.size}px"
+        options.results = RESULTS / folder
+    Grid(options).run()
 
 
 if __name__ == "__main__":
