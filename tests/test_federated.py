@@ -1,11 +1,7 @@
 """`killick federate`: rounds, resume, report, anchored clients, bad input."""
 
 import copy
-import os
-import subprocess
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -191,29 +187,6 @@ def test_anchored_clients_settle_before_they_upload(tmp_path):
         assert near < far
     again = data.client(0, 1).settle(uploads[0])
     assert_equal(again, data.client(0, 1).settle(uploads[0]))
-
-
-def test_the_clock_counts_no_imports(tmp_path):
-    code = f"""
-import sys
-from pathlib import Path
-from federations import colors, make_plan
-from killick.federated import client_tasks
-from killick.federated.federated_data import FederatedData
-with colors():
-    data = FederatedData(make_plan(Path({str(tmp_path)!r}), clients=2))
-    clock = client_tasks.time.perf_counter
-    known = []
-    class Time:
-        def perf_counter():
-            known.append(len([name for name in sys.modules if name.startswith("torch.")]))
-            return clock()
-    client_tasks.time = Time
-    client_tasks.ClientTasks(data, 0).train_generic(1, data.first_weights)
-    assert known[1] - known[0] < 20, known
-"""
-    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": paths})
 
 
 def test_random_numbers_of_clients_rounds_and_purposes_differ(tmp_path):
