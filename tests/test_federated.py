@@ -12,7 +12,7 @@ from killick.cli import main
 from killick.core.anchored import Anchored
 from killick.data.image_set import Sets
 from killick.data.sources import given_sets
-from killick.errors import KillickError, OptionError
+from killick.errors import DivergedError, KillickError, OptionError
 from killick.federated import federate, federated_data, local_client
 from killick.federated.client_store import ClientStore
 from killick.federated.client_tasks import ClientTasks
@@ -212,8 +212,6 @@ def test_the_clock_of_a_federation_counts_links_only_where_something_is_sent(tmp
 
 
 def test_a_diverging_client_is_left_out_and_the_others_go_on(tmp_path, monkeypatch):
-    from killick.errors import DivergedError
-
     train = ClientTasks.train_generic
 
     def diverge(self, round_, received):
@@ -227,6 +225,16 @@ def test_a_diverging_client_is_left_out_and_the_others_go_on(tmp_path, monkeypat
         {"client": 1, "fault": "the loss of client 1 is not finite."}
     ]
     assert set(state.records[0]["seconds"]["generic"]) == {"0", "2"}
+
+
+def test_a_model_that_diverges_in_its_last_step_is_not_kept(tmp_path):
+    plan = make_plan(tmp_path, "ditto", rounds=1)
+    optimizer = replace(plan.recipe.optimizer, lr=1e38, weight_decay=1e3)
+    one_step = replace(plan.recipe, batch=120, optimizer=optimizer)
+    data = FederatedData(replace(plan, recipe=one_step))
+    with pytest.raises(DivergedError):
+        ClientTasks(data, 0).train_personal(1, data.first_weights)
+    assert not (tmp_path / "clients").exists()
 
 
 def with_parts(plan, *parts):
