@@ -364,6 +364,8 @@ def test_a_smaller_budget_holds_for_every_network():
         (["augmentation", "--policies", "mixup"], "mixup"),
         (["generalization", "--networks", "resnet50"], "library:name"),
         (["reference-size", "--data", "imagefolder:nowhere"], "nowhere"),
+        (["federated", "--methods", "spectral,dittto"], "dittto"),
+        (["federated", "--clients", "500"], "500 clients"),
         (["--epochs", "3"], "3"),
         (["--epochs=3"], "--epochs"),
     ],
@@ -448,6 +450,8 @@ def test_options_are_read_from_texts_and_from_values():
     )
     assert found == Options(5, [0.1, 0.01], ["a", "b"], [1, 2], None)
     assert read_options(Options, {"exact": "true", "names": ["c"]}, "it").exact is True
+    entries = read_options(Options, {"names": "iid, dirichlet:p=0.7,alpha=10, x=1"}, "it").names
+    assert entries == ["iid", "dirichlet:p=0.7,alpha=10,x=1"]
     for name, value, told in (
         ("count", "0", "at least 1"),
         ("count", "many", "a whole number"),

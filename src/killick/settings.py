@@ -308,7 +308,13 @@ def value_from_text(text: str, hint: Any) -> Any:
     if listed is not None and not text.strip().startswith("["):
         if listed != list[str]:
             return yaml_or_text(f"[{text}]")
-        return [word.strip() for word in text.split(",") if word.strip()]
+        words: list[str] = []
+        for word in filter(None, map(str.strip, text.split(","))):
+            if "=" in word and ":" not in word and words and ":" in words[-1]:
+                words[-1] += f",{word}"  # NAME:key=value,key=value is one
+            else:
+                words.append(word)
+        return words
     return yaml_or_text(text)
 
 

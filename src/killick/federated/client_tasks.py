@@ -6,10 +6,8 @@ own weights go to its store.
 
 import time
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-
-import torch
 
 from killick.federated.client_store import ClientStore
 from killick.federated.federated_data import FederatedData
@@ -47,7 +45,6 @@ class ClientTasks:
     def train_generic(self, round_: int, received: State) -> tuple[State, Counts]:
         """Train the generic model; what is uploaded."""
         client = self.data.client(self.number, round_)
-        _import_optimizers()
         began = time.perf_counter()
         result = self._method.train_generic(client, received, self._own(before=round_))
         if result.own is not None:
@@ -60,7 +57,6 @@ class ClientTasks:
     def train_personal(self, round_: int, received: State) -> Counts:
         """Train the personalized model, and keep it."""
         client = self.data.client(self.number, round_)
-        _import_optimizers()
         began = time.perf_counter()
         own = self._method.train_personal(client, received, self._own(before=round_))
         self._store.save(round_, own)
@@ -83,9 +79,3 @@ class ClientTasks:
     def _own(self, before: int) -> State:
         own = self._store.load(before)
         return self.data.first_weights if own is None else own
-
-
-@cache
-def _import_optimizers() -> None:
-    """Make an optimizer: the first of a process imports for seconds, which are none of training."""
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)])

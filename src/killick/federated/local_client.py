@@ -69,7 +69,7 @@ class LocalClient:
             train: "all", or only the "head" (the last layer) or the "body".
 
         Raises:
-            DivergedError: If a loss is not finite.
+            DivergedError: If a weight is not finite.
         """
         recipe, rounds = self.plan.recipe, self.plan.federation.rounds
         epochs = epochs or self.plan.federation.local_epochs
@@ -115,10 +115,10 @@ class LocalClient:
                     step()
                     for each in components:
                         each.step(number + 1)
-        if step.bad_step() >= 0:
-            raise DivergedError(f"the loss of client {self.number} is not finite.")
         model.eval()  # updates the BatchNorm statistics of an anchored model
         trained = state_of(model)
+        if not all(bool(each.isfinite().all()) for each in trained.values()):
+            raise DivergedError(f"the weights of client {self.number} are not finite.")
         aggregated = purpose == "generic"
         return trained if aggregated or isinstance(model, Anchored) else self.settle(trained)
 

@@ -1,6 +1,9 @@
 """Beyond the paper: federated training, its methods, and what anchoring brings to clients."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from killick.settings import setting
 from killick.studies.findings import (
@@ -13,6 +16,9 @@ from killick.studies.findings import (
 )
 from killick.studies.plots import Plot, draw_figure
 from killick.studies.study import STUDIES, Size, Study, compare_protocols
+
+if TYPE_CHECKING:
+    from killick.experiments.jobs import Job
 
 PERSONAL, GENERIC, WORST = "personal_top1", "generic_top1", "worst_client_top1"
 CORRUPTED, ECE, CORRUPTED_ECE = "corrupted_top1", "smooth_ece", "corrupted_smooth_ece"
@@ -46,6 +52,18 @@ class Options:
         ["gaussian_noise", "motion_blur", "fog", "pixelate"], "that clients' test images are under"
     )
     severity: int = setting(3, "of these corruptions", least=1, most=5)
+
+
+def check(options: Options, jobs: "Sequence[Job]") -> None:
+    """Refuse methods, and partitions of the first job's data, before anything is trained."""
+    from killick.federated.federated_data import FederatedData
+    from killick.federated.federation_settings import Federation, FederationPlan
+
+    for method in options.methods:
+        Federation(method).method_settings  # noqa: B018
+    for partition in options.partitions:
+        federation = Federation(options.methods[0], partition, options.clients)
+        FederatedData(FederationPlan(jobs[0].phases[0].recipe, federation, Path())).check()
 
 
 def find(results: Results) -> Findings:
@@ -127,6 +145,7 @@ STUDY = Study(
     options=Options,
     varies=("protocols",),
     arms=compare_protocols,
+    check=check,
     findings=find,
     measure="killick.studies.federated.federations:measure",
     sizes={

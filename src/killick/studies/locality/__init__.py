@@ -24,6 +24,7 @@ CELLS: dict[str, Cell] = {
     "modern": frozenset(FACTORS),
 }
 _PARTS: dict[str, dict[str, Any]] = {
+    "policy": {"augment.policy": "autoaugment", "augment.policy_arguments": {"policy": "cifar10"}},
     "cutmix": {"augment.cutmix": 1.0},
     "smoothing": {"augment.smoothing": 0.1},
 }
@@ -63,19 +64,10 @@ class Options:
         above=0,
         most=1,
     )
-    policy: str = setting(
-        "autoaugment", "augmentation policy", among=("autoaugment", "randaugment", "trivialaugment")
-    )
-    loss_images: int = setting(1000, "training images for the loss without augmentation", least=1)
 
 
 def make_arms(options: Options, settings: Mapping[str, Any]) -> list[StudyArm]:
     """The factorial for every protocol, then controls and shorter budgets."""
-    policy: dict[str, Any] = {"augment.policy": options.policy}
-    if options.policy == "autoaugment":
-        policy["augment.policy_arguments"] = {"policy": "cifar10"}
-    parts = {"policy": policy, **_PARTS}
-
     found = []
 
     def add(protocol: str, name: str, own: Mapping[str, Any], **factors: Any) -> None:
@@ -84,7 +76,7 @@ def make_arms(options: Options, settings: Mapping[str, Any]) -> list[StudyArm]:
 
     def of_cell(cell: str) -> dict[str, Any]:
         chosen = [factor for factor in FACTORS if factor in CELLS[cell]]
-        return {name: value for factor in chosen for name, value in parts[factor].items()}
+        return {name: value for factor in chosen for name, value in _PARTS[factor].items()}
 
     for protocol in options.protocols:
         for references in options.reference_images if protocol in WITH_REFERENCES else [""]:
@@ -151,7 +143,7 @@ STUDY = Study(
     title="Which part of a training protocol makes attention local?",
     about="attention distance of a ViT: augmentation policy x CutMix x label smoothing x protocols",
     options=Options,
-    varies=("cells", "controls", "protocols", "reference_images", "budgets", "policy"),
+    varies=("cells", "controls", "protocols", "reference_images", "budgets"),
     arms=make_arms,
     check=check,
     findings=find,

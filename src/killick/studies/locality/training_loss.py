@@ -14,6 +14,7 @@ from killick.runtime.progress import DisplayFactory
 from killick.studies.trained_job import open_job
 
 METRIC = "clean_training_loss"
+_IMAGES = 1000
 
 
 @torch.no_grad()
@@ -29,7 +30,7 @@ def measure(
     if kept.records:
         return
     job = open_job(folder, device)
-    images = limit_images(job.parts.train, options["loss_images"])
+    images = limit_images(job.parts.train, _IMAGES)
     labels, total = images.labels.to(device), 0.0
     for place, block in job.blocks(images):
         logits = predict(job.model, block).logits
