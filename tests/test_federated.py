@@ -271,6 +271,13 @@ def test_components_that_keep_something_are_refused(name, tmp_path):
         FederatedData(plan).check()
 
 
+def test_two_replacements_of_the_gradient_are_refused(tmp_path):
+    sam = {"name": "sam"}
+    FederatedData(with_parts(make_plan(tmp_path, "ditto"), sam)).check()
+    with pytest.raises(OptionError, match="pfedme and the component sam"):
+        FederatedData(with_parts(make_plan(tmp_path, "pfedme"), sam)).check()
+
+
 def test_a_second_start_touches_nothing_of_a_running_federation(tmp_path):
     plan = make_plan(tmp_path, "ditto")
     store = ClientStore(tmp_path / "clients" / "0000")

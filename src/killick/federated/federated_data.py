@@ -137,6 +137,12 @@ class FederatedData:
             keeps = type(each).state_dict not in (Component.state_dict, Stepwise.state_dict)
             if keeps or uses(each, "inference"):
                 raise OptionError(f"the component {each.name} cannot be used in a federation.")
+            method = self.plan.federation.method_settings
+            if method.own_gradient and uses(each, "gradient"):
+                raise OptionError(
+                    f"{self.plan.federation.method} and the component {each.name} both replace the"
+                    " gradient: leave one out."
+                )
         mean, std = recipe.data.mean, recipe.data.std
         normalize: Normalization = (IMAGENET_MEAN, IMAGENET_STD)
         if mean is not None and std is not None:

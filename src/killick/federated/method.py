@@ -33,6 +33,7 @@ class Method:
     uploads: ClassVar[bool] = True  # whether there is a generic model
     evaluates_generic: ClassVar[bool] = True  # whether the generic model is of use by itself
     trains_personal: ClassVar[bool] = False  # whether clients train a second model while they wait
+    own_gradient: ClassVar[bool] = False  # whether it replaces the gradient of the loss
     keep_head: ClassVar[bool] = False  # whether the last layer is not uploaded
 
     def train_generic(self, client: "LocalClient", received: State, own: State) -> GenericResult:

@@ -7,7 +7,7 @@ lambda (w - theta(w)); the recipe's optimizer takes steps along it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
@@ -49,6 +49,8 @@ class MoreauStep(Component):
 @dataclass(frozen=True)
 class PFedMe(Method):
     """Personalized models by Moreau envelopes."""
+
+    own_gradient: ClassVar[bool] = True
 
     strength: float = setting(1.0, "of the proximal term, lambda", above=0)
     steps: int = setting(5, "gradient steps to the personalized model, K", least=1)
