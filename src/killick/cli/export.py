@@ -3,11 +3,10 @@
 import argparse
 import inspect
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from killick.cli.arguments import ACCEPTANCE, FOLDER, NUMBER, REFERENCE_KINDS, add_shared
+from killick.cli.arguments import ACCEPTANCE, FOLDER, NUMBER, REFERENCE_KINDS, add_shared, warn
 from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 
@@ -60,10 +59,6 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Export, and print what was measured."""
     from killick.deploy.exporter import export
 
-    def say(sentence: str) -> None:
-        if not options.quiet:
-            print(sentence, file=sys.stderr)
-
     network = read_network(options)
     taken = inspect.signature(export).parameters.keys() - {"model", "references", *network}
     exported = export(
@@ -73,7 +68,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         k=options.references,
         references=options.reference_kind,
         **network,
-        say=say,
+        say=None if options.quiet else warn,
     )
     if not options.quiet:
         print("\n".join(_describe(exported)))
