@@ -6,6 +6,7 @@ same thing takes it over or removes it.
 """
 
 import contextlib
+import fcntl
 import itertools
 import os
 import secrets
@@ -16,8 +17,7 @@ from typing import BinaryIO
 
 from killick.errors import CheckpointError, StorageError
 
-WINDOWS = os.name == "nt"  # has no flock, and moves closed files alone
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # an untrusted folder may hold links to other files
+_NO_LINKS = os.O_NOFOLLOW  # an untrusted folder may hold links to other files
 
 
 @contextlib.contextmanager
@@ -29,8 +29,6 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             os.ftruncate(descriptor, 0)
             yield file
             file.flush()
-            if WINDOWS:
-                file.close()
             os.replace(part, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -113,19 +111,19 @@ def _open_no_link(part: Path, flags: int) -> int:
 
 def _claim_part(path: Path, open_part: Callable[[Path], int]) -> tuple[Path, int]:
     """A file or folder beside `path`, new or abandoned, with a descriptor that locks it."""
-    part = _part_of(path, 0)
-    for number in itertools.count():
+    number = 0
+    while True:
         part = _part_of(path, number)
         try:
             descriptor = _claim(part, open_part)
         except BlockingIOError:
+            number += 1
             continue
         if descriptor is not None:
             return part, descriptor
-        break
-    _remove(part)  # there are no locks here, and so no writer with such a name
-    part = _part_of(path, secrets.token_hex(4))
-    return part, open_part(part)
+        _remove(part)  # there are no locks here, and so no writer with such a name
+        part = _part_of(path, secrets.token_hex(4))
+        return part, open_part(part)
 
 
 def _claim(part: Path, open_part: Callable[[Path], int]) -> int | None:
@@ -175,10 +173,6 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
     Raises:
         BlockingIOError: If another process holds the lock, unless `wait`.
     """
-    if WINDOWS:
-        return False
-    import fcntl
-
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -219,7 +213,7 @@ def locked(folder: Path, name: str = ".lock", *, wait: bool = True) -> Iterator[
             holds, why = False, "another process uses it"
         else:
             why = "its file system has no locks"
-        if not holds and not wait and not WINDOWS:
+        if not holds and not wait:
             raise CheckpointError(
                 f"cannot train in {folder}: {why}. Choose another folder: --output."
             )
@@ -240,5 +234,4 @@ def _leave_locks_to_parent() -> None:
     _HELD.clear()
 
 
-if not WINDOWS:
-    os.register_at_fork(after_in_child=_leave_locks_to_parent)
+os.register_at_fork(after_in_child=_leave_locks_to_parent)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored, evaluating
-from killick.core.image_model import ImageModel, either_spelling, image_model_in
+from killick.core.image_model import ImageModel, image_model_in
 from killick.core.standard import standard
 from killick.data.data_settings import EMBEDDED
 from killick.data.given_data import Given, Normalization, as_set, name_given
@@ -50,7 +50,6 @@ _NOT_AUGMENTED = {
 }
 
 
-@either_spelling
 def train(
     network: "nn.Module | Recipe | str | os.PathLike[str]",
     data: "Given | Mapping[str, Given] | Sets | None" = None,
