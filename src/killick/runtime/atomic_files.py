@@ -39,16 +39,13 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write all of `content` to `path`, or leave what was there before."""
+    if isinstance(content, str):  # half characters, as file names may hold, become escapes
+        content = content.encode("utf-8", "backslashreplace")
     try:
         with atomic_file(path) as file:
-            file.write(_encode(content))
+            file.write(content)
     except OSError as problem:
         raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem
-
-
-def _encode(content: str | bytes) -> bytes:
-    """Bytes of UTF-8; half characters, which file names and JSON may hold, become escapes."""
-    return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from killick.data.mixing import Mixing
 from killick.data.splits import limit_images
 from killick.data.transforms import erase
 from killick.protocols.anchored_protocol import AnchoredProtocol
-from killick.protocols.references.reference_sampler import STATISTICS_IMAGES
+from killick.protocols.references.reference_sampler import STATISTICS_IMAGES, choose_numbers
 from killick.report.formatting import count_words
 from killick.results.measurements import Measured, Record
 from killick.runtime.devices import wait_for
@@ -80,8 +80,7 @@ def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDra
     numbers = torch.arange(len(train))
     assert isinstance(recipe.protocol, AnchoredProtocol)
     if recipe.protocol.reference_set is not None:
-        pool = ReferencePool(numbers[:, None], train.labels)
-        numbers = pool.choose(recipe.protocol.reference_set, seed=recipe.seed)[:, 0]
+        numbers = choose_numbers(train, recipe.protocol.reference_set, recipe.seed)
     draws = []
     for draw in range(options["draws"]):
         generator = torch.Generator().manual_seed(key(recipe.seed, draw) % 2**63)
