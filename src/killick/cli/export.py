@@ -11,7 +11,6 @@ from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from killick.storage.export_metadata import ExportMetadata
     from killick.storage.exported_file import Exported
 
 HELP = "write a model as an ONNX or torch.export file that runs without Killick"
@@ -84,24 +83,19 @@ def _default_folder(options: argparse.Namespace) -> Path:
     return Path("exports") / "-".join([name_of(options.model), options.format, *special])
 
 
-def _describe_view(about: "ExportMetadata") -> str:
-    from killick.data.preprocessing import PlainView
-
-    size = about.image_shape[-1]
-    return PlainView(size, about.resize, about.interpolation, about.squash).described
-
-
 def _describe(exported: "Exported") -> list[str]:
+    from killick.data.preprocessing import PlainView
     from killick.deploy.parity import format_agreement
 
     about = exported.about
+    view = PlainView(about.image_shape[-1], about.resize, about.interpolation, about.squash)
     shape = ", ".join(["any number", *map(str, about.image_shape)])
     size = exported.path.stat().st_size / 1e6
     examples = about.measured["examples"]
     lines = [
         f"{exported.path}  {about.precision}, {size:.3g} MB",
         f"  takes       images: {about.takes} ({shape})",
-        f"  shown       {_describe_view(about)}",
+        f"  shown       {view.described}",
         f"  returns     {', '.join(about.outputs)}",
         f"  references  {about.references}",
     ]
