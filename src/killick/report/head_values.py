@@ -122,7 +122,14 @@ def read_heads(run: Run) -> RunHeads | None:
         else:
             change = value
     heads = tuple(
-        HeadValues(*place, *(values[name] for name in _MEASURES), values.get(_SPREAD))
+        HeadValues(
+            *place,
+            values["distance"],
+            values["entropy"],
+            values["diagonal_mass"],
+            values["prefix_mass"],
+            values.get(_SPREAD),
+        )
         for place, values in sorted(found.items())
         if all(name in values for name in _MEASURES)
     )
