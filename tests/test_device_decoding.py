@@ -44,11 +44,10 @@ from killick.errors import DataError
 from killick.evaluation import image_blocks
 from killick.runtime import devices
 from killick.runtime.processes import Processes
-from killick.training import load_recipe, memory_room, train, training_input
+from killick.training import load_recipe, train, training_input
 from killick.training.callbacks import Callback
-from killick.training.memory_room import MemoryRoom
 from killick.training.training_data import load_training_data
-from killick.training.training_input import BATCHED, RESIDENT, SINGLE, BatchPlan
+from killick.training.training_input import BATCHED, RESIDENT, SINGLE, BatchPlan, MemoryRoom
 
 CPU = torch.device("cpu")
 PROCESSES = Processes(0, 1, CPU)
@@ -348,7 +347,7 @@ def test_a_streamed_run_is_the_resident_one_also_across_a_stop(image_folder, tmp
 def test_the_way_is_chosen_from_free_memory(
     image_folder, request, monkeypatch, crop, resident, free, ways
 ):
-    monkeypatch.setattr(memory_room, "free_memory", lambda device: free)
+    monkeypatch.setattr(training_input, "free_memory", lambda device: free)
     recipe = recipe_of(image_folder, data__resident=resident)
     recipe = replace(recipe, augment=replace(recipe.augment, crop=crop))
     assert load_training_data(recipe, PROCESSES).way == ways[0]
@@ -357,7 +356,7 @@ def test_the_way_is_chosen_from_free_memory(
 
 
 def test_room_is_a_share_of_free_memory_given_out_once(monkeypatch):
-    monkeypatch.setattr(memory_room, "free_memory", lambda device: 1000)
+    monkeypatch.setattr(training_input, "free_memory", lambda device: 1000)
     room = MemoryRoom(PROCESSES, "auto")
     assert (room.total, room.take(300), room.take(101), room.take(100)) == (400, True, False, True)
     assert MemoryRoom(PROCESSES, "always").take(10**9)

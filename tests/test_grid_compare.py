@@ -21,11 +21,10 @@ from killick.cli.job_options import print_outcome
 from killick.errors import DataError, OptionError
 from killick.experiments import experiment, scheduler
 from killick.experiments.arms import ARMS
-from killick.experiments.data_checks import check_data
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS
 from killick.experiments.local_jobs import LOG
-from killick.experiments.scheduler import Failure, JobsDisplay, run_jobs
+from killick.experiments.scheduler import Failure, JobsDisplay, check_data, run_jobs
 from killick.grid import compare
 from killick.play.playground import find_models
 from killick.results.rows import read_rows, write_rows

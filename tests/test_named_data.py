@@ -17,8 +17,8 @@ import killick
 from killick.cli import main
 from killick.cli.train import parse_overrides
 from killick.data.data_settings import SOURCES, full_name
-from killick.data.shard_files import find_shards
 from killick.data.sources import DATA_SOURCES, load_sets, load_whole
+from killick.data.sources.wds import find_shards
 from killick.errors import DataError, KillickError, OptionError
 from killick.training import load_recipe
 

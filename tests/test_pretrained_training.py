@@ -17,8 +17,8 @@ from killick.experiments.arms import parse_arms
 from killick.experiments.jobs import make_jobs
 from killick.results.rows import read_rows
 from killick.training import recipe_of, train
+from killick.training.initial_weights import add_preprocessing
 from killick.training.recipe_files import load_recipe
-from killick.training.start_preprocessing import add_preprocessing
 
 SHORT = ["--epochs", "1", "--batch", "4", "--data.workers", "0", "--data.validation", "4"]
 

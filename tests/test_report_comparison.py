@@ -10,7 +10,10 @@ from killick.cli.summaries import show_comparison
 from killick.errors import DataError, OptionError
 from killick.report.comparison import make_comparison
 from killick.report.evaluations import predictions_of
+from killick.report.intervals import Interval
+from killick.report.report_data import make_report_data
 from killick.report.run_groups import seed_of
+from killick.report.statistics import Estimate
 from killick.results.run_folder import Run, find_runs, read_run
 
 SMALL = {"corruptions": ("fog",), "severities": (5,), "ood_sets": ()}
@@ -224,27 +227,24 @@ def test_the_command_prints_what_is_left_out_and_differences_where_there_are_som
     assert main(words) == 0
     told = capsys.readouterr()
     assert told.err.startswith("killick: far is left out")
-    show_comparison(tmp_path / "page")
+    show_comparison(make_report_data(find_runs([tmp_path / "runs"])).table)
     told = capsys.readouterr().out
     assert "±: standard deviation over seeds" in told
     assert "to the baseline" not in told
     make_run(tmp_path / "runs", "label", LABEL, **SMALL)
-    assert main([*words, "--quiet"]) == 0
-    show_comparison(tmp_path / "page")
+    show_comparison(make_report_data(find_runs([tmp_path / "runs"])).table)
     assert "; (): to the baseline" in capsys.readouterr().out
 
 
-def test_the_summary_says_for_each_metric_whether_an_arm_is_better(tmp_path, capsys):
-    heads = "arm,measure,seed 0,mean,spread,difference,low,high,how"
-    lines = [
-        "standard,corrupted_top1,0.7,0.7,,,,,",
-        "good,corrupted_top1,0.8,0.8,,0.1,0.05,0.15,t",
-        "good,corrupted_smooth_ece,0.2,0.2,,0.1,0.05,0.15,t",
-        "good,clean_top1,0.8,0.8,,0.1,-0.05,0.25,t",
-        "good,synthetic_ood_auroc,0.8,0.8,,0.1,0.05,0.25,t",
-    ]
-    (tmp_path / "summary.csv").write_text("\n".join([heads, *lines]) + "\n")
-    show_comparison(tmp_path)
+def test_the_summary_says_for_each_metric_whether_an_arm_is_better(capsys):
+    better, unsure = Interval(0.1, 0.05, 0.15, "t"), Interval(0.1, -0.05, 0.25, "t")
+    good = {
+        "corrupted_top1": Estimate({0: 0.8}, better),
+        "corrupted_smooth_ece": Estimate({0: 0.2}, better),
+        "clean_top1": Estimate({0: 0.8}, unsure),
+        "synthetic_ood_auroc": Estimate({0: 0.8}, better),
+    }
+    show_comparison({"standard": {"corrupted_top1": Estimate({0: 0.7}, None)}, "good": good})
     told = capsys.readouterr().out.splitlines()
     verdicts = [line.split()[-1] for line in told if line.startswith("good") and " to " in line]
     assert verdicts == ["better", "worse", "significant"]  # synthetic OOD is in the table alone

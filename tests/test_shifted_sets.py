@@ -112,7 +112,7 @@ def test_report_terminal_and_card_have_every_set(runs, tmp_path, capsys):
         assert value in line
         assert f">{name}<" in text
     assert "shifted accuracy" in text
-    show_comparison(page.parent)
+    show_comparison(make_report_data(runs).table)
     assert "shifted accuracy" in capsys.readouterr().out
     show_summary(runs[1].rows)
     shown = capsys.readouterr().out

@@ -180,13 +180,3 @@ def test_a_normalization_that_is_no_pair_is_refused():
     for wrong in (True, 3, ((0.5,) * 3,)):
         with pytest.raises(killick.errors.OptionError, match="a pair of sequences"):
             killick.standard(nn.Flatten(), normalize=wrong, image_shape=(3, 8, 8))
-
-
-def test_the_british_spelling_of_a_keyword_is_accepted():
-    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
-    ours = killick.standard(net, normalize=HALF, image_shape=(3, 8, 8))
-    same = killick.standard(net, normalise=HALF, image_shape=(3, 8, 8))
-    images = bytes_of(2)
-    assert torch.equal(ours(images), same(images))
-    anchored = killick.anchor(net, normalise=HALF, example=images)
-    assert anchored.normalize.mean == HALF[0]

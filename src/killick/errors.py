@@ -120,6 +120,19 @@ found 'lable' (did you mean 'label'?).
     raise OptionError(f"expected {name} to be one of {choices}, found {value!r}{hint}.")
 
 
+def check_least(name: str, value: object, least: int = 1) -> None:
+    """Refuse a `value` that is not a whole number from `least`; None was not given.
+
+    Example:
+        >>> check_least("limit", 0)
+        Traceback (most recent call last):
+        ...
+        killick.errors.OptionError: limit must be at least 1, found 0.
+    """
+    if value is not None and (type(value) is not int or value < least):
+        raise OptionError(f"{name} must be at least {least}, found {value!r}.")
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """` (did you mean …?)`, or nothing where nothing is near.
 

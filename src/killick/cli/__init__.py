@@ -185,8 +185,6 @@ def _welcome() -> str:
 
 def _is_output_closed() -> bool:
     """Whether nobody reads the output any more."""
-    if not hasattr(select, "poll"):
-        return True
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

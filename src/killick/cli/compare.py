@@ -131,10 +131,10 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         title=options.title,
         **read_execution(options),
     )
-    if found.report is not None and not options.quiet:
+    if found.data is not None and not options.quiet:
         from killick.cli.summaries import show_comparison
 
-        show_comparison(found.report.parent)
+        show_comparison(found.data.table)
     code = print_outcome(found, output, options)
     if code == 0 and found.report is not None and not options.quiet:
         print(f"Play with the models: killick play {shlex.quote(str(output))}")

@@ -3,7 +3,6 @@
 import argparse
 
 from killick.cli.parser import Parser
-from killick.errors import InstallError
 
 SHELLS = ("bash", "zsh", "fish")
 HELP = "print a completion script for bash, zsh or fish"
@@ -26,12 +25,8 @@ def add(parser: Parser) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Print the script."""
-    try:
-        import shtab
-    except ImportError as problem:
-        raise InstallError(
-            "killick completion needs the library shtab. Install it: pip install shtab."
-        ) from problem
+    import shtab
+
     from killick.cli import make_parser  # only now: this command is part of it
 
     print(shtab.complete(make_parser()[0], options.shell))

@@ -2,10 +2,9 @@
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 
-from killick.cli.arguments import FLAG, NUMBER, add_shared
+from killick.cli.arguments import FLAG, NUMBER, add_shared, warn
 from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 
@@ -42,10 +41,6 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     from killick.data.preprocessing import view_for
     from killick.deploy.converter import convert
 
-    def say(sentence: str) -> None:
-        if not options.quiet:
-            print(f"killick: {sentence}", file=sys.stderr)
-
     model = convert(
         options.source,
         options.output,
@@ -55,7 +50,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         data=options.data,
         root=options.root,
         references=options.references,
-        say=say,
+        say=None if options.quiet else warn,
         **read_network(options),
     )
     if not options.quiet:

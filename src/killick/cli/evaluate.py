@@ -207,10 +207,11 @@ def _read_options(options: argparse.Namespace) -> None:
 
 def _default_folder(model: str, checkpoint: Path | None) -> Path:
     """The run of the model; else a folder named by the model and its weights."""
-    folder = Path(model)
-    run = folder.parent if folder.name == "model" else folder
-    if (run / "recipe.yaml").is_file():
+    from killick.evaluation.residual_banks import find_run
+
+    if (run := find_run(model)) is not None:
         return run
+    folder = Path(model)
     if folder.is_dir():
         name = folder.absolute().name
     elif folder.is_file():  # an export

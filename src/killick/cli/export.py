@@ -3,16 +3,14 @@
 import argparse
 import inspect
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from killick.cli.arguments import ACCEPTANCE, FOLDER, NUMBER, REFERENCE_KINDS, add_shared
+from killick.cli.arguments import ACCEPTANCE, FOLDER, NUMBER, REFERENCE_KINDS, add_shared, warn
 from killick.cli.network_options import MODELS, add_network, read_network
 from killick.cli.parser import Parser
 
 if TYPE_CHECKING:
-    from killick.storage.export_metadata import ExportMetadata
     from killick.storage.exported_file import Exported
 
 HELP = "write a model as an ONNX or torch.export file that runs without Killick"
@@ -60,10 +58,6 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Export, and print what was measured."""
     from killick.deploy.exporter import export
 
-    def say(sentence: str) -> None:
-        if not options.quiet:
-            print(sentence, file=sys.stderr)
-
     network = read_network(options)
     taken = inspect.signature(export).parameters.keys() - {"model", "references", *network}
     exported = export(
@@ -73,7 +67,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         k=options.references,
         references=options.reference_kind,
         **network,
-        say=say,
+        say=None if options.quiet else warn,
     )
     if not options.quiet:
         print("\n".join(_describe(exported)))
@@ -89,24 +83,19 @@ def _default_folder(options: argparse.Namespace) -> Path:
     return Path("exports") / "-".join([name_of(options.model), options.format, *special])
 
 
-def _describe_view(about: "ExportMetadata") -> str:
-    from killick.data.preprocessing import PlainView
-
-    size = about.image_shape[-1]
-    return PlainView(size, about.resize, about.interpolation, about.squash).described
-
-
 def _describe(exported: "Exported") -> list[str]:
+    from killick.data.preprocessing import PlainView
     from killick.deploy.parity import format_agreement
 
     about = exported.about
+    view = PlainView(about.image_shape[-1], about.resize, about.interpolation, about.squash)
     shape = ", ".join(["any number", *map(str, about.image_shape)])
     size = exported.path.stat().st_size / 1e6
     examples = about.measured["examples"]
     lines = [
         f"{exported.path}  {about.precision}, {size:.3g} MB",
         f"  takes       images: {about.takes} ({shape})",
-        f"  shown       {_describe_view(about)}",
+        f"  shown       {view.described}",
         f"  returns     {', '.join(about.outputs)}",
         f"  references  {about.references}",
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from killick.cli.arguments import FOLDER, NUMBER, add_shared, name_folder
 from killick.cli.parser import Parser
-from killick.errors import OptionError
+from killick.errors import OptionError, check_least
 
 HELP = "train and test a linear probe on the frozen features of a model"
 USAGE = "killick probe MODEL --data DATA [--alpha 0.4] [--target label|uniform] [options]"
@@ -43,9 +43,7 @@ def add(parser: Parser) -> None:
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Train and test the probe, and print its numbers."""
     for name in ("references", "epochs", "batch", "limit"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise OptionError(f"--{name} must be at least 1, found {value}.")
+        check_least(f"--{name}", getattr(options, name))
     if not 0 <= options.alpha <= 1:
         raise OptionError(f"--alpha must be between 0 and 1, found {options.alpha:g}.")
     from killick.cli.summaries import show_summary

@@ -1,6 +1,5 @@
 """Tables of evaluations, comparisons and studies for the terminal."""
 
-import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from killick.metrics.attention_locality import LOCAL
 from killick.metrics.metric_registry import METRICS, SCORES, Metric
 from killick.report.conditions import suite_of, title_of
 from killick.report.head_values import read_heads
-from killick.report.intervals import Interval
+from killick.report.statistics import Table as Estimates
 from killick.report.summary_metrics import find_summary_metric, summary_metrics
 from killick.results.run_folder import Run
 from killick.studies.findings import Findings
@@ -165,56 +164,57 @@ def _title(row: Row) -> str:
     return f"{'C-bar' if row['suite'] == 'cbar' else 'corrupted'} ({row['corruption']})"
 
 
-def show_comparison(folder: Path) -> None:
-    """Print the `summary.csv` of a report: the main differences, and a line for each arm."""
+def show_comparison(estimates: Estimates) -> None:
+    """Print the numbers of a report: the main differences, and a line for each arm."""
     console = _make_console()
-    with open(folder / "summary.csv", encoding="utf-8", newline="") as file:
-        found = {(row["arm"], row["measure"]): row for row in csv.DictReader(file)}
     known = {each.key: each for each in summary_metrics()}
-    columns = [known[key] for key in _COMPARED if any(key == each for _, each in found)]
-    arms = list(dict.fromkeys(arm for arm, _ in found))
-    _show_answers(console, found, arms)
+    columns = [known[key] for key in _COMPARED if any(key in line for line in estimates.values())]
+    _show_answers(console, estimates)
     table = _make_table(["arm", *(f"{each.title} {each.metric.unit}".rstrip() for each in columns)])
-    for arm in arms:
+    for arm, line in estimates.items():
         cells = []
         for column in columns:
-            row, show = found.get((arm, column.key)), column.metric.format
-            text = _flagged(column.metric, float(row["mean"])) if row else ""
-            text += f"±{show(float(row['spread']))}" if row and row["spread"] else ""
-            if row and row["difference"]:
-                text += f" ({show(float(row['difference']), sign=True)})"
+            found, show = line.get(column.key), column.metric.format
+            text = _flagged(column.metric, found.mean) if found else ""
+            text += f"±{show(found.spread)}" if found and found.spread is not None else ""
+            if found and found.difference is not None:
+                text += f" ({show(found.difference.value, sign=True)})"
             cells.append(text)
         table.add_row(arm, *cells)
     console.print(table)
-    notes = {"spread": "±: standard deviation over seeds", "difference": "(): to the baseline"}
-    shown = [note for key, note in notes.items() if any(row[key] for row in found.values())]
-    low = any(
-        float(found[p]["mean"]) < c.metric.chance for p in found for c in columns if c.key == p[1]
-    )
-    shown += [_BELOW_CHANCE] if low else []
-    if shown:
-        console.print("; ".join(shown), style="dim")
+    shown = [
+        (each, line[each.key])
+        for line in estimates.values()
+        for each in columns
+        if each.key in line
+    ]
+    notes = {
+        "±: standard deviation over seeds": any(each.spread is not None for _, each in shown),
+        "(): to the baseline": any(each.difference is not None for _, each in shown),
+        _BELOW_CHANCE: any(each.mean < column.metric.chance for column, each in shown),
+    }
+    if any(notes.values()):
+        console.print("; ".join(note for note, holds in notes.items() if holds), style="dim")
 
 
-def _show_answers(console: Console, found: dict[tuple[str, str], Row], arms: list[str]) -> None:
+def _show_answers(console: Console, estimates: Estimates) -> None:
     """Print for each arm whether it is better than the baseline in the metrics that matter."""
-    rows = {place: row for place, row in found.items() if row["low"]}
-    compared = [arm for arm in arms if any((arm, key) in rows for key in _ANSWERS)]
-    if not compared:
-        return
-    console.print("Is it better than the baseline? Differences with 95 % intervals:", style="bold")
     table = _make_table(["arm", "metric", "difference", "interval", "verdict"])
-    for arm in compared:
-        for metric in (find_summary_metric(key) for key in _ANSWERS if (arm, key) in rows):
-            row = rows[arm, metric.key]
-            value, low, high = (float(row[key]) for key in ("difference", "low", "high"))
-            verdict = metric.verdict(Interval(value, low, high, row["how"]))
-            ends = " to ".join(metric.show(end, sign=True) for end in (low, high))
+    for arm, line in estimates.items():
+        for metric in (find_summary_metric(key) for key in _ANSWERS if key in line):
+            gap = line[metric.key].difference
+            if gap is None or gap.low is None or gap.high is None:
+                continue
+            ends = " to ".join(metric.show(end, sign=True) for end in (gap.low, gap.high))
             title = f"{metric.title} {metric.metric.unit}".rstrip()
-            shown = (metric.show(value, sign=True), ends, verdict or "not significant")
-            table.add_row(arm, title, *shown)
-    console.print(table)
-    console.print()
+            verdict = metric.verdict(gap) or "not significant"
+            table.add_row(arm, title, metric.show(gap.value, sign=True), ends, verdict)
+    if table.row_count:
+        console.print(
+            "Is it better than the baseline? Differences with 95 % intervals:", style="bold"
+        )
+        console.print(table)
+        console.print()
 
 
 def show_study(study: Study, findings: Findings) -> None:

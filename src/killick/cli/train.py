@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
             overrides = {**_usual_size(named), **overrides}
     recipe = load_recipe(name, overrides)
     if options.start is not None or recipe.network.may_name_weights:
-        from killick.training.start_preprocessing import add_preprocessing
+        from killick.training.initial_weights import add_preprocessing
 
         overrides = add_preprocessing(name, overrides, options.start)
         recipe = load_recipe(name, overrides)

@@ -16,7 +16,6 @@ from killick.core.image_model import (
     ImageModel,
     Normalize,
     check_network,
-    either_spelling,
     image_model_in,
     make_normalizer,
 )
@@ -270,7 +269,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-@either_spelling
 def anchor(
     net: nn.Module,
     stem: str | Sequence[str] | None = None,

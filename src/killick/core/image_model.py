@@ -1,9 +1,8 @@
 """The base of anchored and standard models: image shape, normalization, classes, provenance."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,21 +10,6 @@ from torch import Tensor, nn
 from killick.core.hub_methods import PretrainedMixin
 from killick.core.references import check_tensor
 from killick.errors import DtypeError, OptionError, ShapeError
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def either_spelling(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function take the keyword argument `normalize` also as `normalise`."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if "normalise" in kwargs:
-            kwargs["normalize"] = kwargs.pop("normalise")
-        return function(*args, **kwargs)
-
-    return call
 
 
 class Normalize(nn.Module):

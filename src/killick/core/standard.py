@@ -11,7 +11,6 @@ from killick.core.anchored import Anchored
 from killick.core.image_model import (
     ImageModel,
     check_network,
-    either_spelling,
     image_model_in,
     make_normalizer,
 )
@@ -47,7 +46,6 @@ class Standard(ImageModel):
         return f"images {self.image_shape}, no references"
 
 
-@either_spelling
 def standard(
     net: nn.Module,
     normalize: tuple[Sequence[float], Sequence[float]] | None = None,

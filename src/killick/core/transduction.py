@@ -69,18 +69,15 @@ def residual_bank(
     first, second = first.to(images.device), second.to(source.device)
     sides = anchored.prepare(images[:1]).shape[2:]
     if pool is None:
-        pool = _fitting_pool(size * images[0].numel(), len(sides))
+        # The smallest side at which the float32 numbers fit.
+        whole = 4 * size * images[0].numel() / BANK_BYTES
+        pool = math.ceil(whole ** (1 / len(sides))) if sides else 1
     grid = [max(1, side // pool) for side in sides]
     chunks = []
     for a, b in zip(torch.split(first, 1000), torch.split(second, 1000), strict=True):
         x, r = take(images, a), take(source, b).to(images.device)
         chunks.append(_pooled(anchored.prepare(x) - anchored.prepare(r), grid))
     return torch.cat(chunks)
-
-
-def _fitting_pool(numbers: int, axes: int) -> int:
-    """The smallest side of squares at which so many float32 numbers fit into the bank."""
-    return math.ceil((4 * numbers / BANK_BYTES) ** (1 / axes)) if axes else 1
 
 
 def _pooled(images: Tensor, grid: Sequence[int]) -> Tensor:

@@ -6,7 +6,7 @@ All images are 32 px, drawn in chunks from a generator.
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from killick.runtime.atomic_files import atomic_file
 
 SIZE = 32
 Parts = tuple[Tensor, Tensor, Tensor, Tensor]  # training images and labels, test images and labels
+Kind = Callable[[Tensor, Tensor], Tensor]  # what a class draws at coordinates of pixels
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")  # in the cache
 _CHUNK = 1000  # images drawn at once: larger ones fall out of the processor's cache
 logger = logging.getLogger("killick")
@@ -89,7 +90,26 @@ def draw_background(n: int, generator: torch.Generator) -> Tensor:
     return tint * slope[:, None] + 0.08 * smooth_noise(n, 3, 5, generator) + stripes[:, None]
 
 
-def draw_lines(n: int, generator: torch.Generator) -> Tensor:
+def draw_kinds(labels: Tensor, kinds: Mapping[str, Kind], x: Tensor, y: Tensor) -> Tensor:
+    """What the kind of each label draws at its own coordinates, `(n, 32, 32)`."""
+    drawn = torch.empty(len(labels), SIZE, SIZE)
+    for label, kind in enumerate(kinds.values()):
+        rows = (labels == label).nonzero().squeeze(1)
+        drawn[rows] = kind(x[rows], y[rows])
+    return drawn
+
+
+def draw_over(image: Tensor, generator: torch.Generator) -> Tensor:
+    """The images under a line, a dot and a little noise, as uint8."""
+    n = len(image)
+    image = _paint(image, _draw_lines(n, generator), generator)
+    image = _paint(image, _draw_dots(n, generator), generator)
+    noise = torch.randn(image.shape, generator=generator)
+    image += noise * between((n, 1, 1, 1), 0, 0.04, generator)
+    return image.mul_(255).round_().clamp_(0, 255).byte()
+
+
+def _draw_lines(n: int, generator: torch.Generator) -> Tensor:
     """How much of each pixel a thin line covers, `(n, 1, 32, 32)`."""
     x, y = make_grid()
     angle = between((n, 1, 1), 0, 2 * math.pi, generator)
@@ -98,7 +118,7 @@ def draw_lines(n: int, generator: torch.Generator) -> Tensor:
     return soften((x * angle.cos() + y * angle.sin() - offset).abs() - width)[:, None]
 
 
-def draw_dots(n: int, generator: torch.Generator) -> Tensor:
+def _draw_dots(n: int, generator: torch.Generator) -> Tensor:
     """How much of each pixel a small dot covers, `(n, 1, 32, 32)`."""
     x, y = make_grid()
     x0, y0 = (between((n, 1, 1), -1, 1, generator) for _ in range(2))
@@ -106,7 +126,7 @@ def draw_dots(n: int, generator: torch.Generator) -> Tensor:
     return soften((x - x0).hypot(y - y0) - radius)[:, None]
 
 
-def paint(image: Tensor, coverage: Tensor, generator: torch.Generator) -> Tensor:
+def _paint(image: Tensor, coverage: Tensor, generator: torch.Generator) -> Tensor:
     """The images with something of any color over about half of them."""
     n = len(image)
     wanted = torch.rand(n, 1, 1, 1, generator=generator) < 0.5

@@ -92,29 +92,16 @@ def _count(images: Sequence[Any]) -> int:
     return sum(len(x) if isinstance(x, Tensor) and x.ndim == 4 else 1 for x in images)
 
 
-@dataclass(frozen=True)
-class _Head:
-    """The first images of a stream, of any sizes."""
-
-    images: list[Tensor]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, number: int) -> Tensor:
-        return self.images[number]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StreamSet(ImageSet):
     """The first images of a stream, and the stream itself, to train on."""
 
-    stream: SampleStream | None = None
+    stream: SampleStream
 
     @property
     def named(self) -> bool:
         """Whether the stream says which classes it has."""
-        return self.stream is not None and self.stream.class_names is not None
+        return self.stream.class_names is not None
 
 
 def read_stream(stream: SampleStream, class_names: Sequence[str] | None = None) -> ImageSet:
@@ -157,14 +144,14 @@ def read_head(stream: SampleStream, class_names: Sequence[str] | None = None) ->
         raise DataError(f"{stream.name} is empty.")
     pixels = pixels[:HEAD]
     same = len({image.shape for image in pixels}) == 1
-    source = torch.stack(pixels) if same else _Head(pixels)
+    source = torch.stack(pixels) if same else pixels
     head = _make_set(stream, source, torch.cat(labels)[:HEAD], class_names)
     return StreamSet(**vars(head), stream=stream)
 
 
 def _make_set(
     stream: SampleStream,
-    pixels: Tensor | _Head,
+    pixels: Tensor | list[Tensor],
     labels: Tensor,
     class_names: Sequence[str] | None,
 ) -> ImageSet:
@@ -205,7 +192,6 @@ class StreamBatches(Batches):
         device: torch.device,
     ) -> None:
         super().__init__(samples, cut, seed, 1)
-        assert images.stream is not None
         self._stream, self._classes, self._view = images.stream, images.classes, view
         self._buffers = make_buffers(cut, size, device)
         self._shape = torch.Size((3, size, size))

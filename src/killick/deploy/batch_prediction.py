@@ -10,7 +10,7 @@ from torch import nn
 from killick.deploy.image_paths import InputImage, find_images, require_images
 from killick.deploy.image_reading import read_batches
 from killick.deploy.prediction_records import Record, make_records
-from killick.errors import OptionError
+from killick.errors import check_least
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.open_classifier import open_classifier
 from killick.runtime.processes import usual_workers
@@ -90,8 +90,7 @@ def predict_batches(
 ) -> Generator[list[Record], None, None]:
     """The records of images, a batch at a time; see `label`."""
     for option, value, least in (("batch", batch, 1), ("workers", workers, 1), ("top", top, 0)):
-        if value is not None and (type(value) is not int or value < least):
-            raise OptionError(f"{option} must be at least {least}, found {value!r}.")
+        check_least(option, value, least)
     batches = read_batches(
         images,
         classifier.view,

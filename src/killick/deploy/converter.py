@@ -10,7 +10,7 @@ import torch
 from killick.core.anchored import Anchored, anchor
 from killick.data.sources import load_sets
 from killick.deploy.export_sets import read_some
-from killick.errors import CheckpointError, OptionError, StorageError, check_option
+from killick.errors import CheckpointError, OptionError, StorageError, check_least, check_option
 from killick.evaluation.other_networks import (
     Normalization,
     open_model,
@@ -75,8 +75,7 @@ def convert(
     report, folder = say or (lambda sentence: None), Path(folder)
     if folder.exists():
         raise StorageError(f"cannot convert into {folder}: it exists. Choose another folder.")
-    if references < 1:
-        raise OptionError(f"references must be at least 1, found {references}.")
+    check_least("references", references)
     given, view = (
         os.fspath(source),
         {"size": size, "resize": resize, "interpolation": interpolation},

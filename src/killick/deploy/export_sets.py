@@ -14,7 +14,7 @@ from killick.data.preprocessing import view_for
 from killick.data.sources import load_sets
 from killick.data.splits import limit_images
 from killick.data.training_sets import cut_sets, read_data_settings
-from killick.errors import DataError, KillickError, OptionError
+from killick.errors import DataError, KillickError, OptionError, check_least
 
 SEED = 0
 ExportData = str | ImageSet | Sets | Tensor | tuple[Tensor, Tensor]
@@ -91,8 +91,7 @@ def _own_sets(model: ImageModel, root: str | None, report: Callable[[str], None]
 
 def read_some(model: ImageModel, images: ImageSet, limit: int) -> tuple[Tensor, Tensor]:
     """At most `limit` images as the model takes them, balanced over classes, and their labels."""
-    if limit < 1:
-        raise OptionError(f"the number of images must be at least 1, found {limit}.")
+    check_least("the number of images", limit)
     images = limit_images(images, limit, SEED)
     return torch.cat(list(read_all(images, view_for(model)))), images.labels
 

@@ -39,7 +39,7 @@ from killick.deploy.parity import (
     model_outputs,
 )
 from killick.deploy.private_references import replace_by_statistics
-from killick.errors import OptionError, check_option
+from killick.errors import OptionError, check_least, check_option
 from killick.evaluation.open_classifier import name_model
 from killick.evaluation.other_networks import Normalization, open_model
 from killick.nets import remembered
@@ -121,8 +121,7 @@ def export(
     check_option("format", format, FILE_FORMATS)
     check_option("precision", precision, PRECISIONS)
     check_option("references", references, REFERENCES)
-    if type(k) is not int or k < 1:
-        raise OptionError(f"k must be at least 1 reference, found {k!r}.")
+    check_least("k", k)
     if acceptance is not None and not 0 < acceptance <= 1:
         raise OptionError(f"acceptance must be between 0 and 1, found {acceptance!r}.")
     if precision == "int8" and format != "onnx":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from killick.corruptions.suites import check_severity
-from killick.errors import OptionError, check_option
+from killick.errors import OptionError, check_least, check_option
 
 EVALUATION_SUITES = {
     "clean": "the test set: accuracy, NLL, Brier score, risk and coverage",
@@ -50,9 +50,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     if (precision := options.get("precision")) is not None:
         check_option("precision", precision, ["float32", "bfloat16"])
     for option in ("references", "limit", "batch"):
-        value = options.get(option)
-        if value is not None and (type(value) is not int or value < 1):
-            raise OptionError(f"{option} must be at least 1, found {value!r}.")
+        check_least(option, options.get(option))
     acceptance = options.get("acceptance")
     if acceptance is not None and not 0 < acceptance < 1:
         raise OptionError(f"acceptance must be between 0 and 1, found {acceptance!r}.")

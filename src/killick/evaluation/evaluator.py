@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from killick.core.image_model import either_spelling, image_model_in
+from killick.core.image_model import image_model_in
 from killick.core.inference import CANDIDATES
 from killick.corruptions.corruption import CorruptionFunction, Photographs
 from killick.corruptions.suites import SEVERITIES
@@ -53,7 +53,6 @@ INFERENCES = ("marginal", "transductive", "mc-dropout", "tta")
 FEW = 100  # validation images: fewer do not fit a temperature
 
 
-@either_spelling
 def evaluate(
     model: "nn.Module | Callable[[Tensor], Tensor] | str | os.PathLike[str]",
     data: Data | None = None,

@@ -11,7 +11,7 @@ from killick.evaluation.classifier import Classifier
 from killick.evaluation.evaluation_settings import EvaluationSettings
 from killick.evaluation.outputs import Outputs, Values
 from killick.evaluation.test_sets import TestSet
-from killick.metrics import METRICS, SCORES, Metric, auroc
+from killick.metrics import METRICS, SCORES, auroc
 
 RESIDUAL = "residual_distance"
 TEST_SET = "the test set"  # what a threshold is fitted on without validation images
@@ -61,8 +61,10 @@ def plan_measures(
                     if metric.input == "scores":
                         yield Measure(suite, inference, key, metric.estimator, score=score)
     else:
+        classes, suites = len(test.alignment.kept), ("", *settings.suites)
         for key, metric in METRICS.items():
-            if _is_measured(metric, settings.suites, len(test.alignment.kept)):
+            takes = metric.input in ("logits", "confidence")
+            if takes and metric.suite in suites and classes >= metric.min_classes:
                 yield Measure(suite, inference, key, metric.estimator)
                 if metric.scaled and calibrates and fitted_on:
                     about = (metric.estimator, "temperature", fitted_on)
@@ -91,11 +93,6 @@ def plan_measures(
         for score, entry in SCORES.items():
             if entry.input == "members":
                 yield Measure("references", inference, "error_auroc", score=score)
-
-
-def _is_measured(metric: Metric, suites: tuple[str, ...], classes: int) -> bool:
-    takes = metric.input in ("logits", "confidence")
-    return takes and metric.suite in ("", *suites) and classes >= metric.min_classes
 
 
 def compute_measure(

@@ -18,7 +18,14 @@ from killick.core.image_model import (
 )
 from killick.data.image_set import ImageSet
 from killick.data.preprocessing import PlainView, view_for
-from killick.errors import InstallError, KillickError, OptionError, OutputError, one_line
+from killick.errors import (
+    InstallError,
+    KillickError,
+    OptionError,
+    OutputError,
+    check_least,
+    one_line,
+)
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.other_networks import (
     FunctionNet,
@@ -57,8 +64,7 @@ def open_classifier(
     """
     if isinstance(model, Classifier):
         return model
-    if references is not None and (type(references) is not int or references < 1):
-        raise OptionError(f"references must be at least 1, found {references!r}.")
+    check_least("references", references)
     place = choose_device(place_of(model, device))
     own = {"normalize": normalize, "size": size, "resize": resize, "interpolation": interpolation}
     named = {"checkpoint": checkpoint, "pretrained": pretrained or None}

@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from killick.errors import StorageError
 from killick.runtime.atomic_files import write_atomic
 
 FILE = "residuals.safetensors"
@@ -31,16 +31,14 @@ def keep_bank(
     if run is None:
         return make()
     file = run / FILE
-    if file.is_file():
-        try:
-            with safetensors.safe_open(file, "pt") as opened:
-                if opened.metadata() == identity:
-                    found: Tensor = opened.get_tensor(_NAME)
-                    return found
-        except (OSError, safetensors.SafetensorError) as problem:
-            raise StorageError(
-                f"cannot read {file}: {problem}. Remove it to make another."
-            ) from None
+    # One that is not there, or damaged, is made again.
+    with (
+        suppress(OSError, safetensors.SafetensorError),
+        safetensors.safe_open(file, "pt") as opened,
+    ):
+        if opened.metadata() == identity:
+            found: Tensor = opened.get_tensor(_NAME)
+            return found
     bank = make()
     if bank is not None:
         tensors = {_NAME: bank.cpu().contiguous()}

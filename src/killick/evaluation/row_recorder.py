@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from killick.errors import CheckpointError, OptionError
+from killick.errors import OptionError
 from killick.evaluation.classifier import Classifier
 from killick.evaluation.corruption_means import Errors, summarize_corruptions
 from killick.evaluation.evaluation_settings import EvaluationSettings
@@ -76,10 +76,7 @@ class RowRecorder:
                 raise OptionError(f"{folder} is a file. Name a folder for the rows.")
             if writes:
                 place = folder / FOLDER if settings.predictions else folder
-                try:
-                    place.mkdir(parents=True, exist_ok=True)
-                except OSError as problem:
-                    raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
+                place.mkdir(parents=True, exist_ok=True)
             self._old = read_rows(folder)
         self._there = set() if settings.again else {_key(row) for row in self._old}
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from killick.errors import OptionError, check_option
+from killick.errors import OptionError, check_least, check_option
 from killick.experiments.jobs import Job
 
 
@@ -42,8 +42,7 @@ class Execution:
         for name in ("cpus", "gpus", "address"):
             if self.engine != "ray" and getattr(self, name) is not None:
                 raise OptionError(f"--{name} requires --engine ray. Without it, use --jobs.")
-        if self.jobs is not None and self.jobs < 1:
-            raise OptionError(f"--jobs must be at least 1, found {self.jobs}.")
+        check_least("--jobs", self.jobs)
         if self.part is not None and not 1 <= self.part[0] <= self.part[1]:
             number, count = self.part
             raise OptionError(f"--part must be from 1/{count} to {count}/{count}, found {number}.")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from killick.data.given_data import Given, Normalization
     from killick.experiments.scheduler import Failure
+    from killick.report.report_data import ReportData
 
 # Options of an evaluation that are not names of corruptions or sets: they are checked without torch.
 _CHECKED_AT_ONCE = {"suites", "limit", "references", "severities", "precision", "batch"}
@@ -35,12 +36,14 @@ class ComparisonResult:
         jobs: All of them.
         failed: Those that failed, with title and problem.
         interrupted: Whether the user interrupted it; the same call resumes.
+        data: The numbers of the report; None without one.
     """
 
     report: Path | None
     jobs: list[Job]
     failed: "list[Failure]" = field(default_factory=list)
     interrupted: bool = False
+    data: "ReportData | None" = None
 
 
 def compare(
@@ -97,19 +100,18 @@ def compare(
             found.recipe, found.settings, arms, seeds, output, evaluation or {}, baseline
         )
         outcome = run_jobs(planned, output, how)
-    report = None
+    report = numbers = None
     if outcome.finished:
-        from killick.report.writer import write_report  # imports matplotlib
+        from killick.report.report_data import make_report_data  # imports matplotlib
+        from killick.report.writer import write_report
 
+        runs = [read_run(job.folder) for job in outcome.finished]
+        numbers = make_report_data(runs, baseline)
+        command = shlex.join(how.command) or None
         report = write_report(
-            [read_run(job.folder) for job in outcome.finished],
-            output,
-            baseline=baseline,
-            title=title,
-            command=shlex.join(how.command) or None,
-            failed=outcome.missing,
+            runs, output, title=title, command=command, failed=outcome.missing, data=numbers
         )
-    return ComparisonResult(report, planned, outcome.failed, outcome.interrupted)
+    return ComparisonResult(report, planned, outcome.failed, outcome.interrupted, numbers)
 
 
 def _run_here(execution: dict[str, Any]) -> dict[str, Any]:

@@ -230,7 +230,7 @@ def _make_phases(
 
         start = str(find_start(arm.start))
     if start is not None or recipe.network.may_name_weights:
-        from killick.training.start_preprocessing import add_preprocessing
+        from killick.training.initial_weights import add_preprocessing
 
         overrides = add_preprocessing(source, overrides, None if start is None else Path(start))
     recipe = load_recipe(source, overrides)

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from killick.errors import OptionError
-from killick.experiments.data_checks import check_data
+from killick.data.data_settings import EMBEDDED
+from killick.data.sources import load_whole, read_once
+from killick.data.training_sets import cut_sets
+from killick.errors import DataError
+from killick.evaluation.class_mapping import Alignment
 from killick.experiments.execution import Execution
 from killick.experiments.job_runner import PROGRESS, rename_job
 from killick.experiments.jobs import Job, JobResult
@@ -93,10 +96,7 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
     if todo:
         if execution.engine != "ray":  # other machines may have data that this one lacks
             check_data(todo)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise OptionError(f"cannot write to {output}: {problem.strerror}.") from None
+        output.mkdir(parents=True, exist_ok=True)
         for job in todo:
             (job.folder / PROGRESS).unlink(missing_ok=True)
         with JobsDisplay(todo, Console(highlight=False, quiet=execution.quiet)) as display:
@@ -115,14 +115,38 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
         finished = []
     for job in finished:
         rename_job(job)
-        _remove_traces(job.folder)
+        # What a killed process could leave.
+        (job.folder / PROGRESS).unlink(missing_ok=True)
+        remove_empty(job.folder / LOG)
     return JobsOutcome(finished, failed, unfinished, interrupted)
 
 
-def _remove_traces(folder: Path) -> None:
-    """Remove what a killed process could leave in the folder of a finished job."""
-    (folder / PROGRESS).unlink(missing_ok=True)
-    remove_empty(folder / LOG)
+@read_once()
+def check_data(jobs: Sequence[Job]) -> None:
+    """Refuse data that would fail in every job: no test set, or shifted sets of other classes."""
+    evaluation = jobs[0].evaluation
+    given = {kind: dict(evaluation.get(kind) or {}) for kind in ("ood", "shift")}
+    found = {
+        (kind, name): load_whole(data) if isinstance(data, str) else data
+        for kind, sets in given.items()
+        for name, data in sets.items()
+    }
+    shifted = {
+        name: images.class_names for (kind, name), images in found.items() if kind == "shift"
+    }
+    recipes = (phase.recipe for job in jobs for phase in job.phases)
+    for recipe in {repr(recipe.data): recipe for recipe in recipes}.values():
+        if recipe.data.name in EMBEDDED and not shifted:
+            continue
+        parts = cut_sets(recipe.data, recipe.seed)
+        if parts.test is None and "data" not in evaluation:
+            raise DataError(
+                f"{recipe.data.name} has no test set, which the evaluation after training needs."
+                " Give it a folder 'test' beside 'train', or more images of each class."
+            )
+        ours = parts.train.class_names
+        for name, theirs in shifted.items():
+            Alignment(name, theirs, ours, len(ours), evaluation.get("class_map"))
 
 
 def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> tuple[Engine, str]:

@@ -237,7 +237,6 @@ class AnchoredClassifier(AnchoredMixin, LightningModule):
         references: Where references of training come from: a pool, moved to the device when
             fitting starts, or None for the batch's own images.
         criterion: Of logits and targets, as in `ReferenceMasking.loss`.
-        optimiser: Another spelling of `optimizer`.
     """
 
     def __init__(
@@ -249,14 +248,13 @@ class AnchoredClassifier(AnchoredMixin, LightningModule):
         schedule: Callable[[torch.optim.Optimizer], Any] | None = None,
         references: ReferencePool | None = None,
         criterion: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
-        optimiser: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
     ) -> None:
         super().__init__()
         anchored_in(model)  # refuses what is not anchored
         self.model = model
         # Nothing is masked at alpha=0, so the target never comes into play.
         self.masking = masking or ReferenceMasking(alpha=0, target="label")
-        self.optimizer = optimizer or optimiser or default_optimizer
+        self.optimizer = optimizer or default_optimizer
         self.schedule = schedule
         self.references = references
         self.criterion = criterion

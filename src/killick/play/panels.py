@@ -1,6 +1,5 @@
 """The HTML of the page: what the models predict, side by side, and the figures of their runs."""
 
-import base64
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 from killick.errors import KillickError
 from killick.play.playground import ModelResult
 from killick.report.figures import drawing, to_file
+from killick.report.formatting import data_uri
 from killick.report.report_data import make_report_data
 from killick.report.sections import SECTIONS
 from killick.results.run_folder import find_runs
@@ -40,7 +40,7 @@ def png(image: Tensor) -> str:
     """The address of an image, uint8 `(3, height, width)`, with the image in it."""
     file = io.BytesIO()
     Image.fromarray(image.cpu().permute(1, 2, 0).numpy()).save(file, "PNG", compress_level=1)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_uri("image/png", file.getvalue())
 
 
 def heat(attention: Tensor, image: Tensor) -> str:
@@ -61,7 +61,7 @@ def gauge_place(result: ModelResult) -> float:
 
 
 def _svg(drawn: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(to_file(drawn).encode()).decode()}"
+    return data_uri("image/svg+xml", to_file(drawn).encode())
 
 
 _ENVIRONMENT = jinja2.Environment(

@@ -1,4 +1,6 @@
-"""Numbers and names as they are shown."""
+"""Numbers, names and files as they are shown."""
+
+import base64
 
 
 def signed(value: float, digits: int) -> str:
@@ -42,3 +44,14 @@ def spell_corruption(name: str) -> str:
         ('JPEG compression', 'Gaussian noise')
     """
     return name.replace("_", " ").replace("jpeg", "JPEG").replace("gaussian", "Gaussian")
+
+
+def data_uri(kind: str, content: bytes) -> str:
+    """The address of a file, with the file in it."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def image_uri(encoded: bytes) -> str:
+    """The address of a PNG or JPEG image, with the image in it."""
+    kind = "png" if encoded.startswith(b"\x89PNG") else "jpeg"
+    return data_uri(f"image/{kind}", encoded)

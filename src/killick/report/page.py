@@ -1,6 +1,5 @@
 """The page: one HTML file that needs nothing else."""
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from markupsafe import Markup
 from killick import __version__
 from killick.report.conditions import OOD, SHIFT, SINGLE, SYNTHETIC_OOD
 from killick.report.figures import COLORS, dark_rules, to_page, variables
-from killick.report.formatting import count_words
+from killick.report.formatting import count_words, data_uri
 from killick.report.report_data import ReportData
 from killick.report.sections import ENVIRONMENT, Content, Section
 from killick.report.statistics import mean_title
@@ -95,13 +94,9 @@ def render_page(
         dark_rules=dark_rules(),
         version=__version__,
         to_page=lambda svg: Markup(to_page(svg)),
-        to_uri=_to_uri,
+        to_uri=lambda text: data_uri("text/csv;charset=utf-8", text.encode()),
         tidy=_tidy,
     )
-
-
-def _to_uri(text: str) -> str:
-    return f"data:text/csv;charset=utf-8;base64,{base64.b64encode(text.encode()).decode()}"
 
 
 def _tidy(text: str) -> str:

@@ -73,6 +73,5 @@ def _variant(metric: SummaryMetric, words: str, **changes: str) -> SummaryMetric
 def find_summary_metric(key: str) -> SummaryMetric:
     """The column with this key."""
     known = {each.key: each for each in summary_metrics()}
-    if key not in known:
-        check_option("the metric", key, list(known))
+    check_option("the metric", key, known)
     return known[key]

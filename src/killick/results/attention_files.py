@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from killick.errors import DataError, FileError
-from killick.results.predictions import Array
+from killick.results.predictions import Array, open_arrays
 from killick.runtime.atomic_files import write_atomic
-from killick.runtime.plain_files import check_archive, open_plain
 
 FOLDER = "attention"
 
@@ -61,10 +60,8 @@ def read_maps(folder: Path) -> list[AttentionMaps]:
 
 def _read(path: Path) -> AttentionMaps:
     try:
-        with open_plain(path) as opened:
-            check_archive(path, opened)
-            with np.load(opened, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+        with open_arrays(path) as file:
+            arrays = {name: file[name] for name in file.files}
         about = json.loads(str(arrays["about"]))
         images = [v.tobytes() for k, v in arrays.items() if k.startswith("image_")]
         maps = []

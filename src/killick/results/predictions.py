@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -83,7 +83,7 @@ def write_predictions(folder: Path, predictions: Predictions) -> Path:
 def read_predictions(path: Path) -> Predictions:
     """The predictions in a file."""
     try:
-        with _open(path) as opened, np.load(opened, allow_pickle=False) as file:
+        with open_arrays(path) as file:
             arrays = {name: file[name] for name in file.files}
         _check_arrays(arrays)
         ends, data = arrays["thumbnail_ends"], arrays["thumbnail_bytes"].tobytes()
@@ -107,18 +107,19 @@ def read_predictions(path: Path) -> Predictions:
 def read_about(path: Path) -> dict[str, Any]:
     """`Predictions.about` of a file; empty if it cannot be read."""
     try:
-        with _open(path) as opened, np.load(opened, allow_pickle=False) as file:
+        with open_arrays(path) as file:
             return dict(json.loads(str(file["about"])))
     except _DAMAGED:
         return {}
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
-    """A file of predictions, if it does not unpack to far more than it is."""
+def open_arrays(path: Path) -> Iterator[Any]:
+    """The arrays in a file, if it does not unpack to far more than it is."""
     with open_plain(path) as opened:
         check_archive(path, opened)
-        yield opened
+        with np.load(opened, allow_pickle=False) as file:
+            yield file
 
 
 def _check_arrays(arrays: Mapping[str, Array]) -> None:

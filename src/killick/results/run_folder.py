@@ -4,7 +4,7 @@ All files are text and plain arrays, so a folder can be read on another machine,
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +61,7 @@ def read_run(where: Path) -> Run:
         where,
         rows,
         metrics=read_metrics(where / "metrics.jsonl"),
-        recipe=_read_yaml(where / "recipe.yaml"),
+        recipe=_read_mapping(where / "recipe.yaml", yaml.safe_load),
         environment=read_environment(where),
         job=read_job(where),
     )
@@ -107,12 +107,12 @@ def _is_number(value: object) -> bool:
 
 def read_environment(folder: Path) -> dict[str, Any]:
     """Versions, machine and command of a run; empty if unknown."""
-    return _read_json(folder / "environment.json")
+    return _read_mapping(folder / "environment.json", json.loads)
 
 
 def read_job(folder: Path) -> dict[str, Any]:
     """Which arm and seed of a comparison a run is, and whether it is finished; empty if of none."""
-    return _read_json(folder / JOB)
+    return _read_mapping(folder / JOB, json.loads)
 
 
 def _has_rows(folder: Path) -> bool:
@@ -123,24 +123,12 @@ def _start(folder: Path) -> str:
     return str(read_environment(folder).get("started", ""))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """An object; empty where there is none, or where it was cut off."""
+def _read_mapping(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """What a file holds; empty where there is none, or where it was cut off."""
     if not path.exists():
         return {}
     try:
-        found = json.loads(read_text(path))
-    except FileError:
-        raise
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        found = yaml.safe_load(read_text(path))
+        found = parse(read_text(path))
     except FileError:
         raise
     except Exception:  # beside its own errors, YAML raises what dates and numbers do

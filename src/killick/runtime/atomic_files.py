@@ -1,12 +1,13 @@
 """Writing files so that a reader finds the old one or the new one, never half of it.
 
-What is being written lies beside its place as `.NAME.0.part`, locked by its writer; a second writer
-takes `.NAME.1.part`, and so on. What a killed process left behind has no lock: the next write of the
-same thing takes it over or removes it.
+What is being written lies beside its place as `.NAME.XXXXXXXX.part`, locked by its writer, with a
+random number. What a killed process left behind has no lock: the next write of the same thing
+removes it.
 """
 
 import contextlib
-import itertools
+import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -16,41 +17,34 @@ from typing import BinaryIO
 
 from killick.errors import CheckpointError, StorageError
 
-WINDOWS = os.name == "nt"  # has no flock, and moves closed files alone
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # an untrusted folder may hold links to other files
+_NO_LINKS = os.O_NOFOLLOW  # an untrusted folder may hold links to other files
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write into, which then takes the place of `path`; an error leaves `path` alone."""
-    part, descriptor = _claim_part(path, _open_file)
+    _remove_abandoned(path)
+    part, descriptor = _claim_part(path, _make_file)
     with open(descriptor, "wb") as file:
         try:
-            os.ftruncate(descriptor, 0)
             yield file
             file.flush()
-            if WINDOWS:
-                file.close()
             os.replace(part, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
-    _remove_abandoned(path, _open_file)
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write all of `content` to `path`, or leave what was there before."""
+    if isinstance(content, str):  # half characters, as file names may hold, become escapes
+        content = content.encode("utf-8", "backslashreplace")
     try:
         with atomic_file(path) as file:
-            file.write(_encode(content))
+            file.write(content)
     except OSError as problem:
         raise CheckpointError(f"cannot write {path}: {problem.strerror}.") from problem
-
-
-def _encode(content: str | bytes) -> bytes:
-    """Bytes of UTF-8; half characters, which file names and JSON may hold, become escapes."""
-    return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
 
 
 @contextlib.contextmanager
@@ -62,14 +56,12 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     folder = Path(os.path.realpath(folder))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        part, descriptor = _claim_part(folder, _open_folder)
+        part, descriptor = _claim_part(folder, _make_folder)
         new, old = part / "new", part / "old"
         try:
-            shutil.rmtree(new, ignore_errors=True)
             new.mkdir()
             yield new
             if folder.exists():
-                shutil.rmtree(old, ignore_errors=True)
                 os.rename(folder, old)
             try:
                 os.rename(new, folder)
@@ -81,7 +73,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             if folder.exists() or not old.exists():  # else the only copy of what was there before
                 shutil.rmtree(part, ignore_errors=True)
             os.close(descriptor)
-        _remove_abandoned(folder, _open_folder)
+        _remove_abandoned(folder)
     except OSError as problem:
         raise StorageError(
             f"cannot write {folder}: {problem.strerror or problem}. What was there before is"
@@ -89,84 +81,37 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         ) from problem
 
 
-def _open_file(part: Path) -> int:
-    descriptor = _open_no_link(part, os.O_RDWR | os.O_CREAT)
-    if os.fstat(descriptor).st_nlink > 1:
-        os.close(descriptor)
-        raise BlockingIOError(f"{part} is a second name of another file")
-    return descriptor
+def _make_file(part: Path) -> int:
+    return os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
 
-def _open_folder(part: Path) -> int:
-    part.mkdir(exist_ok=True)
-    return _open_no_link(part, os.O_RDONLY)
+def _make_folder(part: Path) -> int:
+    part.mkdir()
+    return os.open(part, os.O_RDONLY)
 
 
-def _open_no_link(part: Path, flags: int) -> int:
-    try:
-        return os.open(part, flags | _NO_LINKS, 0o666)
-    except OSError as problem:
-        if part.is_symlink():
-            raise BlockingIOError(f"{part} is a link") from problem
-        raise
-
-
-def _claim_part(path: Path, open_part: Callable[[Path], int]) -> tuple[Path, int]:
-    """A file or folder beside `path`, new or abandoned, with a descriptor that locks it."""
-    part = _part_of(path, 0)
-    for number in itertools.count():
-        part = _part_of(path, number)
-        try:
-            descriptor = _claim(part, open_part)
-        except BlockingIOError:
-            continue
-        if descriptor is not None:
-            return part, descriptor
-        break
-    _remove(part)  # there are no locks here, and so no writer with such a name
-    part = _part_of(path, secrets.token_hex(4))
-    return part, open_part(part)
-
-
-def _claim(part: Path, open_part: Callable[[Path], int]) -> int | None:
-    """A descriptor that locks `part`; None where there are no locks."""
+def _claim_part(path: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
+    """A new file or folder beside `path`, with a descriptor that locks it."""
     while True:
-        descriptor = open_part(part)
-        try:
-            if not _lock(descriptor, wait=False):
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        descriptor = make(part)
+        _lock(descriptor, wait=True)
+        if part.exists():  # else it was taken for abandoned, just before it was locked
+            return part, descriptor
+        os.close(descriptor)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed writes of `path` left; what a living process writes stays."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
+        with contextlib.suppress(OSError):
+            access = os.O_RDONLY if part.is_dir() else os.O_RDWR
+            descriptor = os.open(part, access | _NO_LINKS | os.O_NONBLOCK)
+            try:
+                if _lock(descriptor, wait=False):
+                    shutil.rmtree(part) if part.is_dir() else part.unlink()
+            finally:
                 os.close(descriptor)
-                return None
-            # Its writer may have moved or removed it since it was opened.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(part)):
-                    return descriptor
-            os.close(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
-
-
-def _remove_abandoned(path: Path, open_part: Callable[[Path], int]) -> None:
-    """Remove what several killed writes of `path` left; what a living process writes stays."""
-    for number in itertools.count():
-        part = _part_of(path, number)
-        if os.path.lexists(part):
-            with contextlib.suppress(OSError):
-                descriptor = _claim(part, open_part)
-                if descriptor is not None:
-                    _remove(part)
-                    os.close(descriptor)
-        elif number > 0:
-            return
-
-
-def _part_of(path: Path, mark: int | str) -> Path:
-    return path.with_name(f".{path.name}.{mark}.part")
-
-
-def _remove(part: Path) -> None:
-    with contextlib.suppress(OSError):
-        shutil.rmtree(part) if part.is_dir() else part.unlink()
 
 
 def _lock(descriptor: int, *, wait: bool) -> bool:
@@ -175,10 +120,6 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
     Raises:
         BlockingIOError: If another process holds the lock, unless `wait`.
     """
-    if WINDOWS:
-        return False
-    import fcntl
-
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -219,7 +160,7 @@ def locked(folder: Path, name: str = ".lock", *, wait: bool = True) -> Iterator[
             holds, why = False, "another process uses it"
         else:
             why = "its file system has no locks"
-        if not holds and not wait and not WINDOWS:
+        if not holds and not wait:
             raise CheckpointError(
                 f"cannot train in {folder}: {why}. Choose another folder: --output."
             )
@@ -240,5 +181,4 @@ def _leave_locks_to_parent() -> None:
     _HELD.clear()
 
 
-if not WINDOWS:
-    os.register_at_fork(after_in_child=_leave_locks_to_parent)
+os.register_at_fork(after_in_child=_leave_locks_to_parent)

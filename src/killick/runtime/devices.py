@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from killick.errors import OptionError
+from killick.errors import OptionError, check_least
 
 _STATISTICS = Path("/proc/stat")
 _MEMORY = Path("/proc/meminfo")
@@ -88,8 +88,7 @@ def count_free_cores() -> int:
     """The number of idle cores that this process may use; at least 1."""
     idle = _measure_idle()
     if idle is None:  # no Linux: the load of the last minute, of all cores
-        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-        idle = (os.cpu_count() or 1) - load
+        idle = (os.cpu_count() or 1) - os.getloadavg()[0]
     return min(max(1, round(idle)), count_cores())
 
 
@@ -98,9 +97,8 @@ def set_threads(given: int | None = None) -> None:
 
     More threads than free cores wait for each other. The user's OMP_NUM_THREADS is left alone.
     """
+    check_least("--threads", given)
     if given is not None:
-        if given < 1:
-            raise OptionError(f"--threads must be at least 1, found {given}.")
         torch.set_num_threads(given)
     elif "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > 1:
         torch.set_num_threads(min(torch.get_num_threads(), count_free_cores()))

@@ -78,4 +78,4 @@ def check_archive(path: Path, file: BinaryIO) -> None:
 
 def _open_without_waiting(path: str, flags: int) -> int:
     """A file descriptor; a pipe is opened without waiting for a writer."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    return os.open(path, flags | os.O_NONBLOCK)

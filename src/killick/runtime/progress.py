@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Self
 
 from rich.console import Console
@@ -87,7 +88,7 @@ class TerminalDisplay(Display):
                 of = f"/{self._total}"
                 if done > self._before:
                     rate = (now - self._began) / (done - self._before)
-                    left = f" {format_seconds(rate * (self._total - done))} left"
+                    left = f" {timedelta(seconds=round(rate * (self._total - done)))} left"
             self.message(f"{self._title}: {self._unit} {int(done)}{of} {text}{left}")
 
     def update_part(self, name: str, fraction: float | None, text: str = "") -> None:
@@ -142,10 +143,3 @@ def choose_display(factory: DisplayFactory | None, quiet: bool) -> DisplayFactor
     if factory is not None:
         return factory
     return lambda title, total, done, unit: TerminalDisplay(title, total, done, unit=unit)
-
-
-def format_seconds(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:02:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"

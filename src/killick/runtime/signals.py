@@ -5,8 +5,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-# A closed terminal sends SIGHUP; Windows has none.
-ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGHUP is sent by a closed terminal
 
 
 def handle(number: int, handler: Any) -> Any:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from killick.report.figures import Figure
     from killick.report.intervals import Interval
     from killick.report.report_data import ReportData
+    from killick.report.statistics import Estimate
     from killick.report.summary_metrics import SummaryMetric
 
 NONE = "–"
@@ -91,17 +92,17 @@ class Results:
         """The AUROC of each arm's energy for each OOD set."""
         from killick.report.statistics import ood_by_set
 
-        found = ood_by_set(self.report.comparison)
-        return {
-            arm: {name: line[arm].values for name, line in found.items() if arm in line}
-            for arm in self.factors
-        }
+        return self._by_arm(ood_by_set(self.report.comparison))
 
     def by_shifted_set(self, metric: str = "top1") -> dict[str, dict[str, Values]]:
         """A metric of each arm for each shifted set."""
         from killick.report.statistics import shift_by_set
 
-        found = shift_by_set(self.report.comparison, metric)
+        return self._by_arm(shift_by_set(self.report.comparison, metric))
+
+    def _by_arm(
+        self, found: "Mapping[str, Mapping[str, Estimate]]"
+    ) -> dict[str, dict[str, Values]]:
         return {
             arm: {name: line[arm].values for name, line in found.items() if arm in line}
             for arm in self.factors

@@ -51,19 +51,15 @@ def check_same_classes(given: Recipe | None, stored: Recipe, where: str) -> None
     ours = {} if given is None else named_classes(given)
     if not theirs or ours == theirs:
         return
-    names = " and ".join(sorted(theirs))
+    names, first = " and ".join(sorted(theirs)), min(theirs)
     if not ours:
         raise RecipeError(
             f"{where} uses classes by class_path ({names}), and classes named by a run folder are"
             " never imported. Name the recipe again (--recipe FILE), or the classes, as when it began:"
-            f" --{_option(min(theirs))} ..."
+            f" --{'augment.transform' if first == 'transform' else f'{first}.class_path'} ..."
         )
     differing = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
     raise RecipeError(f"{where} was trained with another {' and '.join(differing)}.")
-
-
-def _option(name: str) -> str:
-    return "augment.transform" if name == "transform" else f"{name}.class_path"
 
 
 def check_loss(

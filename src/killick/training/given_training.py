@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored, evaluating
-from killick.core.image_model import ImageModel, either_spelling, image_model_in
+from killick.core.image_model import ImageModel, image_model_in
 from killick.core.standard import standard
 from killick.data.data_settings import EMBEDDED
 from killick.data.given_data import Given, Normalization, as_set, name_given
@@ -24,7 +24,7 @@ from killick.nets.custom import is_network_name
 from killick.runtime.progress import DisplayFactory
 from killick.storage.weights import digest_weights
 from killick.training.callbacks import Callback
-from killick.training.initial_weights import find_start
+from killick.training.initial_weights import add_preprocessing, find_start
 from killick.training.loop import Outcome
 from killick.training.loop import train as train_recipe
 from killick.training.recipe import Network, Recipe
@@ -36,7 +36,6 @@ from killick.training.recipe_files import (
     read_yaml,
     refuse_unused,
 )
-from killick.training.start_preprocessing import add_preprocessing
 
 _TRAIN = ("train", "training")
 _VALIDATION = ("validation", "valid", "val")
@@ -50,7 +49,6 @@ _NOT_AUGMENTED = {
 }
 
 
-@either_spelling
 def train(
     network: "nn.Module | Recipe | str | os.PathLike[str]",
     data: "Given | Mapping[str, Given] | Sets | None" = None,

@@ -4,6 +4,7 @@ A run that starts from another takes over its data, their split and its seed, so
 not tuned on other data, or validated on images it was trained on, by accident.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,26 @@ from torch import nn
 
 from killick.core.anchored import Anchored, anchor
 from killick.core.standard import Standard, standard
+from killick.data.preprocessing import read_view
 from killick.data.sources import GIVEN
 from killick.errors import OptionError, RecipeError, StorageError
 from killick.nets import (
+    NetworkPreprocessing,
     copy_given,
     create,
     load_pretrained,
     names_weights,
+    preprocessing_by_name,
     preprocessing_of,
     remembered,
     weights_of,
     with_classes,
 )
 from killick.runtime.hub import read_hub_name
-from killick.storage.loading import load, locate_model, read_architecture
+from killick.storage.loading import load, locate_model, read_architecture, read_config
 from killick.storage.weights import fill, read_weights
 from killick.training.recipe import Network, Recipe
-from killick.training.recipe_files import recipe_of
+from killick.training.recipe_files import find_recipe, find_setting, read_yaml, recipe_of
 
 _DATA = (
     *("name", "root", "size", "resize", "interpolation", "squash", "mean", "std"),
@@ -268,4 +272,54 @@ def warn_of_seen(recipe: Recipe, start: Path | str) -> str | None:
     return (
         f"warning: {start} may have been trained on images for validation here, since its seed or"
         " data settings were others"
+    )
+
+
+def add_preprocessing(
+    source: str | Path, overrides: Mapping[str, Any], start: Path | None
+) -> dict[str, Any]:
+    """`overrides` of a recipe, and the preprocessing of the network that training starts from.
+
+    So training, evaluation, export and prediction show a network the same pixels. What they or the
+    recipe set already stays. A network with fresh weights has none of its own.
+    """
+    given = {find_setting(name): value for name, value in overrides.items()}
+    recipe = read_yaml(find_recipe(source))
+    network, data = recipe.get("network", {}), recipe.get("data", {})
+    network = {"name": network} if isinstance(network, str) else network
+    data = data if isinstance(data, dict) else {}
+    given = {**{f"data.{name}": value for name, value in data.items()}, **given}
+    name = str(given.get("network.name", network.get("name", Network.name)))
+    weights = given.get("network.pretrained", network.get("pretrained"))
+    if start is None:
+        named = pretrained_name(Network(name, pretrained=weights))
+        found = None if named is None else preprocessing_by_name(named)
+    elif start.is_file():
+        found = preprocessing_by_name(name)
+    else:
+        found = _read_preprocessing(start)
+    if found is None:
+        return dict(overrides)
+    found = found.override(size=given.get("data.size"), resize=given.get("data.resize"))
+    settings = found.settings()
+    if {"data.mean", "data.std"} & given.keys():  # they belong together
+        del settings["mean"], settings["std"]
+    filled = {f"data.{name}": value for name, value in settings.items()}
+    return {**{k: v for k, v in filled.items() if k not in given}, **overrides}
+
+
+def _read_preprocessing(start: Path) -> NetworkPreprocessing | None:
+    """The preprocessing of a saved model of RGB images."""
+    try:
+        config = read_config(model_folder(start))
+    except StorageError:  # told where the model is loaded
+        return None
+    normalize, shape = config.get("normalize"), config["image_shape"]
+    if len(shape) != 3 or normalize is None:
+        return None
+    view = read_view(config.get("provenance") or {}, shape[-1])
+    return NetworkPreprocessing(
+        *(view.size, view.resize, view.interpolation, view.squash),
+        mean=tuple(normalize["mean"]),
+        std=tuple(normalize["std"]),
     )

@@ -51,10 +51,7 @@ def check_free(folder: Path) -> None:
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Hold a run folder, made if it is missing, for this process alone."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
+    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, ".training", wait=False):
         yield
 

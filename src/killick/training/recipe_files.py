@@ -85,7 +85,8 @@ def load_recipe(source: str | Path | Recipe, overrides: Mapping[str, Any] | None
     if not isinstance(own, dict):
         raise RecipeError(f"{source} has under standard no settings such as {{epochs: 300}}.")
     values = _replaced(values, overrides or {})
-    if own and _protocol_of(values) == "standard":
+    protocol = values.get("protocol")
+    if own and "standard" in (protocol, protocol.get("name") if isinstance(protocol, dict) else ""):
         values = _replaced(_merged(values, own), overrides or {})
     recipe = make_recipe(values, str(source))
     data = dataclasses.replace(recipe.data, name=full_name(recipe.data.name))
@@ -192,11 +193,6 @@ def _without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
         elif isinstance(value, dict) and isinstance(given[key], dict):
             kept[key] = _without(value, given[key])
     return kept
-
-
-def _protocol_of(values: Mapping[str, Any]) -> Any:
-    protocol = values.get("protocol")
-    return protocol.get("name") if isinstance(protocol, dict) else protocol
 
 
 def _replaced(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,15 @@ from killick.protocols.base import RunContext
 from killick.runtime.devices import precise_device
 from killick.runtime.processes import Processes, usual_workers
 from killick.training.initial_weights import Normalization
-from killick.training.memory_room import MemoryRoom
 from killick.training.recipe import Recipe
-from killick.training.training_input import SINGLE, BatchPlan, TrainingInput, make_input, shift_of
+from killick.training.training_input import (
+    SINGLE,
+    BatchPlan,
+    MemoryRoom,
+    TrainingInput,
+    make_input,
+    shift_of,
+)
 from killick.training.validation import ValidationSet
 
 if TYPE_CHECKING:  # torchvision takes seconds to import
@@ -155,7 +161,6 @@ def load_training_data(
 
 def _stream_length(images: StreamSet, recipe: Recipe, processes: Processes) -> int:
     """Images of an epoch."""
-    assert images.stream is not None
     if processes.count > 1:
         raise OptionError(
             f"{images.name} is a stream, which one process trains on, found {processes.count}. Give"

@@ -17,7 +17,8 @@ from killick.data.preprocessing import PlainView
 from killick.data.transforms import Shift
 from killick.errors import OptionError
 from killick.protocols.references.reference_sampler import read_pixels
-from killick.training.memory_room import MemoryRoom
+from killick.runtime.devices import free_memory, precise_device
+from killick.runtime.processes import Processes
 from killick.training.recipe import Recipe
 
 if TYPE_CHECKING:  # torchvision takes seconds to import
@@ -28,7 +29,31 @@ CPU_POLICY_SIZE = 64  # px up to which a CPU applies policies faster to batches 
 RESIDENT = "resident"  # kept on the device, and augmented there
 BATCHED = "batched"  # streamed, and augmented on the device
 SINGLE = "single"  # streamed, and augmented by workers
+MEMORY_SHARE = 0.4  # of the free memory, for images; the rest is for the network
 _DECODED_BATCHES = 3  # of images in their own sizes, on the device at once while others stream
+
+
+class MemoryRoom:
+    """A share of the memory that is free when a run begins; its image sets take from it.
+
+    `resident` is the recipe's: "always" and "never" ignore the free memory. All processes decide
+    alike; those on a CPU share its memory.
+    """
+
+    def __init__(self, processes: Processes, resident: str) -> None:
+        free, device = float(free_memory(processes.device)), processes.device
+        if device.type == "cpu":
+            free /= processes.count
+        place = precise_device(device)
+        least = -processes.highest(torch.tensor(-free, dtype=torch.float64, device=place))
+        self.total = self.left = MEMORY_SHARE * float(least)
+        self.resident = resident
+
+    def take(self, size: int) -> bool:
+        """Whether so many bytes are kept on the device."""
+        fits = size <= self.left if self.resident == "auto" else self.resident == "always"
+        self.left -= size if fits else 0
+        return fits
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,8 @@ def _read_parts(
 
 def read_classes(folder: Path, name: str, known: tuple[str, ...] = ()) -> ImageSet:
     """All images of a folder that has a folder for each class; labels are those of `known`."""
-    entries, classes = _list(_check_folder(str(folder))), _list_folders(folder)
+    entries = sorted(entry.name for entry in _scan(_check_folder(str(folder))))
+    classes = _list_folders(folder)
     loose = [name for name in entries if _is_image(name) and name not in classes]
     if loose:
         raise DataError(
@@ -216,11 +217,6 @@ def _check_folder(path: str) -> Path:
             " or download and unpack the data first."
         )
     return top
-
-
-def _list(folder: Path) -> list[str]:
-    """What is in the folder, in an order that is the same on every file system."""
-    return sorted(entry.name for entry in _scan(folder))
 
 
 def _list_folders(folder: Path) -> list[str]:

@@ -10,22 +10,20 @@ looking at the standard network alone.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from killick.data.drawn_images import (
-    SIZE,
+    Kind,
     Parts,
     draw_background,
-    draw_dots,
-    draw_lines,
+    draw_kinds,
+    draw_over,
     draw_parts,
     load_drawn,
     make_grid,
-    paint,
     smooth_noise,
     soften,
 )
@@ -68,11 +66,7 @@ def _draw_images(
     image = dark + draw_background(n, generator)
     shade = 0.05 * smooth_noise(n, 1, 3, generator)  # no shape is of one even color
     image = torch.lerp(image, bright + shade, _draw_shapes(labels, radius, generator))
-    image = paint(image, draw_lines(n, generator), generator)
-    image = paint(image, draw_dots(n, generator), generator)
-    noise = torch.randn(image.shape, generator=generator)
-    image += noise * between((n, 1, 1, 1), 0, 0.04, generator)
-    return image.mul_(255).round_().clamp_(0, 255).byte()
+    return draw_over(image, generator)
 
 
 def _draw_shapes(labels: Tensor, sizes: Range, generator: torch.Generator) -> Tensor:
@@ -86,11 +80,7 @@ def _draw_shapes(labels: Tensor, sizes: Range, generator: torch.Generator) -> Te
     x, y = make_grid()
     x, y = (x - x0) / radius, (y - y0) / radius
     x, y = (x * angle.cos() + y * angle.sin()) * stretch, y * angle.cos() - x * angle.sin()
-    distance = torch.empty(n, SIZE, SIZE)
-    for label, measure in enumerate(_SHAPES.values()):
-        rows = (labels == label).nonzero().squeeze(1)
-        distance[rows] = measure(x[rows], y[rows])
-    return soften(distance * radius)[:, None]
+    return soften(draw_kinds(labels, _SHAPES, x, y) * radius)[:, None]
 
 
 # Signed distances from the edge of shapes of about unit radius, good near the edge.
@@ -128,7 +118,7 @@ def _arrow(x: Tensor, y: Tensor) -> Tensor:
     return torch.minimum(shaft, head)
 
 
-_SHAPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_SHAPES: dict[str, Kind] = {
     "disc": lambda x, y: x.hypot(y) - 0.85,
     "ring": lambda x, y: (x.hypot(y) - 0.68).abs() - 0.2,
     "square": lambda x, y: _box(x, y, 0.75, 0.75),

@@ -6,7 +6,6 @@ it loses as many points under corruption as on CIFAR-10, 15 to 20.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -14,14 +13,14 @@ from torch import Tensor
 
 from killick.data.drawn_images import (
     SIZE,
+    Kind,
     Parts,
     draw_background,
-    draw_dots,
-    draw_lines,
+    draw_kinds,
+    draw_over,
     draw_parts,
     load_drawn,
     make_grid,
-    paint,
 )
 from killick.data.fractals import between
 from killick.data.image_set import Sets
@@ -66,11 +65,7 @@ def _draw_images(
     strength = between((n, 1, 1, 1), *contrast, generator) / 2
     sign = (torch.rand(n, 1, 1, 1, generator=generator) < 0.5) * 2 - 1
     image = image + sign * strength * color * _draw_patterns(labels, period, generator)
-    image = paint(image, draw_lines(n, generator), generator)
-    image = paint(image, draw_dots(n, generator), generator)
-    noise = torch.randn(image.shape, generator=generator)
-    image += noise * between((n, 1, 1, 1), 0, 0.04, generator)
-    return image.mul_(255).round_().clamp_(0, 255).byte()
+    return draw_over(image, generator)
 
 
 def _draw_patterns(
@@ -84,11 +79,7 @@ def _draw_patterns(
     phase_u, phase_v = (between((n, 1, 1), 0, 2 * math.pi, generator) for _ in range(2))
     u = (x * turn.cos() + y * turn.sin()) * scale + phase_u
     v = (y * turn.cos() - x * turn.sin()) * scale + phase_v
-    drawn = torch.empty(n, SIZE, SIZE)
-    for label, pattern in enumerate(_PATTERNS.values()):
-        rows = (labels == label).nonzero().squeeze(1)
-        drawn[rows] = pattern(u[rows], v[rows])
-    return drawn[:, None]
+    return draw_kinds(labels, _PATTERNS, u, v)[:, None]
 
 
 # Patterns of two phases: across the image and upwards, a period being 2 pi.
@@ -104,7 +95,7 @@ def _bricks(u: Tensor, v: Tensor) -> Tensor:
     return 2 * torch.minimum((u / 2 + shift).sin().abs(), (v / 2).sin().abs()) - 1
 
 
-_PATTERNS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+_PATTERNS: dict[str, Kind] = {
     "rows": lambda u, v: v.sin(),
     "columns": lambda u, v: u.sin(),
     "rising": lambda u, v: _diagonal(u, -v),

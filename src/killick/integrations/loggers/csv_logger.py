@@ -1,8 +1,6 @@
 """`metrics.csv`: what `metrics.jsonl` holds, for spreadsheets; written after each validation."""
 
-import csv
-import io
-
+from killick.results.csv_text import to_csv
 from killick.results.run_folder import read_metrics
 from killick.runtime.atomic_files import write_atomic
 from killick.training.loggers import LOGGERS, Logger, Values
@@ -22,11 +20,9 @@ class CsvLogger(Logger):
             {name: value for name, value in entry.items() if not isinstance(value, list)}
             for entry in read_metrics(self.folder / "metrics.jsonl")
         ]
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, list(dict.fromkeys(name for e in entries for name in e)))
-        writer.writeheader()
-        writer.writerows(entries)
-        write_atomic(self.folder / "metrics.csv", text.getvalue())
+        columns = list(dict.fromkeys(name for entry in entries for name in entry))
+        lines = ([entry.get(column) for column in columns] for entry in entries)
+        write_atomic(self.folder / "metrics.csv", to_csv(columns, lines))
 
 
 LOGGERS.register("csv", CsvLogger)

@@ -97,7 +97,7 @@ def make_pool(
         raise OptionError(
             f"protocol.reference_set: at most the {len(train)} training images, found {count}."
         )
-    chosen = None if count is None else _choose(train, count, run.seed)
+    chosen = None if count is None else choose_numbers(train, count, run.seed)
     if run.pixels is not None:
         pool = run.pixels if chosen is None else run.pixels[chosen.to(run.device)]
     elif chosen is None and not run.keeps_set:
@@ -116,13 +116,13 @@ def choose_stored(protocol: "AnchoredProtocol", run: "RunContext") -> tuple[Tens
     """The references a model keeps for evaluation, and a description of them."""
     train, view, seed = run.train, run.view, run.seed
     if protocol.stored_as == "images":
-        chosen = _choose(train, min(protocol.stored, len(train)), seed)
+        chosen = choose_numbers(train, min(protocol.stored, len(train)), seed)
         images = torch.stack([view(train.read(int(number))) for number in chosen])
         return images, "random by class, clean"
     if run.pixels is not None and view.resize is None:  # resident images are not resized first
         images = run.pixels.permute(0, 3, 1, 2)
     else:
-        chosen = _choose(train, min(STATISTICS_IMAGES, len(train)), seed)
+        chosen = choose_numbers(train, min(STATISTICS_IMAGES, len(train)), seed)
         images = torch.cat(list(read_all(train.part(chosen), view, run.workers)))
     if protocol.stored_as == "mean":
         return make_references("mean", images)
@@ -141,7 +141,7 @@ def read_pixels(images: ImageSet, view: PlainView, workers: int) -> Tensor:
     return found
 
 
-def _choose(images: ImageSet, count: int, seed: int) -> Tensor:
+def choose_numbers(images: ImageSet, count: int, seed: int) -> Tensor:
     """The numbers of `count` images, chosen as a `ReferencePool` of them would."""
     numbers = torch.arange(len(images))[:, None]
     return ReferencePool(numbers, images.labels).choose(count, seed=seed)[:, 0]

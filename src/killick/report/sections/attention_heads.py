@@ -1,6 +1,5 @@
 """Attention of transformers: distance by layer, distance against entropy, and attention maps."""
 
-import base64
 import io
 import statistics
 from typing import Any
@@ -10,6 +9,7 @@ from PIL import Image
 
 from killick.report import figures
 from killick.report.figures import Figure, Panel
+from killick.report.formatting import image_uri
 from killick.report.head_values import SUMMARY, RunHeads, mean_text, read_heads, summary_cells
 from killick.report.run_groups import ArmRuns, seed_of
 from killick.report.sections import SECTIONS, Content, ReportData, Section, render
@@ -144,9 +144,9 @@ def _map_lines(arm: ArmRuns) -> list[tuple[str, list[str]]]:
     found = next((maps for run in arm.runs for maps in _maps_of(run)), None)
     if found is None:
         return []
-    lines = [("image", [_uri(image) for image in found.images])]
+    lines = [("image", [image_uri(image) for image in found.images])]
     for each in found.maps:
-        maps = [_uri(_draw_map(weights, each.query)) for weights in each.weights]
+        maps = [image_uri(_draw_map(weights, each.query)) for weights in each.weights]
         lines.append((f"layer {each.layer}, head {each.head}", maps))
     return lines
 
@@ -169,11 +169,6 @@ def _draw_map(weights: Any, query: tuple[int, int]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
-
-
-def _uri(encoded: bytes) -> str:
-    kind = "png" if encoded.startswith(b"\x89PNG") else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(encoded).decode()}"
 
 
 SECTIONS.register(KEY, Section(KEY, "Attention", 46, make))

@@ -26,7 +26,11 @@ def make(data: ReportData) -> Content:
     if baseline is None:
         return Content()
     found = {arm.name: count_costs(arm, baseline) for arm in arms}
-    axes = [kind for kind in ("training", "inference") if _differ(kind, found)]
+    axes = [
+        kind
+        for kind in ("training", "inference")
+        if len({own[kind] for own in found.values() if kind in own}) > 1
+    ]
     if not axes:
         return Content()
     columns = list(dict.fromkeys(kind for costs in found.values() for kind in costs))
@@ -89,10 +93,6 @@ def count_costs(arm: ArmRuns, baseline: ArmRuns) -> dict[str, float]:
     if "training" in found and all(epochs):
         found["training"] *= float(epochs[0]) / float(epochs[1])
     return found
-
-
-def _differ(kind: str, costs: dict[str, dict[str, float]]) -> bool:
-    return len({own[kind] for own in costs.values() if kind in own}) > 1
 
 
 def _time(arm: ArmRuns, baseline: ArmRuns) -> str:

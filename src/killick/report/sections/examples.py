@@ -1,13 +1,12 @@
 """Images on which the arms disagree, with the prediction of each arm."""
 
-import base64
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from killick.report.evaluations import predictions_of
-from killick.report.formatting import count_words, spell_corruption
+from killick.report.formatting import count_words, image_uri, spell_corruption
 from killick.report.run_groups import ArmRuns, seed_of
 from killick.report.sections import SECTIONS, Content, ReportData, Section, render
 from killick.results.predictions import Predictions
@@ -20,7 +19,7 @@ _TEMPLATE = """
 <ul class="examples">
 {% for image in images %}
 <li>
-<img src="{{ image.uri }}" width="96" height="96"{% if image.kind == 'png' %} class="pixels"{% endif %} alt="Image {{ image.number }}: {{ image.truth }}, {{ image.shown }}">
+<img src="{{ image.uri }}" width="96" height="96"{% if image.uri.startswith('data:image/png') %} class="pixels"{% endif %} alt="Image {{ image.number }}: {{ image.truth }}, {{ image.shown }}">
 <div>
 <p><strong>{{ image.truth }}</strong><br><span class="shown">{{ image.shown }}</span></p>
 <ul>
@@ -51,7 +50,6 @@ class ExampleImage(NamedTuple):
         """What the page shows of it; image and label are the same in all predictions."""
         first = next(iter(self.by_arm.values()))
         corruption, thumbnail = first.about.get("corruption"), first.thumbnails[self.number]
-        kind = "png" if thumbnail.startswith(b"\x89PNG") else "jpeg"
         names = ("prediction", "confidence", "correct")
         found = []
         for arm, each in self.by_arm.items():
@@ -60,8 +58,7 @@ class ExampleImage(NamedTuple):
         shown = f"{spell_corruption(str(corruption))} {first.about.get('severity')}"
         return {
             "number": self.number,
-            "kind": kind,
-            "uri": f"data:image/{kind};base64,{base64.b64encode(thumbnail).decode()}",
+            "uri": image_uri(thumbnail),
             "shown": shown if corruption else "clean",
             "truth": _class_name(first, first.single["label"][self.number]),
             "predictions": found,

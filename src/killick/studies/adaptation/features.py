@@ -9,13 +9,14 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from killick.core.anchored import Anchored, evaluating, pair
+from killick.core.anchored import Anchored, evaluating
 from killick.core.inspection import inputs_of
 from killick.core.references import ReferencePool, take
 from killick.core.residual_blocks import head_of
 from killick.core.standard import Standard
 from killick.data.image_set import ImageSet
 from killick.data.keyed_random import key
+from killick.protocols.references.reference_sampler import choose_numbers
 from killick.studies.trained_job import TrainedJob
 
 UNMASKED, MASKED = 0, 1  # places on the second axis of training features
@@ -48,7 +49,7 @@ class FeatureReader:
         if isinstance(model, Standard):
             return images if model.normalize is None else model.normalize(images)
         assert references is not None
-        return pair(model.prepare(images), model.prepare(references), masked)
+        return model.pairs(images, references, masked)
 
     def read_training(self, images: ImageSet) -> Tensor:
         """Features `(draws, kinds, n, width)` of training images: kinds are unmasked and masked.
@@ -87,18 +88,12 @@ class FeatureReader:
             return None
         seed = key(self._job.recipe.seed, _TESTED) % 2**63
         return self._job.load_images(
-            images.part(_choose(images, min(self.draws, len(images)), seed))
+            images.part(choose_numbers(images, min(self.draws, len(images)), seed))
         )
 
     def _pool(self, images: ImageSet) -> ReferencePool:
         """Images to draw references from: the whole set, or a balanced part that fits."""
         size = self._job.recipe.data.size
         room = max(1, _POOL_BYTES // (3 * size * size))
-        part = images.part(_choose(images, min(room, len(images)), self._job.recipe.seed))
+        part = images.part(choose_numbers(images, min(room, len(images)), self._job.recipe.seed))
         return ReferencePool(self._job.load_images(part), part.labels, balanced=True)
-
-
-def _choose(images: ImageSet, count: int, seed: int) -> Tensor:
-    """The numbers of some images, balanced over classes."""
-    numbers = torch.arange(len(images))[:, None]  # in the place of images
-    return ReferencePool(numbers, images.labels).choose(count, seed=seed)[:, 0]

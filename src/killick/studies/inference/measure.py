@@ -24,10 +24,9 @@ from killick.data.mixing import Mixing
 from killick.data.splits import limit_images
 from killick.data.transforms import erase
 from killick.protocols.anchored_protocol import AnchoredProtocol
-from killick.protocols.references.reference_sampler import STATISTICS_IMAGES
-from killick.report.formatting import count_words
+from killick.protocols.references.reference_sampler import STATISTICS_IMAGES, choose_numbers
 from killick.results.measurements import Measured, Record
-from killick.runtime.devices import wait_for
+from killick.runtime.devices import describe_device, wait_for
 from killick.runtime.processes import Processes
 from killick.runtime.progress import DisplayFactory
 from killick.studies.inference import MARGINAL, MEAN, SECONDS, SINGLE, TOP1, TRANSDUCTIVE
@@ -80,8 +79,7 @@ def draw_references(job: TrainedJob, options: Mapping[str, Any]) -> ReferenceDra
     numbers = torch.arange(len(train))
     assert isinstance(recipe.protocol, AnchoredProtocol)
     if recipe.protocol.reference_set is not None:
-        pool = ReferencePool(numbers[:, None], train.labels)
-        numbers = pool.choose(recipe.protocol.reference_set, seed=recipe.seed)[:, 0]
+        numbers = choose_numbers(train, recipe.protocol.reference_set, recipe.seed)
     draws = []
     for draw in range(options["draws"]):
         generator = torch.Generator().manual_seed(key(recipe.seed, draw) % 2**63)
@@ -194,14 +192,8 @@ def time_all(
             wait_for(images.device)
             if turn:
                 seconds[name].append((time.perf_counter() - began) * 1000 / len(images))
-    where = _describe(images.device)
+    where = describe_device(images.device)
     return [
         {"metric": SECONDS, "inference": name, "value": min(times), "on": where}
         for name, times in seconds.items()
     ]
-
-
-def _describe(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"a CPU with {count_words(torch.get_num_threads(), 'thread')}"
