@@ -1,11 +1,11 @@
 """Timing side by side: contenders take turns in one process, and ratios are taken turn by turn.
 
-A machine drifts (clocks, neighbours), so a ratio of two separate runs says little. Here every round
+A machine drifts (clocks, neighbors), so a ratio of two separate runs says little. Here every round
 times each contender once, in an order that changes, and the figure is the median over rounds of
 that round's ratio. The first contender runs twice under two names: its ratio to itself is the
 control, and a ratio inside the control's spread is no difference.
 
-On a CPU ratios are of the process's CPU time, so that waiting for a neighbour does not count;
+On a CPU ratios are of the process's CPU time, so that waiting for a neighbor does not count;
 milliseconds and images per second are wall time everywhere.
 """
 

@@ -24,7 +24,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator().manual_seed(0)
     n, k, m, features = 1000, 50, 10_000, 3 * 32 * 32
-    # Like images: neighbouring numbers alike, so that distances differ.
+    # Like images: neighboring numbers alike, so that distances differ.
     x, candidates, a, b = (
         torch.randn(rows, 3, 8, 8, generator=generator).repeat_interleave(4, 2)
         .repeat_interleave(4, 3).flatten(1).to(device)

@@ -211,7 +211,7 @@ def _residual_layer(layer: nn.Module, stem: Stem, pairs: Tensor) -> nn.Module:
         x = pairs.index_select(axis, torch.tensor(stem.residual_order, device=pairs.device))
         # A layer that computes its weight (weight standardisation) may differ when cut in half.
         same = relative_error(half(x), whole(x)) <= 1e-4
-    except StemError:  # a weight that cannot be set: parametrised
+    except StemError:  # a weight that cannot be set: parametrized
         same = False
     return half if same else whole
 

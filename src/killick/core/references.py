@@ -166,7 +166,7 @@ class ReferencePool:
         """`k` images made of what the pool's have in common: no training image leaves with them.
 
         An image gets the mean amplitude spectrum of the pool, each channel its own, with random
-        phases that the channels share, and the pool's mean colour: as coarse and as colourful as a
+        phases that the channels share, and the pool's mean color: as coarse and as colorful as a
         training image, of no content. A vector is drawn from the normal distribution with the
         features' mean and covariance, or variances alone where samples are few (less than 10 for
         each feature). What comes out is brought into the range of the pool (uint8: 0 to 255), and
@@ -210,7 +210,7 @@ def _mean(images: Tensor) -> Tensor:
 
 
 def _random_phases(images: Tensor) -> Callable[[torch.Generator], Tensor]:
-    """Draws images with the mean amplitude of every frequency, and with the mean colour."""
+    """Draws images with the mean amplitude of every frequency, and with the mean color."""
     sides = tuple(images.shape[2:])
     axes = tuple(range(-len(sides), 0))
     level = (slice(None),) + (0,) * len(sides)  # the frequency of what is constant

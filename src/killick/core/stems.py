@@ -227,7 +227,7 @@ def _stretch_layer(layer: nn.Module) -> None:
 
 
 def assign_weight(layer: nn.Module, weight: Tensor) -> None:
-    """Give `layer` another weight, through its parametrisation if it has one."""
+    """Give `layer` another weight, through its parametrization if it has one."""
     if not parametrize.is_parametrized(layer, "weight"):
         old = cast(Tensor, layer.weight)
         layer.weight = nn.Parameter(weight.detach().clone(), old.requires_grad)
@@ -237,7 +237,7 @@ def assign_weight(layer: nn.Module, weight: Tensor) -> None:
             layer.weight = weight.detach().clone()
     except Exception as problem:
         raise StemError(
-            f"cannot anchor: the weight of {layer} is parametrised in a way that cannot be doubled"
+            f"cannot anchor: the weight of {layer} is parametrized in a way that cannot be doubled"
             f" ({problem}). Bake it in with torch.nn.utils.parametrize.remove_parametrizations."
         ) from problem
 

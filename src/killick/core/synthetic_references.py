@@ -32,7 +32,7 @@ def replace_references(
     Args:
         model: Whose references are replaced, in place.
         kind: "mean": one image, the mean of all. "synthetic": images with the mean spectrum and the
-            mean colour of all, see `ReferencePool.synthetic`.
+            mean color of all, see `ReferencePool.synthetic`.
         images: Training images as the model takes them, the more the better; at least 100 different
             ones.
         k: How many synthetic ones. By default as many as are stored now, and at least one.

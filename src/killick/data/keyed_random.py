@@ -10,7 +10,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbours come to lie far apart
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbors come to lie far apart
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of the SplitMix64 finaliser
 _ALL = 2**64 - 1
 

@@ -112,7 +112,7 @@ def roc(in_scores: Tensor, out_scores: Tensor, points: int = 1000) -> Roc:
     """The receiver operating characteristic, of at most `points` points, from (0, 0) to (1, 1).
 
     If there are more thresholds than that, they are taken evenly from the sorted scores of both
-    kinds, so that neighbours are never far apart in either rate, ties aside.
+    kinds, so that neighbors are never far apart in either rate, ties aside.
 
     Args:
         in_scores: Of in-distribution images.
