@@ -129,7 +129,7 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
         wait(func)
     generator = kwargs.get("generator")
     if generator is not None and generator._cdata not in State.generators:
-        raise RuntimeError(f"{func}: expected a generator on cuda, found one on cpu")
+        raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     mine, given = inner_of(args), inner_of(kwargs)
     if device is not None:
         given["device"] = CPU
@@ -380,6 +380,7 @@ def stand_in_cuda() -> Iterator[None]:
             "synchronize": lambda device=None: wait(),
             "current_stream": lambda device=None: Stream(),
             "set_sync_debug_mode": forbid,
+            "is_bf16_supported": lambda *args: True,
             "mem_get_info": lambda device=None: (2**37, 2**37),
             "memory_reserved": lambda device=None: 0,
             "memory_allocated": lambda device=None: 0,
