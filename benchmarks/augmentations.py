@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 from paired_timing import Ratio, compare, write
+from step import captured
 from torch import Tensor
 
 from killick.data.augment.policies import batch_policy
@@ -47,15 +48,7 @@ def batched(pixels: Tensor, policy: str) -> Callable[[], object]:
     batches.begin(0, 0)
     if device.type != "cuda":
         return lambda: batches.batch(0)
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            batches.batch(0)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        batches.batch(0)
-    return graph.replay
+    return captured(lambda: batches.batch(0))
 
 
 def one_by_one(pixels: Tensor, policy: str) -> Callable[[], object]:

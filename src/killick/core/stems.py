@@ -327,13 +327,15 @@ def _draw_afresh(layer: nn.Module, generator: torch.Generator | None) -> None:
     """Give a layer new weights, by PyTorch's rule for a new layer."""
     inner = layer.layer if isinstance(layer, GroupedStem) else layer
     assert isinstance(inner, LINEAR)
+    where = inner.weight.device if generator is None else generator.device
     with torch.no_grad():
-        weight = torch.empty_like(inner.weight)
+        weight = torch.empty_like(inner.weight, device=where)
         nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
-        assign_weight(inner, weight)
+        assign_weight(inner, weight.to(inner.weight.device))
         if inner.bias is not None:
             bound = 1 / math.sqrt(weight[0].numel())
-            inner.bias.uniform_(-bound, bound, generator=generator)
+            bias = torch.empty_like(inner.bias, device=where)
+            inner.bias.copy_(bias.uniform_(-bound, bound, generator=generator))
 
 
 def _check_unchanged(
