@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from imagenette_table import describe_imagenette
 from tuning_table import describe_tuning
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results" / "cifar10"
@@ -337,6 +338,7 @@ PARTS = {
     "evidence-gate": describe_gate,
     "evidence-gate-shapes": describe_gate_of_shapes,
     "evidence-tuning": describe_tuning,
+    "evidence-imagenette": describe_imagenette,
 }
 
 
