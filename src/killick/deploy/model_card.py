@@ -130,14 +130,15 @@ def _front_matter(
         hub.EvalResult(
             task_type=TASK,
             dataset_type=_hub_name_of(row["data"]) or _slug(row["data"]),
-            dataset_name=_condition(row),
-            dataset_config=_slug(_condition(row)),  # the hub groups results by it
+            dataset_name=where,
+            dataset_config=_slug(where),  # the hub groups results by it
             metric_type="accuracy" if row["metric"] == "top1" else str(row["metric"]),
             metric_value=round(float(row["value"]), 6),
             metric_name=_metric_title(row),
         )
         for row in rows
         if takes_images
+        for where in [_condition(row) + (f", {row['count']} images" if row["limit"] else "")]
     ]
     tags = ["anchoring"] if isinstance(model, Anchored) else []
     tags += [TASK] if takes_images else []
