@@ -199,8 +199,6 @@ def _facts(model: Anchored | Standard, contents: ModelContents) -> dict[str, str
 
 def _privacy(model: Anchored | Standard, cost: Any) -> str:
     """Whether training images travel with the model."""
-    if not isinstance(model, Anchored):
-        return "A standard model has no references: no training image is stored with it."
     note = note_on_references(model)
     if not isinstance(cost, dict):
         return note
