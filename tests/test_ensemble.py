@@ -6,8 +6,11 @@ import torch
 import killick
 from killick.cli import main
 from killick.deploy.ensemble_builder import make_ensemble
+from killick.deploy.exporter import describe_references
+from killick.deploy.publisher import publish
 from killick.errors import OptionError, StorageError
 from killick.results.rows import read_rows
+from killick.storage.saving import FOLDED_NOTE, note_on_references
 
 IMAGES = torch.randint(256, (6, 3, 32, 32), generator=torch.Generator().manual_seed(0)).byte()
 NAMES = ("a", "b", "c", "d")
@@ -72,6 +75,26 @@ def test_the_command_makes_a_model_that_is_evaluated_and_exported(tmp_path, imag
     assert main(export) == 0, capsys.readouterr().err
     exported = killick.evaluate(str(tmp_path / "file"), (IMAGES, labels), ("clean",))
     assert next(row["value"] for row in exported if row["metric"] == "top1") == top1
+
+
+def test_a_file_or_card_says_that_references_are_folded_into_members(tmp_path):
+    private = member(1, anchored=True)
+    private.reference_kind = "mean"
+    for kind, models in {
+        "images": [member(0), member(1, anchored=True)],
+        "mean": [member(0), private],
+        "none": [member(0), member(1)],
+    }.items():
+        make_ensemble(models, tmp_path / kind)
+        outer = make_ensemble([killick.load(tmp_path / kind), member(5)])
+        for found in (killick.load(tmp_path / kind), outer):
+            assert (note_on_references(found) == FOLDED_NOTE) == (kind == "images")
+            assert (describe_references(found, 1) == FOLDED_NOTE) == (kind == "images")
+    older = killick.load(tmp_path / "images")
+    del older.provenance["folded_references"]
+    assert note_on_references(older) == FOLDED_NOTE
+    card = (publish(tmp_path / "images", tmp_path / "hub").folder / "README.md").read_text()
+    assert FOLDED_NOTE in card
 
 
 def test_what_does_not_fit_is_one_line(tmp_path):

@@ -394,12 +394,23 @@ def test_a_job_records_the_command_also_when_another_program_gave_it(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("finished", "at_once", "threads"),
-    [(0, None, 2), (3, None, 2), (3, 2, 4), (0, 8, 2), (3, 8, 2)],
+    ("finished", "at_once", "own", "threads"),
+    [
+        (0, None, None, 2),
+        (3, None, None, 2),
+        (3, 2, None, 4),
+        (0, 8, None, 2),
+        (3, 8, None, 2),
+        (0, 1, 3, 3),  # OMP_NUM_THREADS
+    ],
 )
 def test_a_resumed_job_has_the_threads_it_would_have_beside_all_others(
-    image_folder, tmp_path, monkeypatch, finished, at_once, threads
+    image_folder, tmp_path, monkeypatch, finished, at_once, own, threads
 ):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", str(own))
+        monkeypatch.setattr(scheduler.torch, "get_num_threads", lambda: own)
     recipe = write_recipe(image_folder, tmp_path)
     jobs = jobs_of(recipe, tmp_path, "standard", "anchored", "masked-label", "masked-uniform")
     for job in jobs[:finished]:

@@ -32,10 +32,11 @@ def make_split(folder: Path, *names: str) -> Path:
 
 def test_a_path_is_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for folder in ("photos", "shapes", "a:b/c"):
+    for folder in ("photos", "images", "shapes", "a:b/c"):
         Path(folder).mkdir(parents=True)
     assert full_name("photos") == "imagefolder:photos"
     assert full_name(str(tmp_path)) == f"imagefolder:{tmp_path}"
+    assert full_name("images") == "imagefolder:images"  # also the name of a source
     assert full_name("shapes") == "shapes"
     assert set(SOURCES) == set(DATA_SOURCES.names())
     assert full_name("./shapes") == "imagefolder:./shapes"

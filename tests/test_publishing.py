@@ -296,6 +296,14 @@ def test_the_hubs_own_client_reads_the_front_matter(evaluated, tmp_path):
     assert {r.metric_type for r in clean} >= {"accuracy", "smooth_ece"}
 
 
+def test_results_of_a_part_of_a_set_are_another_entry(tmp_path):
+    model = anchored()
+    rows = rows_for(model) + rows_for(model, limit=40, count=40)
+    folder = publish(model, tmp_path / "out", rows=rows).folder
+    found = huggingface_hub.ModelCard.load(folder / "README.md").data.eval_results
+    assert len({(r.dataset_config, r.dataset_name, r.metric_name) for r in found}) == len(rows)
+
+
 def test_without_rows_the_card_says_not_evaluated(tmp_path):
     card = card_in(publish(anchored(), tmp_path / "out").folder)
     assert "**Not evaluated.**" in card

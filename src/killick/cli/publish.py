@@ -59,7 +59,6 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         )
     if options.data is not None and options.reference_kind == "stored":
         raise OptionError("--data requires --reference-kind mean or synthetic.")
-    from killick.core.anchored import Anchored
     from killick.deploy.parity import format_agreement
     from killick.deploy.private_references import replace_and_measure
     from killick.deploy.publisher import find_rows, publish, push
@@ -93,8 +92,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     evaluate = f"killick evaluate {shlex.quote(str(place))}"
     if made.left_out:
         say(f"{made.left_out:,} rows of other weights or references were left out.")
-    if isinstance(model, Anchored):
-        say(note_on_references(model))
+    say(note_on_references(model))
     if cost is not None:
         say(f"With them {format_agreement(cost)} with its old references.")
     if not made.rows:

@@ -9,10 +9,9 @@ from killick.settings import setting
 
 INTERPOLATIONS = ("nearest", "nearest-exact", "bilinear", "bicubic")
 EMBEDDED = ("shapes", "small-shapes", "textures")  # drawn by Killick; recipes take a few images
-SOURCES = (  # Killick's own, as they are registered
-    *(*EMBEDDED, "digits", "cifar10", "cifar100", "imagefolder", "images", "imagenet"),
-    *("csv", "hf", "pack", "wds"),
-)
+BARE_SOURCES = (*EMBEDDED, "digits", "cifar10", "cifar100")  # names without a path
+# all of Killick's own, as they are registered
+SOURCES = (*BARE_SOURCES, "imagefolder", "images", "imagenet", "csv", "hf", "pack", "wds")
 LARGEST_RESIZE = 2**14  # of the shorter side, before the middle is cut out
 
 
@@ -88,11 +87,11 @@ def full_name(name: str) -> str:
     for ending, source in ((".npz", "pack"), (".csv", "csv"), (".tar", "wds")):
         if path.endswith(ending):
             return f"{source}:{name}"
-    if name in SOURCES or not os.path.isdir(os.path.expanduser(path)):
+    if name in BARE_SOURCES or not os.path.isdir(os.path.expanduser(path)):
         return name
     if enabled_plugins() or "killick.data.sources" in sys.modules:  # that may know more
         from killick.data.sources import DATA_SOURCES  # imports torch
 
-        if name in DATA_SOURCES:
+        if name in DATA_SOURCES and not DATA_SOURCES.find(name).argument:
             return name
     return f"imagefolder:{name}"

@@ -17,7 +17,7 @@ from killick.errors import OptionError, StorageError
 from killick.nets import create, remembered
 from killick.nets.ensemble_net import EnsembleNet
 from killick.storage.loading import load
-from killick.storage.saving import save
+from killick.storage.saving import folded_references, save
 from killick.storage.weights import digest_weights
 
 
@@ -70,12 +70,17 @@ def make_ensemble(
     model.provenance = {
         "preprocessing": view_for(members[0]).settings(),
         "ensemble": names,
+        "folded_references": sorted({kind for m in members for kind in _reference_kinds(m)}),
         "facts": _join_facts([member.provenance.get("facts") or {} for member in members]),
         **_find_data([member.provenance for member in members]),
     }
     if folder is not None:
         save(model, folder)
     return model
+
+
+def _reference_kinds(model: Anchored | Standard) -> list[str]:
+    return [model.reference_kind] if isinstance(model, Anchored) else folded_references(model)
 
 
 def _join_facts(facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from killick.runtime.atomic_files import atomic_folder, check_replaceable
 from killick.runtime.plain_files import read_text
 from killick.storage.export_metadata import FILE_FORMATS, PRECISIONS, ExportMetadata, read_metadata
 from killick.storage.exported_file import FILES, Exported, open_export
+from killick.storage.saving import FOLDED_NOTE, folded_references
 from killick.storage.weights import digest_weights
 
 REFERENCES = ("stored", "mean", "synthetic")
@@ -250,7 +251,7 @@ def _exported_files(folder: Path) -> set[str]:
 def describe_references(model: Anchored | Standard, k: int) -> str:
     """Whether training images can be recognized in the file, in words."""
     if isinstance(model, Standard):
-        return "none: a standard model"
+        return FOLDED_NOTE if "images" in folded_references(model) else "none: a standard model"
     policy = model.reference_policy or "images that were given"
     if model.reference_kind != "images":
         return f"{policy}; no training image is in the file"

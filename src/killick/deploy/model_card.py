@@ -130,14 +130,15 @@ def _front_matter(
         hub.EvalResult(
             task_type=TASK,
             dataset_type=_hub_name_of(row["data"]) or _slug(row["data"]),
-            dataset_name=_condition(row),
-            dataset_config=_slug(_condition(row)),  # the hub groups results by it
+            dataset_name=where,
+            dataset_config=_slug(where),  # the hub groups results by it
             metric_type="accuracy" if row["metric"] == "top1" else str(row["metric"]),
             metric_value=round(float(row["value"]), 6),
             metric_name=_metric_title(row),
         )
         for row in rows
         if takes_images
+        for where in [_condition(row) + (f", {row['count']} images" if row["limit"] else "")]
     ]
     tags = ["anchoring"] if isinstance(model, Anchored) else []
     tags += [TASK] if takes_images else []
@@ -198,8 +199,6 @@ def _facts(model: Anchored | Standard, contents: ModelContents) -> dict[str, str
 
 def _privacy(model: Anchored | Standard, cost: Any) -> str:
     """Whether training images travel with the model."""
-    if not isinstance(model, Anchored):
-        return "A standard model has no references: no training image is stored with it."
     note = note_on_references(model)
     if not isinstance(cost, dict):
         return note

@@ -1,6 +1,7 @@
 """Runs jobs: where, how many at once, and with what progress display. Read `run_jobs`."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,6 +165,8 @@ def _make_engine(todo: Sequence[Job], planned: int, execution: Execution) -> tup
     # finished or in another part: a job gives the same numbers alone and beside the others.
     at_once = min(execution.jobs or usual, planned)
     threads = max(1, count_cores() // at_once)
+    if "OMP_NUM_THREADS" in os.environ:
+        threads = torch.get_num_threads()
     if execution.jobs is None and not devices[0].startswith("cuda"):
         at_once = min(at_once, max(1, count_free_cores() // threads))
     jobs = LocalJobs(

@@ -75,7 +75,7 @@ def write_space(
         "pinned": False,
         **({"license": license.lower()} if license else {}),
     }
-    privacy = note_on_references(model) if isinstance(model, Anchored) else ""
+    privacy = note_on_references(model)
     with atomic_folder(folder) as beside:
         place = beside / "models" / name
         published = publish(model, place, rows=rows, license=license)

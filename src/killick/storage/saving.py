@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from killick.core.anchored import Anchored, evaluating
-from killick.core.folding import Folded
+from killick.core.folding import Folded, FoldedStem
 from killick.core.standard import Standard, model_in
 from killick.data.preprocessing import network_view
 from killick.errors import FileError, OptionError, StorageError, one_line
@@ -57,6 +57,11 @@ PRIVATE_NOTES = {
     "synthetic": "References are synthetic, made of statistics of many training images. None of"
     " these travels along.",
 }
+NO_REFERENCES = "A standard model has no references: no training image is stored with it."
+FOLDED_NOTE = (
+    "References, usually training images, are folded into first layers, where they may still be"
+    " recognized. To share an ensemble without, make it of members with mean or synthetic references."
+)
 RESIDUALS_NOTE = "The residual bank holds differences of training images, and travels along."
 _KILLED = re.compile(
     rf"{CONTENT_NAME.pattern}|\.({CONTENT_NAME.pattern}|config\.json)\.[0-9a-f]+\.part"
@@ -191,8 +196,18 @@ def _with_view(model: Anchored | Standard) -> dict[str, Any]:
     return {"preprocessing": view, **model.provenance}
 
 
-def note_on_references(model: Anchored) -> str:
-    """Whether training images are saved with a model, by its `reference_kind`."""
+def folded_references(model: Anchored | Standard) -> list[str]:
+    """The kinds of the references in folded networks that are members of an ensemble."""
+    known: list[str] | None = model.provenance.get("folded_references")
+    if known is None:
+        return ["images"] if any(isinstance(m, FoldedStem) for m in model.modules()) else []
+    return known
+
+
+def note_on_references(model: Anchored | Standard) -> str:
+    """Whether training images are saved with a model, by the kind of its references."""
+    if isinstance(model, Standard):
+        return FOLDED_NOTE if "images" in folded_references(model) else NO_REFERENCES
     note = PRIVATE_NOTES.get(model.reference_kind, NOTE)
     note = note if len(model.references) else "No references are stored."
     return f"{note} {RESIDUALS_NOTE}" if len(model.residuals) else note
