@@ -143,6 +143,7 @@ def test_the_number_of_threads_is_printed(image_folder, tmp_path, capsys):
 @pytest.mark.parametrize(("jobs", "at_once"), [(None, 3), (6, 6)])
 def test_as_many_jobs_run_as_cores_are_free_with_the_threads_of_all(monkeypatch, jobs, at_once):
     made = {}
+    monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(scheduler, "LocalJobs", lambda todo, **options: made.update(options))
     monkeypatch.setattr(scheduler, "count_cores", lambda: 12)
     monkeypatch.setattr(scheduler, "count_free_cores", lambda: 7)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from killick.errors import CheckpointError
 from killick.results.measurements import Measured, find_measured, read_measured
 
 
@@ -61,3 +62,13 @@ def test_what_is_no_number_is_refused_before_it_is_kept(tmp_path):
         kept.add({"value": float("nan")})
     assert kept.records == []
     assert read_measured(tmp_path, {}) == []
+
+
+def test_a_folder_that_is_gone_is_told_in_a_line(tmp_path):
+    folder = tmp_path / "cell"
+    folder.mkdir()
+    kept = Measured(folder, {})
+    find_measured(folder, {}).unlink()
+    folder.rmdir()
+    with pytest.raises(CheckpointError, match="cannot write"):
+        kept.add({"x": 0})

@@ -575,9 +575,9 @@ def test_tables_pause_for_mixed_samples(name):
     batch = Batch(torch.zeros(3, 3, 2, 2), soft, numbers, numbers, kept)
     component.observe(batch, LOGITS[:3], None)
     assert component._table.values.any(1).tolist() == [True, False, True, False, False, False]
-    component._table.values.fill_(0.2)
+    component._table.values.copy_(SOFT.flip(0))
     component.epoch(1)
-    now = seen(batch, LOGITS[:3].clone().requires_grad_(), soft, None, kept)
+    now = seen(batch, (LOGITS[:3] / 12).requires_grad_(), soft, None, kept)
     if name == "ps_kd":
         changed = (component.targets(now) != soft).any(1)
     else:

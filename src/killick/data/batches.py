@@ -191,8 +191,8 @@ class ReadAhead(Batches):
 
     def load(self) -> None:
         """Copy the next samples to where the step reads them."""
-        for buffers in self._buffers:
-            for buffer, values in zip(buffers[:4], next(self._ready), strict=True):
+        for buffers in self._buffers:  # nothing is mixed yet
+            for buffer, values in zip(buffers[:4], next(self._ready)[:4], strict=True):
                 buffer.copy_(values, non_blocking=True)
         epoch, step = self._next
         ends = step + 1 == self.samples // self.cut.batch

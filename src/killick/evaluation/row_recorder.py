@@ -31,7 +31,7 @@ from killick.results.predictions import (
     write_predictions,
 )
 from killick.results.rows import Row, identify, make_row, merge, read_rows, write_rows
-from killick.runtime.atomic_files import locked
+from killick.runtime.atomic_files import locked, make_folder
 
 _SECONDS_BETWEEN_WRITES = 2.0
 _PER_IMAGE = ("prediction", "confidence", "energy", "label", "nll", "brier", "spread")
@@ -76,7 +76,7 @@ class RowRecorder:
                 raise OptionError(f"{folder} is a file. Name a folder for the rows.")
             if writes:
                 place = folder / FOLDER if settings.predictions else folder
-                place.mkdir(parents=True, exist_ok=True)
+                make_folder(place)
             self._old = read_rows(folder)
         self._there = set() if settings.again else {_key(row) for row in self._old}
 

@@ -22,6 +22,7 @@ from killick.experiments.jobs_here import JobsHere
 from killick.experiments.local_jobs import LOG, LocalJobs, remove_empty
 from killick.experiments.ray_jobs import RayJobs
 from killick.results.rows import read_rows
+from killick.runtime.atomic_files import make_folder
 from killick.runtime.devices import count_cores, count_free_cores
 from killick.runtime.progress import TerminalDisplay
 from killick.runtime.signals import Interrupts
@@ -97,7 +98,7 @@ def run_jobs(jobs: Sequence[Job], output: Path, execution: Execution) -> JobsOut
     if todo:
         if execution.engine != "ray":  # other machines may have data that this one lacks
             check_data(todo)
-        output.mkdir(parents=True, exist_ok=True)
+        make_folder(output)
         for job in todo:
             (job.folder / PROGRESS).unlink(missing_ok=True)
         with JobsDisplay(todo, Console(highlight=False, quiet=execution.quiet)) as display:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from killick.errors import CheckpointError
 from killick.runtime.atomic_files import write_atomic
 from killick.runtime.plain_files import read_plain
 
@@ -43,8 +44,11 @@ class Measured:
         """Keep some records, on disk at once; those that are there already are left out."""
         new = [record for record in records if _coordinates(record) not in self._known]
         lines = [json.dumps(dict(record), allow_nan=False) for record in new]
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write("".join(line + "\n" for line in lines))
+        try:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write("".join(line + "\n" for line in lines))
+        except OSError as problem:
+            raise CheckpointError(f"cannot write {self._path}: {problem.strerror}.") from problem
         self.records += map(json.loads, lines)
         self._known |= set(map(_coordinates, new))
 

@@ -129,6 +129,14 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
     return True
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those around it, if it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise CheckpointError(f"cannot make {folder}: {problem.strerror}.") from None
+
+
 def check_replaceable(folder: Path, ours: Iterable[str]) -> None:
     """Refuse to replace a folder that holds other files than `ours`, or anything but a folder."""
     if not folder.exists():

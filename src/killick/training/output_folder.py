@@ -22,7 +22,7 @@ from killick.errors import CheckpointError, KillickError
 from killick.nets import remembered
 from killick.nets.custom import read_source
 from killick.results.rows import COLUMNS, Row, make_row, write_rows
-from killick.runtime.atomic_files import locked, write_atomic
+from killick.runtime.atomic_files import locked, make_folder, write_atomic
 from killick.storage.loading import read_config
 from killick.storage.saving import save
 from killick.storage.weights import digest_weights
@@ -51,7 +51,7 @@ def check_free(folder: Path) -> None:
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Hold a run folder, made if it is missing, for this process alone."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with locked(folder, ".training", wait=False):
         yield
 
