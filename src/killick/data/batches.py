@@ -39,7 +39,9 @@ class Batch(NamedTuple):
 
     def first(self, count: int) -> "Batch":
         """The first samples."""
-        return Batch(*(part if part is None else part[:count] for part in self))
+        mixed = None if self.mixed is None else self.mixed[:count]
+        images, labels, keys, numbers = (part[:count] for part in self[:4])
+        return Batch(images, labels, keys, numbers, mixed)
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ class StreamBatches(Batches):
                 pairs = zip(chosen, keys.tolist(), strict=True)
                 chosen = [self._view(image, key) for image, key in pairs]
             parts = (torch.stack(chosen), labels[place], keys)
-            for buffer, values in zip(buffers, parts, strict=False):  # they have no numbers
+            for buffer, values in zip(buffers[:3], parts, strict=True):  # they have no numbers
                 buffer.copy_(values)
         self._step += 1
 

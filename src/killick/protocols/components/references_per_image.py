@@ -56,9 +56,8 @@ class ReferencesPerImage(Component):
         from killick.data.keyed_random import sample_keys
 
         copies = [sample_keys(self._root, copy, batch.keys) for copy in range(1, self.count)]
-        images, labels, _, numbers, mixed = (
-            part if part is None else torch.cat([part] * self.count) for part in batch
-        )
+        images, labels, _, numbers = (torch.cat([part] * self.count) for part in batch[:4])
+        mixed = None if batch.mixed is None else torch.cat([batch.mixed] * self.count)
         return Batch(images, labels, torch.cat([batch.keys, *copies]), numbers, mixed)
 
 
