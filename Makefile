@@ -13,7 +13,7 @@ help:                ## what each command does
 demo: $(READY)       ## killick compare: do masked references help? Three arms, five seeds, a report (under four minutes on two cores)
 	@$(RUN)/killick compare
 
-test: $(READY)       ## tests and doctests, warnings as errors (seven minutes on two cores)
+test: $(READY)       ## tests and doctests, warnings as errors (eight minutes on two cores)
 	$(RUN)/python -m pytest -n auto --dist worksteal
 
 test-slow: $(READY_SLOW) ## before a release: also the tests marked slow
