@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cuda_stand_in import CUDA, stand_in_cuda
+from test_gpu import TOGETHER
 
 import killick
 from killick.protocols import COMPONENTS
@@ -81,17 +82,6 @@ def test_captured_steps_with_a_component_equal_eager_ones(name, tmp_path):
     check_captured(name != "progressive_learning", components=[{"name": name, **own}], **changes)
 
 
-TOGETHER = {
-    "augment.mixup": 0.4,
-    "augment.cutmix": 1.0,
-    "augment.erase": 0.5,
-    "augment.flip": True,
-    "average.decay": 0.9,
-    "optimizer.clip": 1.0,
-    "accumulate": 2,
-    "protocol.target": "uniform",
-    "protocol.references": "augmented",
-}
 CASES = {
     "standard": {"protocol.name": "standard"},
     "batch": {"protocol.name": "anchored", "protocol.references": "batch"},

@@ -34,7 +34,7 @@ from killick.core.inspection import (
     try_example,
     try_network,
 )
-from killick.errors import StemError
+from killick.errors import StemError, one_line
 
 Init = Literal["exact", "random"]
 
@@ -354,17 +354,21 @@ def _check_unchanged(
     before = outputs_of(plain, layers, x)
     try:
         after = outputs_of(wide, layers, pair)
-    except Exception:  # a weight that is computed for one size, as by spectral_norm
-        after = {name: torch.empty(0) for name in layers}
+    except Exception as problem:  # such as a weight that is computed for one size: spectral_norm
+        raise StemError(
+            f"cannot anchor {type(wide).__name__}: found {describe(layers)} reading the image, but"
+            f" it does not run when doubled ({one_line(problem)}). If its weight is computed, bake"
+            " it in first (torch.nn.utils.parametrize.remove_parametrizations)."
+        ) from problem
     # Rounding only: the sum W r + W (x - r) has other terms than W x, and a deep network carries
     # that on. Both bounds are far above it and far below what a wrong kernel does.
     for name, layer in layers.items():
-        if not relative_error(after[name], before[name]) <= 1e-4:
+        if not (error := relative_error(after[name], before[name])) <= 1e-4:
             raise StemError(
                 f"cannot anchor {type(wide).__name__}: found {describe({name: layer})} reading the"
-                " image, but doubling it changes what it computes: its weight is computed in a way"
-                " that doubling does not keep. Bake the weight in first"
-                " (torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm)."
+                f" image, but doubling it changes what it computes by {error:.1e} of its size: its"
+                " weight is computed in a way that doubling does not keep. Bake the weight in"
+                " first (torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm)."
             )
     if not (error := relative_error(run(wide, pair), trial.logits)) <= 1e-3:
         raise StemError(

@@ -51,7 +51,11 @@ def data_uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
+def is_png(encoded: bytes) -> bool:
+    """Whether an image is a PNG; small ones are, others are JPEGs."""
+    return encoded.startswith(b"\x89PNG")
+
+
 def image_uri(encoded: bytes) -> str:
     """The address of a PNG or JPEG image, with the image in it."""
-    kind = "png" if encoded.startswith(b"\x89PNG") else "jpeg"
-    return data_uri(f"image/{kind}", encoded)
+    return data_uri("image/png" if is_png(encoded) else "image/jpeg", encoded)

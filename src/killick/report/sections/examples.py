@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from killick.report.evaluations import predictions_of
-from killick.report.formatting import count_words, image_uri, spell_corruption
+from killick.report.formatting import count_words, image_uri, is_png, spell_corruption
 from killick.report.run_groups import ArmRuns, seed_of
 from killick.report.sections import SECTIONS, Content, ReportData, Section, render
 from killick.results.predictions import Predictions
@@ -19,7 +19,7 @@ _TEMPLATE = """
 <ul class="examples">
 {% for image in images %}
 <li>
-<img src="{{ image.uri }}" width="96" height="96"{% if image.uri.startswith('data:image/png') %} class="pixels"{% endif %} alt="Image {{ image.number }}: {{ image.truth }}, {{ image.shown }}">
+<img src="{{ image.uri }}" width="96" height="96"{% if image.png %} class="pixels"{% endif %} alt="Image {{ image.number }}: {{ image.truth }}, {{ image.shown }}">
 <div>
 <p><strong>{{ image.truth }}</strong><br><span class="shown">{{ image.shown }}</span></p>
 <ul>
@@ -58,6 +58,7 @@ class ExampleImage(NamedTuple):
         shown = f"{spell_corruption(str(corruption))} {first.about.get('severity')}"
         return {
             "number": self.number,
+            "png": is_png(thumbnail),
             "uri": image_uri(thumbnail),
             "shown": shown if corruption else "clean",
             "truth": _class_name(first, first.single["label"][self.number]),
